@@ -1,0 +1,3 @@
+"""A FastAPI gateway in front of a Triton Inference Server ensemble that classifies uploaded images."""
+
+__version__ = "0.1.0"

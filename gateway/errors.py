@@ -1,0 +1,249 @@
+"""Every error that the gateway answers with.
+
+    GatewayError
+    ├── ImageError                one file of a request; its neighbours keep their answers
+    │   ├── EmptyFile             422 empty_file
+    │   ├── FileTooLarge          413 file_too_large
+    │   ├── UnsupportedFormat     415 unsupported_format
+    │   ├── TruncatedImage        422 truncated_image
+    │   ├── InvalidImage          422 invalid_image
+    │   ├── ImageTooLarge         422 image_too_large
+    │   └── UndecodableImage      422 undecodable_image
+    ├── RequestError              the whole request, and the client can mend it
+    │   ├── InvalidMultipart      400 invalid_multipart
+    │   ├── InvalidBody           400 invalid_body
+    │   ├── UnknownField          400 unknown_field
+    │   ├── NoFiles               400 no_files
+    │   ├── InvalidParameter      422 invalid_parameter
+    │   ├── TooManyFiles          413 too_many_files
+    │   ├── RequestTooLarge       413 request_too_large
+    │   ├── HeadersTooLarge       431 headers_too_large
+    │   ├── UploadTimeout         408 upload_timeout
+    │   ├── UnsupportedMediaType  415 unsupported_media_type
+    │   ├── NotFound              404 not_found
+    │   ├── MethodNotAllowed      405 method_not_allowed
+    │   └── ModelNotFound         404 model_not_found
+    └── ServiceError              the service, and trying again may help
+        ├── Overloaded            503 overloaded
+        ├── ModelUnavailable      503 model_unavailable
+        ├── TritonUnreachable     503 triton_unreachable
+        ├── DeadlineExceeded      504 deadline_exceeded
+        ├── InferenceFailed       502 inference_failed
+        └── InternalError         500 internal_error
+
+The message is public: it says what is wrong and what to do, and nothing of the inside. What an operator needs goes into the
+exception's cause (`raise … from exc`) and so into the log.
+"""
+
+from http import HTTPStatus
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """An answer other than a result: an HTTP status, a stable code and a public message.
+
+    `details` are further members of the problem document, such as the limit that was broken and its value.
+    """
+
+    status: ClassVar[HTTPStatus] = HTTPStatus.INTERNAL_SERVER_ERROR
+    code: ClassVar[str] = "internal_error"
+    summary: ClassVar[str] = "The gateway failed"
+
+    def __init__(self, message: str | None = None, **details: object) -> None:
+        self.message = message if message is not None else f"{self.summary}."
+        self.details = details
+        super().__init__(self.message)
+
+
+class ImageError(GatewayError):
+    """One uploaded file has no answer; the others keep theirs."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+
+
+class EmptyFile(ImageError):
+    """The file has no bytes."""
+
+    code, summary = "empty_file", "The file is empty"
+
+
+class FileTooLarge(ImageError):
+    """The file has more bytes than `max_file_bytes`."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code, summary = "file_too_large", "The file is too large"
+
+
+class UnsupportedFormat(ImageError):
+    """The bytes are not of an image format that is taken."""
+
+    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    code, summary = "unsupported_format", "The file is not an image of a supported format"
+
+
+class TruncatedImage(ImageError):
+    """The image ends before its format says it should."""
+
+    code, summary = "truncated_image", "The image is cut off"
+
+
+class InvalidImage(ImageError):
+    """The format is known, but the header cannot be read or contradicts itself."""
+
+    code, summary = "invalid_image", "The image's header is damaged"
+
+
+class ImageTooLarge(ImageError):
+    """Width, height or the number of pixels is beyond its limit."""
+
+    code, summary = "image_too_large", "The image has too many pixels"
+
+
+class UndecodableImage(ImageError):
+    """Header and ending look right, but the decoder cannot make a picture of the bytes."""
+
+    code, summary = "undecodable_image", "The image cannot be decoded"
+
+
+class RequestError(GatewayError):
+    """The whole request cannot be served as it was sent."""
+
+    status = HTTPStatus.BAD_REQUEST
+
+
+class InvalidMultipart(RequestError):
+    """The multipart body does not follow RFC 7578."""
+
+    code, summary = "invalid_multipart", "The multipart body is malformed"
+
+
+class InvalidBody(RequestError):
+    """The body is not what its Content-Type says."""
+
+    code, summary = "invalid_body", "The body is malformed"
+
+
+class UnknownField(RequestError):
+    """A form field without a file that is no parameter."""
+
+    code, summary = "unknown_field", "The form has an unknown field"
+
+
+class NoFiles(RequestError):
+    """The request carries no image."""
+
+    code, summary = "no_files", "The request has no files"
+
+
+class InvalidParameter(RequestError):
+    """A query parameter or header has a value that is not allowed."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    code, summary = "invalid_parameter", "A parameter is invalid"
+
+
+class TooManyFiles(RequestError):
+    """More files than `max_files` in one request."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code, summary = "too_many_files", "The request has too many files"
+
+
+class RequestTooLarge(RequestError):
+    """The body has more bytes than `max_request_bytes`."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code, summary = "request_too_large", "The request is too large"
+
+
+class HeadersTooLarge(RequestError):
+    """The headers of the request or of a multipart part are beyond their limit."""
+
+    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    code, summary = "headers_too_large", "The headers are too large"
+
+
+class UploadTimeout(RequestError):
+    """The body did not arrive within the upload deadline."""
+
+    status = HTTPStatus.REQUEST_TIMEOUT
+    code, summary = "upload_timeout", "The upload took too long"
+
+
+class UnsupportedMediaType(RequestError):
+    """The Content-Type is none that /predict takes."""
+
+    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    code, summary = "unsupported_media_type", "The Content-Type is not supported"
+
+
+class NotFound(RequestError):
+    """No such path."""
+
+    status = HTTPStatus.NOT_FOUND
+    code, summary = "not_found", "There is nothing at this path"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, but not for this method."""
+
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+    code, summary = "method_not_allowed", "The method is not allowed here"
+
+
+class ModelNotFound(RequestError):
+    """Triton serves no such model or version."""
+
+    status = HTTPStatus.NOT_FOUND
+    code, summary = "model_not_found", "There is no such model"
+
+
+class ServiceError(GatewayError):
+    """The request is fine, the service is not; trying again may help."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    retry_after_seconds: ClassVar[int | None] = 1
+    """The Retry-After header of the answer, or None where a retry would not help."""
+
+
+class Overloaded(ServiceError):
+    """More images are in flight than the limits allow."""
+
+    code, summary = "overloaded", "Too many images are in flight"
+
+
+class ModelUnavailable(ServiceError):
+    """Triton answers, but the model is loading, unloaded or its process died."""
+
+    code, summary = "model_unavailable", "The model is not available"
+    retry_after_seconds = 5
+
+
+class TritonUnreachable(ServiceError):
+    """There is no connection to Triton."""
+
+    code, summary = "triton_unreachable", "The inference server cannot be reached"
+    retry_after_seconds = 5
+
+
+class DeadlineExceeded(ServiceError):
+    """The request's `timeout` passed before the answer was there."""
+
+    status = HTTPStatus.GATEWAY_TIMEOUT
+    code, summary = "deadline_exceeded", "The deadline passed before the answer was there"
+
+
+class InferenceFailed(ServiceError):
+    """Triton answered with an error that is none of the others, or broke the model contract."""
+
+    status = HTTPStatus.BAD_GATEWAY
+    code, summary = "inference_failed", "The inference server could not answer"
+    retry_after_seconds = None
+
+
+class InternalError(ServiceError):
+    """A fault of the gateway itself; the log has the traceback under the request id."""
+
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    code, summary = "internal_error", "The gateway failed"
+    retry_after_seconds = None

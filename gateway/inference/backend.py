@@ -1,0 +1,91 @@
+"""What the service asks of an inference server, and the shapes of its answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Encoded images, padded to one length.
+
+    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes.
+    """
+
+    raw_image: NDArray[np.uint8]
+    raw_image_length: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One class and its score; `label` is the class id as text where the model has no labels."""
+
+    label: str
+    class_id: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answer for one image of a batch: predictions by falling score, or `decoded` False and none."""
+
+    decoded: bool
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InferResult:
+    """One row for each image of the batch, in its order."""
+
+    model_name: str
+    model_version: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that keeps the contract RAW_IMAGE, RAW_IMAGE_LENGTH → PREDICTION, IMAGE_STATUS."""
+
+    name: str
+    versions: tuple[str, ...]
+    ready: bool
+    classes: int
+    labels: tuple[str, ...] = ()
+    input_height: int | None = None
+    input_width: int | None = None
+    reason: str | None = None
+    """Why the model is not ready, where Triton says so."""
+    steps: tuple[str, ...] = field(default=())
+    """The models that the ensemble runs, in order."""
+
+
+class Backend(Protocol):
+    """An inference server. Every method raises errors of gateway.errors only."""
+
+    async def infer(
+        self, batch: Batch, *, model_name: str, model_version: str, top_k: int, timeout_seconds: float, request_id: str
+    ) -> InferResult:
+        """Classify a batch; `model_version` "" means the server's choice.
+
+        Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed.
+        """
+        ...
+
+    async def server_ready(self) -> bool:
+        """Whether the server says it is ready; false where it cannot be reached."""
+        ...
+
+    async def models(self) -> Sequence[ModelInfo]:
+        """Every model that keeps the contract."""
+        ...
+
+    async def model(self, name: str) -> ModelInfo:
+        """One of `models`; raises ModelNotFound."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...
