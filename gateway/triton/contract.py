@@ -1,0 +1,36 @@
+"""The names and types that the gateway and the model repository agree on.
+
+    RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1]  →  PREDICTION fp32 [N, classes], IMAGE_STATUS int32 [N, 1]
+
+The same names stand in every ensemble's config.pbtxt; nothing else ties the two together.
+"""
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+RAW_IMAGE = "RAW_IMAGE"
+"""Encoded images, zero-padded to one length: uint8 [N, L]."""
+RAW_IMAGE_LENGTH = "RAW_IMAGE_LENGTH"
+"""Their true lengths in bytes: int32 [N, 1]."""
+PREDICTION = "PREDICTION"
+"""A score for each class: fp32 [N, classes]."""
+IMAGE_STATUS = "IMAGE_STATUS"
+"""0 for an image that was decoded: int32 [N, 1]."""
+
+INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}
+OUTPUTS = {PREDICTION: "TYPE_FP32", IMAGE_STATUS: "TYPE_INT32"}
+
+
+def breaches(config: ModelConfig) -> list[str]:
+    """What keeps a model from serving images, each in words that name the line of config.pbtxt; empty where nothing does."""
+    found = []
+    for kind, wanted, tensors in (("input", INPUTS, config.input), ("output", OUTPUTS, config.output)):
+        given = {tensor.name: tensor for tensor in tensors}
+        for name, data_type in wanted.items():
+            if name not in given:
+                found.append(f"{kind} [ {{ name: {name!r} }} ] is missing")
+            elif DataType.Name(given[name].data_type) != data_type:
+                found.append(f"{kind} {name!r} has data_type {DataType.Name(given[name].data_type)}, not {data_type}")
+        found += [f"{kind} {name!r} is not part of the contract" for name in given if name not in wanted]
+    if config.max_batch_size < 1:
+        found.append("max_batch_size is 0: batches are not allowed")
+    return found
