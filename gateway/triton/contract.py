@@ -7,6 +7,9 @@ The same names stand in every ensemble's config.pbtxt; nothing else ties the two
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER = "ensemble_model", "preprocessor", "classifier"
+"""The models of the default repository."""
+
 RAW_IMAGE = "RAW_IMAGE"
 """Encoded images, zero-padded to one length: uint8 [N, L]."""
 RAW_IMAGE_LENGTH = "RAW_IMAGE_LENGTH"
@@ -16,12 +19,17 @@ PREDICTION = "PREDICTION"
 IMAGE_STATUS = "IMAGE_STATUS"
 """0 for an image that was decoded: int32 [N, 1]."""
 
+PREPROCESSED_IMAGE = "PREPROCESSED_IMAGE"
+"""What passes between an ensemble's steps: fp32 [N, 3, height, width], normalised RGB."""
+CLASSIFIER_INPUT, CLASSIFIER_OUTPUT = "input__0", "output__0"
+"""The names that Triton's libtorch backend gives to a TorchScript model's first input and output."""
+
 INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}
 OUTPUTS = {PREDICTION: "TYPE_FP32", IMAGE_STATUS: "TYPE_INT32"}
 
 
 def breaches(config: ModelConfig) -> list[str]:
-    """What keeps a model from serving images, each in words that name the line of config.pbtxt; empty where nothing does."""
+    """What keeps a model from serving images, in words that name its config.pbtxt's lines; [] where nothing does."""
     found = []
     for kind, wanted, tensors in (("input", INPUTS, config.input), ("output", OUTPUTS, config.output)):
         given = {tensor.name: tensor for tensor in tensors}

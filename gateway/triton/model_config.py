@@ -1,0 +1,20 @@
+"""Reading config.pbtxt."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+
+def read_model_config(path: Path) -> ModelConfig:
+    """The model configuration in a config.pbtxt; raises OSError, or ValueError that names the file and the line."""
+    try:
+        return text_format.Parse(path.read_text(), ModelConfig())
+    except text_format.ParseError as exc:
+        raise ValueError(f"{path}: {exc}") from exc
+
+
+def parameters(config: ModelConfig) -> Mapping[str, str]:
+    """The `parameters` of a model configuration as text."""
+    return {name: parameter.string_value for name, parameter in config.parameters.items()}

@@ -1,0 +1,165 @@
+"""From encoded images to what the classifier was trained on: decode, resize, crop, normalise.
+
+The numbers are those of torchvision's reference transforms, Resize → CenterCrop → ToImage → ToDtype → Normalize, on a PIL
+image. The parameters come from config.pbtxt.
+"""
+
+import enum
+import json
+import os
+
+# Read once, when OpenCV is imported. The gateway's limit is lower; this one is for those who call Triton without it.
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", "100000000")
+
+import cv2
+import torch
+import triton_python_backend_utils as pb_utils
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
+
+# One instance is one process on one core. More throughput comes from more instances, which then do not fight for cores.
+cv2.setNumThreads(1)
+torch.set_num_threads(1)
+
+MAX_ASPECT = 4
+"""An image longer than this many times its shorter side loses its ends before the resize, which the crop drops anyway."""
+
+
+class Status(enum.IntEnum):
+    """IMAGE_STATUS of a row; every row but OK has a tensor of zeros."""
+
+    OK = 0
+    EMPTY = 1
+    """RAW_IMAGE_LENGTH is 0."""
+    INVALID_LENGTH = 2
+    """RAW_IMAGE_LENGTH is negative or beyond the end of RAW_IMAGE."""
+    UNDECODABLE = 3
+    """The bytes are no image that OpenCV can decode, or one of too many pixels."""
+
+
+class TritonPythonModel:
+    """RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1] → PREPROCESSED_IMAGE fp32 [N, 3, H, W], IMAGE_STATUS."""
+
+    def initialize(self, args):
+        """Read the parameters of config.pbtxt; raises TritonModelException where they contradict each other."""
+        config = json.loads(args["model_config"])
+        parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
+        self.resize_size = integers(parameters["resize_size"])
+        self.crop_size = (integers(parameters["crop_size"]) * 2)[:2]
+        self.interpolation = InterpolationMode(parameters["interpolation"])
+        self.device = device_of(args)
+
+        output = next(output for output in config["output"] if output["name"] == "PREPROCESSED_IMAGE")
+        if [int(dim) for dim in output["dims"]] != [3, *self.crop_size]:
+            raise pb_utils.TritonModelException(
+                f"PREPROCESSED_IMAGE has dims {output['dims']}, and crop_size {parameters['crop_size']} makes other images"
+            )
+        if max(self.crop_size) > max(self.resize_size):
+            raise pb_utils.TritonModelException(
+                "crop_size is larger than resize_size: the crop would have black borders"
+            )
+
+        mean, std = (torch.tensor(floats(parameters[name]), device=self.device) for name in ("mean", "std"))
+        # (x / 255 - mean) / std as one multiplication and one addition.
+        self.scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
+        self.bias = (-mean / std).reshape(1, 3, 1, 1)
+        pb_utils.Logger.log_info(f"preprocessor runs on {self.device}")
+
+    def execute(self, requests):
+        """Answer each request on its own: an exception from here would fail all that were batched with it."""
+        answers = [self._decode_request(request) for request in requests]
+        images = [image for answer in answers if isinstance(answer, list) for _, image in answer]
+        batch = self._normalise(images)
+        responses, start = [], 0
+        for answer in answers:
+            if isinstance(answer, pb_utils.TritonError):
+                responses.append(pb_utils.InferenceResponse(error=answer))
+                continue
+            rows = batch[start : start + len(answer)]
+            start += len(answer)
+            status = torch.tensor([[status] for status, _ in answer], dtype=torch.int32)
+            responses.append(
+                pb_utils.InferenceResponse(
+                    [
+                        # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
+                        pb_utils.Tensor.from_dlpack("PREPROCESSED_IMAGE", rows),
+                        pb_utils.Tensor.from_dlpack("IMAGE_STATUS", status),
+                    ]
+                )
+            )
+        return responses
+
+    def _decode_request(self, request):
+        """A (status, image) for each row of a request, or the error that stands for all of it."""
+        try:
+            raw_image, length = (
+                torch.from_dlpack(pb_utils.get_input_tensor_by_name(request, name).to_dlpack())
+                for name in ("RAW_IMAGE", "RAW_IMAGE_LENGTH")
+            )
+            rows = zip(raw_image.numpy(), length.flatten().tolist(), strict=True)
+            return [self._decode_row(encoded, length) for encoded, length in rows]
+        except Exception as exc:  # the requests batched with this one keep their answers
+            return pb_utils.TritonError(f"preprocessor: {type(exc).__name__}: {exc}")
+
+    def _decode_row(self, encoded, length):
+        """The row's Status and its image, uint8 [3, H, W], or None where the status is not OK."""
+        if length == 0:
+            return Status.EMPTY, None
+        if not 0 < length <= len(encoded):
+            return Status.INVALID_LENGTH, None
+        try:
+            # Without the padding: behind it OpenCV takes a truncated JPEG for a whole one.
+            pixels = cv2.imdecode(encoded[:length], cv2.IMREAD_COLOR_RGB)
+        except cv2.error:
+            pixels = None
+        if pixels is None:
+            return Status.UNDECODABLE, None
+        image = torch.from_numpy(without_ends(pixels)).permute(2, 0, 1).to(self.device)
+        # A view in channels-last order, which torch resizes as uint8 the way Pillow does.
+        image = functional.resize(image, self.resize_size, self.interpolation, antialias=True)
+        return Status.OK, functional.center_crop(image, self.crop_size)
+
+    def _normalise(self, images):
+        """Fp32 [N, 3, H, W] of all images of a batch; zeros where there is none."""
+        batch = torch.empty((len(images), 3, *self.crop_size), device=self.device)
+        for row, image in zip(batch, images, strict=True):
+            if image is not None:
+                row.copy_(image)
+        batch.mul_(self.scale).add_(self.bias)
+        for row, image in zip(batch, images, strict=True):
+            if image is None:
+                row.zero_()
+        return batch
+
+
+def without_ends(pixels):
+    """The middle of an image [H, W, 3] whose longer side is more than MAX_ASPECT times its shorter one.
+
+    Resized by its shorter side, an image of 16384 × 1 would take gigabytes, of which the centre crop keeps a speck.
+    """
+    height, width = pixels.shape[:2]
+    longest = MAX_ASPECT * min(height, width)
+    top, left = max(0, (height - longest) // 2), max(0, (width - longest) // 2)
+    # As much from one end as from the other, so that the centre stays where it is.
+    return pixels[top : height - top, left : width - left]
+
+
+def device_of(args):
+    """The torch device of this instance; raises TritonModelException where it should be a GPU and torch has none."""
+    if args["model_instance_kind"] != "GPU":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise pb_utils.TritonModelException(
+            "instance_group asks for a GPU and torch sees none: use KIND_AUTO or KIND_CPU, or install a torch with CUDA"
+        )
+    return torch.device("cuda", int(args["model_instance_device_id"]))
+
+
+def integers(text):
+    """The numbers in text such as 256 or 256,320."""
+    return [int(part) for part in text.split(",")]
+
+
+def floats(text):
+    """The numbers in text such as 0.485,0.456,0.406."""
+    return [float(part) for part in text.split(",")]
