@@ -31,8 +31,8 @@
         ├── InferenceFailed       502 inference_failed
         └── InternalError         500 internal_error
 
-The message is public: it says what is wrong and what to do, and nothing of the inside. What an operator needs goes into the
-exception's cause (`raise … from exc`) and so into the log.
+The message is public: it says what is wrong and what to do, and nothing of the inside. What an operator needs goes into
+the exception's cause (`raise … from exc`) and so into the log.
 """
 
 from http import HTTPStatus
@@ -247,3 +247,7 @@ class InternalError(ServiceError):
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     code, summary = "internal_error", "The gateway failed"
     retry_after_seconds = None
+
+
+class UserError(Exception):
+    """What stops a command: its message goes to the terminal as it is, and says what to do."""

@@ -2,15 +2,16 @@
 
 import difflib
 import os
-from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 
 from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.errors import UserError
+
 ENV_PREFIX = "GATEWAY_"
+ENV_FILE = ".env"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
@@ -39,7 +40,7 @@ class LogLevel(str, Enum):
     ERROR = "error"
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError):
     """A GATEWAY_ variable is unknown or has a value that is not allowed; the message names it and what is allowed."""
 
 
@@ -47,7 +48,7 @@ class Settings(BaseSettings):
     """The gateway's settings; a field `x` is read from `GATEWAY_X`. Sizes are bytes, durations seconds."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_file=".env", extra="ignore", frozen=True, use_attribute_docstrings=True
+        env_prefix=ENV_PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, use_attribute_docstrings=True
     )
 
     # Where to listen
@@ -109,6 +110,20 @@ class Settings(BaseSettings):
     """Images of one request that travel to Triton in one call."""
     batch_max_bytes: int = Field(8 * MIB, ge=MIB, le=GIB)
     """Padded bytes of one call to Triton; a single larger image travels alone."""
+    request_max_calls: int = Field(4, ge=1, le=256)
+    """Calls to Triton that one request may have in flight."""
+    decode_threads: int = Field(min(32, os.cpu_count() or 1), ge=1, le=256)
+    """Threads of one process that decode images in the gateway."""
+
+    # The embedded Triton of `gateway up`
+    triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
+    """Size of Triton's response cache; 0 for none."""
+    triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
+    """Longest time that Triton may take to load its models."""
+
+    # Stopping
+    shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
+    """Time that requests in flight get to finish after SIGTERM."""
 
     # Health
     ready_interval_seconds: float = Field(5.0, gt=0, le=300)
@@ -137,24 +152,19 @@ def variable(field: str) -> str:
     return f"{ENV_PREFIX}{field.upper()}"
 
 
-def load_settings(environ: Mapping[str, str] | None = None, env_file: Path = Path(".env")) -> Settings:
+def load_settings() -> Settings:
     """Read the settings; raises SettingsError on an unknown variable or a value that is not allowed."""
-    given = {
-        name: value
-        for name, value in {**dotenv_values(env_file), **(os.environ if environ is None else environ)}.items()
-        if name.upper().startswith(ENV_PREFIX) and value is not None
-    }
-    known = {variable(field): field for field in Settings.model_fields}
-    for name in given:
-        if name.upper() not in known:
+    known = [variable(field) for field in Settings.model_fields]
+    for name in {**dotenv_values(ENV_FILE), **os.environ}:
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             near = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"did you mean {near[0]}?" if near else "see the README's table of settings"
             raise SettingsError(f"{name} is not a setting: {hint}")
     try:
-        return Settings(_env_file=None, **{known[name.upper()]: value for name, value in given.items()})
+        return Settings()
     except ValidationError as exc:
-        lines = []
-        for error in exc.errors():
-            field = str(error["loc"][0]) if error["loc"] else ""
-            lines.append(f"{variable(field)}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}")
-        raise SettingsError("\n".join(lines)) from exc
+        sentences = [
+            f"{variable(str(error['loc'][0]))}={error['input']!r}: {error['msg'].removeprefix('Value error, ')}"
+            for error in exc.errors()
+        ]
+        raise SettingsError("\n".join(sentences)) from exc

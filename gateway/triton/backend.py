@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 import numpy as np
-from tritonclient.grpc import InferInput, InferRequestedOutput, InferResult as TritonResult
+from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc import InferResult as TritonResult
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
@@ -107,7 +108,16 @@ class TritonBackend:
         steps = tuple(step.model_name for step in config.ensemble_scheduling.step)
         size = await self._input_size(steps[-1]) if steps else (None, None)
         labels = await self._read_labels(name, ready[-1], classes)
-        return ModelInfo(name, ready, True, classes, labels, *size, steps=steps)
+        return ModelInfo(
+            name,
+            ready,
+            ready=True,
+            classes=classes,
+            labels=labels,
+            input_height=size[0],
+            input_width=size[1],
+            steps=steps,
+        )
 
     async def _config(self, name: str, version: str = "") -> ModelConfig:
         call = self._client.get_model_config(name, version, client_timeout=METADATA_TIMEOUT_SECONDS)

@@ -1,0 +1,55 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+SOURCES := pyproject.toml constraints.txt
+PACKAGES := gateway triton_models triton_backends bench tests
+
+.PHONY: help install up test lint fmt bench fuzz clean
+
+help: ## show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(SOURCES) | $(BIN)/python
+	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time)"
+	@$(PIP_INSTALL) -e '.[local]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed
+	@echo "installing what tests, lint and benchmarks need"
+	@$(PIP_INSTALL) -e '.[local,bench,dev]'
+	@touch $@
+
+install: $(VENV)/.installed ## install into .venv
+
+up: $(VENV)/.installed ## start Triton and the gateway on http://127.0.0.1:8080; Ctrl-C stops both
+	@exec $(BIN)/gateway up
+
+test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite against a real Triton
+	@$(BIN)/pytest
+
+lint: $(VENV)/.installed-dev ## check style, types and the import rule
+	@$(BIN)/ruff check $(PACKAGES)
+	@$(BIN)/ruff format --check $(PACKAGES)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+
+fmt: $(VENV)/.installed-dev ## format the code
+	@$(BIN)/ruff check --fix $(PACKAGES)
+	@$(BIN)/ruff format $(PACKAGES)
+
+bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
+	@$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(VENV)/.installed-dev ## mutate images of every form and decode them in child processes; ARGS=--help
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+clean: ## remove the virtual environment and what was generated
+	rm -rf $(VENV) build dist *.egg-info .*_cache bench/results
+	rm -f triton_models/*/[0-9]*/model.pt triton_models/*/labels.txt

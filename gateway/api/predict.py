@@ -1,0 +1,133 @@
+"""POST /predict: images in, labels and scores out."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi import Query as QueryParameter
+from starlette.responses import Response
+
+from gateway.api.disconnect import ClientGone, unless_client_leaves
+from gateway.api.ndjson import NDJSON, ResultStream
+from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, result_out, summarise
+from gateway.api.state import state
+from gateway.api.uploads import open_uploads
+from gateway.errors import ImageError, InvalidParameter, ServiceError
+from gateway.inference.service import Query, Result
+from gateway.settings import Settings
+
+router = APIRouter()
+
+REQUEST_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["files"],
+                "properties": {
+                    "files": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {"type": "string", "format": "binary"},
+                        "description": "The images; any field name is taken if its part has a file name.",
+                    }
+                },
+            }
+        },
+        "image/*": {"schema": {"type": "string", "format": "binary", "description": "One raw image."}},
+    },
+}
+"""The body is read as a stream, so FastAPI sees none of it and its schema is declared here."""
+
+
+@router.post(
+    "/predict",
+    summary="Classify images",
+    response_model=PredictResponse,
+    responses={
+        200: {"description": "At least one file was classified; each file has its own result."},
+        **{
+            status: {"model": Problem, "content": {"application/problem+json": {}}, "description": description}
+            for status, description in {
+                400: "The body is malformed.",
+                404: "There is no such model.",
+                408: "The upload took too long.",
+                413: "The request, or its one file, is too large.",
+                415: "The body, or its one file, has a type that is not taken.",
+                422: "A parameter is invalid, or no file could be classified.",
+                431: "Headers are too large.",
+                502: "The inference server failed.",
+                503: "Overloaded, or the model is not available; see Retry-After.",
+                504: "The deadline passed.",
+            }.items()
+        },
+    },
+    openapi_extra={"requestBody": REQUEST_BODY},
+)
+async def predict(request: Request, parameters: Annotated[PredictParameters, QueryParameter()]) -> Response:
+    """Classify one to many images. Each file gets its own result, in order: a bad file costs no other its answer.
+
+    Files travel as they arrive, so a large upload is being answered while it is being sent.
+    """
+    parts = state(request)
+    service, settings = parts["service"], parts["settings"]
+    form, uploads = await open_uploads(request, settings, service.policy.limits)
+    if form:
+        parameters = PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **form})
+    query = _query(request, parameters, settings)
+    request.state.event["model"] = query.model_name
+    results = service.classify(uploads, query)
+    if NDJSON in request.headers.get("accept", ""):
+        return ResultStream(request, query, results)
+    collected = await unless_client_leaves(request, _collect(results))
+    if collected is None:
+        return ClientGone()
+    request.state.event.update(summarise(collected).model_dump())
+    return _answer(query, collected)
+
+
+def _query(request: Request, parameters: PredictParameters, settings: Settings) -> Query:
+    top_k = settings.default_top_k if parameters.top_k is None else parameters.top_k
+    timeout_seconds = settings.default_timeout_seconds if parameters.timeout is None else parameters.timeout
+    if top_k > settings.max_top_k:
+        raise InvalidParameter(f"'top_k': must be at most {settings.max_top_k}.")
+    if timeout_seconds > settings.max_timeout_seconds:
+        raise InvalidParameter(f"'timeout': must be at most {settings.max_timeout_seconds:g} s.")
+    return Query(
+        model_name=parameters.model or settings.model,
+        model_version=parameters.version or "",
+        top_k=top_k,
+        timeout_seconds=timeout_seconds,
+        request_id=request.state.request_id,
+        timings=request.state.timings,
+    )
+
+
+async def _collect(results: AsyncGenerator[Result, None]) -> list[Result]:
+    async with aclosing(results):
+        return sorted([result async for result in results], key=lambda result: result.index)
+
+
+def _answer(query: Query, results: list[Result]) -> Response:
+    """200 when at least one file was classified; else the one file's own status, 422 for several.
+
+    Raises the ServiceError that left every file without an answer.
+    """
+    summary = summarise(results)
+    status = HTTPStatus.OK
+    if not summary.ok:
+        errors = [result.error for result in results if result.error is not None]
+        faults = [error for error in errors if isinstance(error, ServiceError)]
+        if len(faults) == len(errors):
+            raise faults[0]
+        status = faults[0].status if faults else errors[0].status if len(errors) == 1 else ImageError.status
+    version = next((result.model_version for result in results if result.model_version), None)
+    body = PredictResponse(
+        model=ModelOut(name=query.model_name, version=version),
+        results=[result_out(result) for result in results],
+        summary=summary,
+    )
+    return Response(body.model_dump_json(), status, media_type="application/json")

@@ -1,0 +1,83 @@
+"""Errors as RFC 9457 problem documents."""
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def members(error: GatewayError, request_id: str) -> dict[str, object]:
+    """The members of an error's problem document: RFC 9457's, its code, the request id, and its details."""
+    return {
+        "type": "about:blank",
+        "title": error.summary,
+        "status": int(error.status),
+        "code": error.code,
+        "detail": error.message,
+        "request_id": request_id,
+        **error.details,
+    }
+
+
+def problem(error: GatewayError, request_id: str) -> Response:
+    """An error as a response, with Retry-After where trying again may help."""
+    headers = {}
+    if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    return Response(to_json(members(error, request_id)), int(error.status), headers, MEDIA_TYPE)
+
+
+def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
+    """One sentence for what pydantic found, naming each parameter."""
+    sentences = []
+    for error in errors:
+        loc = error["loc"]
+        name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
+        if error["type"] == "extra_forbidden":
+            sentences.append(f"{name!r} is not a parameter of this request.")
+        else:
+            sentences.append(f"{name!r}: {error['msg']}.")
+    return InvalidParameter(" ".join(sentences))
+
+
+async def _gateway_error(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, GatewayError)
+    request.state.event["code"] = exc.code
+    if exc.status >= 500 and exc.__cause__ is not None:
+        # Triton's own words are for the operator, not for the client.
+        request.state.event["cause"] = str(exc.__cause__)
+    return problem(exc, request.state.request_id)
+
+
+async def _validation_error(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, RequestValidationError | ValidationError)
+    return await _gateway_error(request, invalid_parameter([dict(error) for error in exc.errors()]))
+
+
+async def _http_exception(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    error: GatewayError
+    if exc.status_code == MethodNotAllowed.status:
+        error = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; see /docs.")
+    elif exc.status_code == NotFound.status:
+        error = NotFound(f"There is nothing at {request.url.path}; see /docs.")
+    else:
+        error = InternalError()
+    response = await _gateway_error(request, error)
+    response.headers.update(exc.headers or {})
+    return response
+
+
+def add_handlers(app: Starlette) -> None:
+    """Answer every known error with a problem document; RequestContext answers the unknown."""
+    app.add_exception_handler(GatewayError, _gateway_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_exception)

@@ -1,0 +1,182 @@
+"""The shapes of the answers, as the OpenAPI page shows them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.inference.backend import ModelInfo
+from gateway.inference.service import Result
+
+
+class Schema(BaseModel):
+    """An answer; nothing in it is optional unless it says so."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class PredictParameters(BaseModel):
+    """What `POST /predict` can be asked; multipart fields of the same names, before the first file, say the same."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    top_k: Annotated[int | None, Field(ge=1)] = None
+    """Predictions for each file, best first; the default and the largest value are settings."""
+    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    """A model of `GET /models`; the default is a setting."""
+    version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
+    """A version of the model; without it the newest one answers."""
+    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Seconds that any one file may wait for its answer, from its last byte on."""
+
+
+class PredictionOut(Schema):
+    """One class and its probability."""
+
+    label: str
+    class_id: int
+    score: float
+
+
+class ErrorOut(Schema):
+    """Why a file has no answer."""
+
+    code: str
+    """Stable name of the error; see the table of errors."""
+    message: str
+
+
+class ResultOut(Schema):
+    """The answer for one file."""
+
+    index: int
+    """Position of the file in the request, from 0."""
+    filename: str
+    status: Literal["ok", "error"]
+    width: int | None
+    """Pixels across, upright; null where the header could not be read."""
+    height: int | None
+    """Pixels down, upright; null where the header could not be read."""
+    predictions: list[PredictionOut]
+    error: ErrorOut | None
+
+
+class ModelOut(Schema):
+    """The model that answered; `version` is null where none did."""
+
+    name: str
+    version: str | None
+
+
+class SummaryOut(Schema):
+    """How many files have an answer, and how many do not."""
+
+    ok: int
+    failed: int
+
+
+class PredictResponse(Schema):
+    """One result for each uploaded file, in order."""
+
+    model: ModelOut
+    results: list[ResultOut]
+    summary: SummaryOut
+
+
+class StreamedSummary(Schema):
+    """The last line of a stream of results."""
+
+    model: ModelOut
+    summary: SummaryOut
+
+
+class ModelDetail(Schema):
+    """A model that can be asked."""
+
+    name: str
+    versions: list[str]
+    ready: bool
+    reason: str | None
+    """Why it is not ready."""
+    classes: int
+    input_height: int | None
+    input_width: int | None
+    steps: list[str]
+    """The models that the ensemble runs, in order."""
+    labels: list[str]
+
+
+class ModelsResponse(Schema):
+    """The models that can be asked, and the one that answers when a request names none."""
+
+    default: str
+    models: list[ModelDetail]
+
+
+class Live(Schema):
+    """The process answers."""
+
+    status: Literal["live"] = "live"
+
+
+class Ready(Schema):
+    """What was last tried to find out whether images can be classified."""
+
+    status: Literal["ready", "not ready"]
+    model: str
+    """The model that the inference went through."""
+    triton_url: str
+    tried_at: datetime | None
+    """When the last inference was tried; null before the first."""
+    took_seconds: float | None
+    error: ErrorOut | None
+    """Why it failed."""
+
+
+class Problem(Schema):
+    """An RFC 9457 problem document."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    request_id: str
+
+
+def result_out(result: Result) -> ResultOut:
+    """One result in the shape that clients see."""
+    error = result.error
+    return ResultOut(
+        index=result.index,
+        filename=result.filename,
+        status="ok" if error is None else "error",
+        width=result.width,
+        height=result.height,
+        predictions=[
+            PredictionOut.model_construct(label=p.label, class_id=p.class_id, score=p.score) for p in result.predictions
+        ],
+        error=None if error is None else ErrorOut(code=error.code, message=error.message),
+    )
+
+
+def summarise(results: Iterable[Result]) -> SummaryOut:
+    """How many of the results are answers, and how many errors."""
+    failed = [result.error is not None for result in results]
+    return SummaryOut(ok=failed.count(False), failed=failed.count(True))
+
+
+def model_detail(info: ModelInfo) -> ModelDetail:
+    """One model in the shape that clients see."""
+    return ModelDetail(
+        name=info.name,
+        versions=list(info.versions),
+        ready=info.ready,
+        reason=info.reason,
+        classes=info.classes,
+        input_height=info.input_height,
+        input_width=info.input_width,
+        steps=list(info.steps),
+        labels=list(info.labels),
+    )

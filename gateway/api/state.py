@@ -1,0 +1,22 @@
+"""What the lifespan hands to every request."""
+
+from typing import TypedDict, cast
+
+from starlette.requests import Request
+
+from gateway.inference.readiness import Readiness
+from gateway.inference.service import InferenceService
+from gateway.settings import Settings
+
+
+class State(TypedDict):
+    """The parts that handlers work with; made once for each process."""
+
+    settings: Settings
+    service: InferenceService
+    readiness: Readiness
+
+
+def state(request: Request) -> State:
+    """The parts, typed."""
+    return cast("State", request.scope["state"])

@@ -1,0 +1,101 @@
+"""A request's body as uploads, read as a stream."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+from starlette.requests import Request
+
+from gateway.api.schemas import PredictParameters
+from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType, UploadTimeout
+from gateway.ingest.body import read_body, read_json
+from gateway.ingest.limits import Limits
+from gateway.ingest.multipart import Parameter, read_multipart
+from gateway.ingest.upload import Upload
+from gateway.settings import Settings
+
+NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
+
+
+async def chunks(request: Request, settings: Settings) -> AsyncIterator[bytes]:
+    """The body, chunk by chunk; only the client's time counts, not the time for which the gateway does not read.
+
+    Raises UploadTimeout after `upload_idle_timeout_seconds` of silence or `upload_timeout_seconds` in all.
+    """
+    stream = request.stream()
+    left_seconds = settings.upload_timeout_seconds
+    while True:
+        wait_seconds = min(left_seconds, settings.upload_idle_timeout_seconds)
+        started = anyio.current_time()
+        try:
+            with anyio.fail_after(wait_seconds):
+                chunk = await anext(stream, b"")
+        except TimeoutError as exc:
+            limit = "upload_timeout_seconds" if wait_seconds == left_seconds else "upload_idle_timeout_seconds"
+            value = getattr(settings, limit)
+            raise UploadTimeout(
+                f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
+            ) from exc
+        if not chunk:
+            request.state.body_read.set()
+            return
+        left_seconds = max(0.001, left_seconds - (anyio.current_time() - started))
+        yield chunk
+
+
+async def open_uploads(
+    request: Request, settings: Settings, limits: Limits
+) -> tuple[dict[str, str], AsyncIterator[Upload]]:
+    """Read up to the first file: the form's parameters, and the uploads as they will arrive.
+
+    Raises UnsupportedMediaType, and what the readers of gateway.ingest raise; so does the iterator, which also raises
+    NoFiles at the end of a body without one.
+    """
+    body = chunks(request, settings)
+    content_type = request.headers.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == "multipart/form-data":
+        return await _split(read_multipart(body, content_type, limits))
+    if media_type == "application/json":
+        return {}, _counted(read_json(body, limits))
+    if media_type.startswith("image/") or media_type == "application/octet-stream":
+        return {}, _one(body, limits)
+    raise UnsupportedMediaType(
+        f"Send multipart/form-data with files, one raw image as image/*, or application/json; not {media_type[:80]!r}."
+        if media_type
+        else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*."
+    )
+
+
+async def _split(parts: AsyncIterator[Upload | Parameter]) -> tuple[dict[str, str], AsyncIterator[Upload]]:
+    parameters: dict[str, str] = {}
+    async for part in parts:
+        if isinstance(part, Upload):
+            return parameters, _counted(_files(part, parts))
+        if part.name not in PredictParameters.model_fields:
+            raise UnknownField(
+                f"The form field {part.name!r} has no file name and is no parameter; parameters are "
+                f"{', '.join(PredictParameters.model_fields)}."
+            )
+        parameters[part.name] = part.value
+    raise NoFiles(NO_FILES)
+
+
+async def _files(first: Upload, rest: AsyncIterator[Upload | Parameter]) -> AsyncIterator[Upload]:
+    yield first
+    async for part in rest:
+        if isinstance(part, Parameter):
+            raise InvalidParameter(f"The form field {part.name!r} must stand before the first file.")
+        yield part
+
+
+async def _one(body: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[Upload]:
+    yield Upload(0, "", await read_body(body, limits), None)
+
+
+async def _counted(uploads: AsyncIterator[Upload]) -> AsyncIterator[Upload]:
+    empty = True
+    async for upload in uploads:
+        empty = False
+        yield upload
+    if empty:
+        raise NoFiles(NO_FILES)

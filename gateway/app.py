@@ -1,0 +1,68 @@
+"""Wiring: settings in, an ASGI application out."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+from gateway import __version__
+from gateway.api import health, models, predict
+from gateway.api.middleware import RequestContext
+from gateway.api.problems import add_handlers
+from gateway.api.state import State
+from gateway.inference.admission import Admission
+from gateway.inference.backend import Backend
+from gateway.inference.readiness import Readiness
+from gateway.inference.service import BatchLimits, InferenceService
+from gateway.ingest.prepare import DecodePolicy
+from gateway.logs import configure_logs
+from gateway.settings import Settings, load_settings
+from gateway.triton.backend import TritonBackend
+
+DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
+
+
+def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
+    """The gateway as an ASGI application; without a backend it talks to the Triton at `settings.triton_url`."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[State]:
+        # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
+        triton = backend or TritonBackend(settings.triton_url)
+        with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
+            service = InferenceService(
+                triton,
+                Admission(settings.max_images_in_flight, settings.max_bytes_in_flight),
+                DecodePolicy.from_settings(settings),
+                BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
+                decoders,
+            )
+            readiness = Readiness(
+                triton,
+                model_name=settings.model,
+                interval_seconds=settings.ready_interval_seconds,
+                timeout_seconds=settings.ready_timeout_seconds,
+            )
+            watch = asyncio.create_task(readiness.watch())
+            yield State(settings=settings, service=service, readiness=readiness)
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+            await triton.close()
+
+    app = FastAPI(title="Triton image gateway", version=__version__, description=DESCRIPTION, lifespan=lifespan)
+    app.add_middleware(RequestContext)
+    add_handlers(app)
+    app.include_router(predict.router)
+    app.include_router(models.router)
+    app.include_router(health.router)
+    return app
+
+
+def create_app_from_environment() -> FastAPI:
+    """The application as each worker makes it: settings from the environment, logs set up."""
+    settings = load_settings()
+    configure_logs(settings)
+    return create_app(settings)

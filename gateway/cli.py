@@ -1,0 +1,147 @@
+"""The `gateway` command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway import __version__
+from gateway.errors import UserError
+from gateway.settings import Settings, load_settings
+from gateway.triton.runtime import (
+    DEFAULT_MODEL_REPOSITORY,
+    default_cache_dir,
+    ensure_runtime,
+)
+
+app = typer.Typer(
+    name="gateway",
+    help="Classify images over HTTP: a FastAPI gateway in front of a Triton ensemble.\n\n"
+    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options win over variables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+model_app = typer.Typer(help="Models: from a trained network to Triton's model repository.", no_args_is_help=True)
+triton_app = typer.Typer(help="The Triton server that comes out of a PyPI wheel.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+app.add_typer(triton_app, name="triton")
+
+Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
+Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
+Workers = Annotated[
+    int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
+]
+Repository = Annotated[
+    Path, typer.Option("--model-repository", help="Folder with Triton's models.", file_okay=False, show_default=False)
+]
+
+
+def say(text: str) -> None:
+    """A line of progress, on stderr so that stdout stays for results."""
+    typer.echo(f"gateway | {text}", err=True)
+
+
+def _say_plainly(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _settings(**options: object) -> Settings:
+    from gateway.serve import export_environment
+
+    export_environment(options)
+    return load_settings()
+
+
+def _version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[  # the callback does the work
+        bool,
+        typer.Option(
+            "--version", callback=lambda value: _version(wanted=value), is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
+
+    The first start fetches Triton (55 MB) and exports the default model if the repository has none.
+    """
+    from gateway.up import up as run_up
+
+    settings = _settings(host=host, port=port, workers=workers)
+    run_up(settings, model_repository, say=say, log=_say_plainly)
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None:
+    """Run the API in front of a Triton that runs elsewhere: GATEWAY_TRITON_URL=host:8001."""
+    from gateway.serve import serve as run_serve
+
+    run_serve(_settings(host=host, port=port, workers=workers))
+
+
+@model_app.command("export")
+def model_export(
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Write it again even if it is there.")] = False,
+) -> None:
+    """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
+    from gateway.models.export import export_default
+
+    export_default(model_repository, say, force=force)
+
+
+@triton_app.command("fetch")
+def triton_fetch() -> None:
+    """Fetch Triton into the cache folder, so that a later start needs no network."""
+    runtime = ensure_runtime(default_cache_dir(), say)
+    typer.echo(runtime.tritonserver)
+
+
+@triton_app.command("run")
+def triton_run(
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    host: Annotated[str, typer.Option(help="Address that Triton listens on; it has no access control.")] = "127.0.0.1",
+    grpc_port: Annotated[int, typer.Option(help="Port for gRPC, which the gateway speaks.")] = 8001,
+    http_port: Annotated[int, typer.Option(help="Port for HTTP.")] = 8000,
+    metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.")] = 8002,
+) -> None:
+    """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
+    from gateway.up import run_triton
+
+    run_triton(
+        load_settings(),
+        model_repository,
+        host=host,
+        ports=(grpc_port, http_port, metrics_port),
+        say=say,
+        log=_say_plainly,
+    )
+
+
+def main() -> None:
+    """Entry point: what users can mend is told in a sentence, without a traceback."""
+    try:
+        app()
+    except UserError as exc:
+        typer.secho(f"error: {exc}", err=True, fg="red")
+        sys.exit(1)

@@ -1,0 +1,103 @@
+"""How many images, and how many bytes of them, may be in flight at once."""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+
+from gateway import metrics
+
+
+class Permit:
+    """Leave for one image of `nbytes` to be in flight; released once, however often `release` is called."""
+
+    __slots__ = ("_admission", "nbytes")
+
+    def __init__(self, admission: "Admission", nbytes: int) -> None:
+        self._admission: Admission | None = admission
+        self.nbytes = nbytes
+
+    def release(self) -> None:
+        """Make room for the next image that waits."""
+        if self._admission is not None:
+            admission, self._admission = self._admission, None
+            admission._give_back(self.nbytes)
+
+    def __enter__(self) -> "Permit":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Admission:
+    """Lets images through in the order in which they came.
+
+    A request that has one image waiting reads no further, so it has one place in the queue however many files it
+    brings, and requests take turns.
+    """
+
+    def __init__(self, max_images: int, max_bytes: int) -> None:
+        self._max_images = max_images
+        self._max_bytes = max_bytes
+        self._images = 0
+        self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def acquire(self, nbytes: int) -> Permit:
+        """Wait until an image of `nbytes` fits; one larger than every limit fits when nothing else is in flight."""
+        permit = self.try_acquire(nbytes)
+        if permit is None:
+            nbytes = min(nbytes, self._max_bytes)
+            await self._wait(nbytes)
+            permit = Permit(self, nbytes)
+        return permit
+
+    def try_acquire(self, nbytes: int) -> Permit | None:
+        """A permit if an image of `nbytes` fits now and nobody waits before it, else None."""
+        nbytes = min(nbytes, self._max_bytes)
+        if self._waiting or not self._fits(nbytes):
+            return None
+        self._take(nbytes)
+        return Permit(self, nbytes)
+
+    async def _wait(self, nbytes: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = (nbytes, turn)
+        self._waiting.append(place)
+        metrics.IMAGES_WAITING.inc()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(nbytes)  # the turn had come in the moment of giving up
+            else:
+                self._waiting.remove(place)
+                self._admit()
+            raise
+        finally:
+            metrics.IMAGES_WAITING.dec()
+
+    def _fits(self, nbytes: int) -> bool:
+        return self._images < self._max_images and self._bytes + nbytes <= self._max_bytes
+
+    def _take(self, nbytes: int) -> None:
+        self._images += 1
+        self._bytes += nbytes
+        metrics.IMAGES_IN_FLIGHT.inc()
+        metrics.BYTES_IN_FLIGHT.inc(nbytes)
+
+    def _give_back(self, nbytes: int) -> None:
+        self._images -= 1
+        self._bytes -= nbytes
+        metrics.IMAGES_IN_FLIGHT.dec()
+        metrics.BYTES_IN_FLIGHT.dec(nbytes)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            nbytes, turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._take(nbytes)
+                turn.set_result(None)

@@ -1,0 +1,286 @@
+"""Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from gateway import metrics
+from gateway.errors import DeadlineExceeded, GatewayError, ImageError, UndecodableImage
+from gateway.inference.admission import Admission, Permit
+from gateway.inference.backend import Backend, Batch, InferResult, Prediction
+from gateway.inference.planner import BatchPlanner
+from gateway.ingest.inspection import ImageInfo, inspect
+from gateway.ingest.padding import pad
+from gateway.ingest.prepare import DecodePolicy, Image, decode_upload, needs_decoding
+from gateway.ingest.upload import Upload
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a request asks for. `model_version` "" is the server's choice; `timings` collects seconds by stage."""
+
+    model_name: str
+    model_version: str
+    top_k: int
+    timeout_seconds: float
+    request_id: str
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer for one uploaded file: predictions, or an error. Width and height are upright pixels, where known."""
+
+    index: int
+    filename: str
+    width: int | None = None
+    height: int | None = None
+    predictions: tuple[Prediction, ...] = ()
+    error: GatewayError | None = None
+    model_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How one request's images are cut into calls: `max_calls` of at most `max_images` and `max_bytes` at once."""
+
+    max_images: int
+    max_bytes: int
+    max_calls: int
+
+
+class InferenceService:
+    """Classifies the uploads of many requests at once."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        admission: Admission,
+        policy: DecodePolicy,
+        batches: BatchLimits,
+        decoders: ThreadPoolExecutor,
+    ) -> None:
+        self.backend = backend
+        self.admission = admission
+        self.policy = policy
+        self.batches = batches
+        self.decoders = decoders
+
+    async def classify(self, uploads: AsyncIterable[Upload], query: Query) -> AsyncGenerator[Result, None]:
+        """Yield one result for each upload, in the order in which they are ready.
+
+        What `uploads` raises ends the request and is raised here; what befalls one file stands in its result. A file
+        waits for its answer for `query.timeout_seconds` at most, from its last byte on. Closing the iterator cancels
+        what is still in flight.
+        """
+        request = _Request(self, query)
+        request.spawn(request.read(uploads))
+        try:
+            while (result := await request.results.get()) is not None:
+                metrics.IMAGES.labels("ok" if result.error is None else result.error.code).inc()
+                yield result
+            if request.failure is not None:
+                raise request.failure
+        finally:
+            await request.close()
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """An image that has its permit and waits for its answer by `deadline`, in the event loop's seconds."""
+
+    image: Image
+    permit: Permit
+    deadline: float
+
+
+class _Request:
+    """One request on its way: a reader, the calls in flight, and the results that are ready (None: no more)."""
+
+    def __init__(self, service: InferenceService, query: Query) -> None:
+        self._service = service
+        self._query = query
+        self._planner: BatchPlanner[_InFlight] = BatchPlanner(
+            service.batches.max_images, service.batches.max_bytes, size=lambda item: len(item.image.payload)
+        )
+        # More than the calls can take would only sit here, and be in the way of other requests' images.
+        self._places = asyncio.Semaphore(service.batches.max_calls * service.batches.max_images)
+        self._calls = 0
+        self._open = 0
+        self._read_all = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._permits: set[Permit] = set()
+        self._now = asyncio.get_running_loop().time
+        self.results: asyncio.Queue[Result | None] = asyncio.Queue()
+        self.failure: BaseException | None = None
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Run beside the others until the request is over; one that fails ends the request."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    async def close(self) -> None:
+        """Cancel what still runs and give every permit back."""
+        running = [task for task in self._tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for permit in self._permits:
+            permit.release()
+
+    async def read(self, uploads: AsyncIterable[Upload]) -> None:
+        """Let each upload start its way as soon as it is there; while too much is in flight, read no further."""
+        started = time.perf_counter()
+        async for upload in uploads:
+            self._time("read", started)
+            self._open += 1
+            await self._admit(upload)
+            started = time.perf_counter()
+        self._time("read", started)
+        self._read_all = True
+        self._end_if_done()
+
+    async def _admit(self, upload: Upload) -> None:
+        started = time.perf_counter()
+        try:
+            if upload.error is not None:
+                raise upload.error
+            info = inspect(upload.data, self._service.policy.limits)
+        except ImageError as error:
+            self._answer(Result(upload.index, upload.filename, error=error))
+            return
+        finally:
+            self._time("prepare", started)
+        deadline = self._now() + self._query.timeout_seconds
+        started = time.perf_counter()
+        try:
+            permit = await self._permit(len(upload.data))
+        except DeadlineExceeded as error:
+            self._answer(Result(upload.index, upload.filename, info.width, info.height, error=error))
+            return
+        finally:
+            self._time("wait", started)
+        metrics.BYTES_RECEIVED.inc(len(upload.data))
+        if needs_decoding(info, self._service.policy):
+            self.spawn(self._decode(upload, info, permit, deadline))
+        else:
+            image = Image(upload.index, upload.filename, upload.data, info.width, info.height)
+            self._plan(_InFlight(image, permit, deadline))
+
+    async def _permit(self, nbytes: int) -> Permit:
+        """Wait for a place among this request's images, then for one among all; raises DeadlineExceeded."""
+        permit = None if self._places.locked() else self._service.admission.try_acquire(nbytes)
+        if permit is not None:
+            await self._places.acquire()
+        else:
+            try:
+                permit = await asyncio.wait_for(self._wait_for_permit(nbytes), self._query.timeout_seconds)
+            except asyncio.TimeoutError as exc:
+                raise DeadlineExceeded from exc
+        self._permits.add(permit)
+        return permit
+
+    async def _wait_for_permit(self, nbytes: int) -> Permit:
+        await self._places.acquire()
+        try:
+            return await self._service.admission.acquire(nbytes)
+        except BaseException:
+            self._places.release()
+            raise
+
+    async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: float) -> None:
+        started = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        try:
+            image = await loop.run_in_executor(
+                self._service.decoders, decode_upload, upload, info, self._service.policy
+            )
+        except ImageError as error:
+            self._release(permit)
+            self._answer(Result(upload.index, upload.filename, info.width, info.height, error=error))
+        else:
+            self._plan(_InFlight(image, permit, deadline))
+        finally:
+            self._time("prepare", started)
+
+    def _plan(self, item: _InFlight) -> None:
+        self._planner.add(item)
+        self._call_next()
+
+    def _call_next(self) -> None:
+        """Keep the calls busy: a lone image leaves at once, and while all calls are out, images gather to a batch."""
+        while self._calls < self._service.batches.max_calls and (items := self._planner.take()):
+            self._calls += 1
+            self.spawn(self._call(items))
+
+    async def _call(self, items: list[_InFlight]) -> None:
+        started = time.perf_counter()
+        results: list[Result]
+        try:
+            answer = await self._infer(items)
+        except GatewayError as error:
+            results = [_result(item.image, error=error) for item in items]
+        else:
+            results = [
+                _result(item.image, row.predictions, None if row.decoded else UndecodableImage(), answer.model_version)
+                for item, row in zip(items, answer.rows, strict=True)
+            ]
+        finally:
+            self._calls -= 1
+            self._time("infer", started)
+            for item in items:
+                self._release(item.permit)
+        for result in results:
+            self._answer(result)
+        self._call_next()
+
+    async def _infer(self, items: list[_InFlight]) -> InferResult:
+        timeout_seconds = min(item.deadline for item in items) - self._now()
+        if timeout_seconds <= 0:
+            raise DeadlineExceeded
+        metrics.BATCH_IMAGES.observe(len(items))
+        return await self._service.backend.infer(
+            Batch(*pad([item.image.payload for item in items])),
+            model_name=self._query.model_name,
+            model_version=self._query.model_version,
+            top_k=self._query.top_k,
+            timeout_seconds=timeout_seconds,
+            request_id=self._query.request_id,
+        )
+
+    def _release(self, permit: Permit) -> None:
+        self._permits.discard(permit)
+        self._places.release()
+        permit.release()
+
+    def _answer(self, result: Result) -> None:
+        self._open -= 1
+        self.results.put_nowait(result)
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._read_all and self._open == 0:
+            self.results.put_nowait(None)
+
+    def _finished(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = self.failure or task.exception()
+            self.results.put_nowait(None)
+
+    def _time(self, stage: str, started: float) -> None:
+        timings = self._query.timings
+        timings[stage] = timings.get(stage, 0.0) + time.perf_counter() - started
+
+
+def _result(
+    image: Image,
+    predictions: tuple[Prediction, ...] = (),
+    error: GatewayError | None = None,
+    model_version: str | None = None,
+) -> Result:
+    return Result(image.index, image.filename, image.width, image.height, predictions, error, model_version)

@@ -1,0 +1,46 @@
+"""One event a request, with fields: JSON lines in a container, readable text on a terminal."""
+
+import logging
+import sys
+
+import structlog
+
+from gateway.settings import LogFormat, Settings
+
+
+def configure_logs(settings: Settings) -> None:
+    """Send structlog's events and the standard library's records to stderr in one format."""
+    as_text = settings.log_format is LogFormat.TEXT or (settings.log_format is LogFormat.AUTO and sys.stderr.isatty())
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.stdlib.ExtraAdder(),
+    ]
+    render: list[structlog.types.Processor]
+    if as_text:
+        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)]
+    else:
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    level = int(logging.getLevelName(settings.log_level.value.upper()))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # uvicorn tells of its start and stop; each request is told of once, by the gateway itself.
+    for name in ("uvicorn", "uvicorn.error"):
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
+    structlog.configure(
+        processors=[*shared[:-1], *render],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
