@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from gateway import __version__
 from gateway.api import health, models, predict
+from gateway.api.docs import add_docs
 from gateway.api.middleware import RequestContext
 from gateway.api.problems import add_handlers
 from gateway.api.state import State
@@ -52,12 +53,20 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 await watch
             await triton.close()
 
-    app = FastAPI(title="Triton image gateway", version=__version__, description=DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="Triton image gateway",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.add_middleware(RequestContext)
     add_handlers(app)
     app.include_router(predict.router)
     app.include_router(models.router)
     app.include_router(health.router)
+    add_docs(app)
     return app
 
 
