@@ -1,0 +1,114 @@
+"""Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB picture."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import UndecodableImage
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.opencv import cv2
+
+# Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
+Pixels = NDArray[Any]
+
+_REDUCED = ((8, cv2.IMREAD_REDUCED_COLOR_8), (4, cv2.IMREAD_REDUCED_COLOR_4), (2, cv2.IMREAD_REDUCED_COLOR_2))
+# What EXIF's orientation asks for, so that the picture stands upright: a quarter turn, and what is mirrored after it.
+_ROTATIONS = {3: cv2.ROTATE_180, 5: cv2.ROTATE_90_CLOCKWISE, 6: cv2.ROTATE_90_CLOCKWISE,
+              7: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}  # fmt: skip
+_LEFT_RIGHT, _TOP_BOTTOM = 1, 0
+_FLIPS = {2: _LEFT_RIGHT, 4: _TOP_BOTTOM, 5: _LEFT_RIGHT, 7: _TOP_BOTTOM}
+_STRIP_PIXELS = 1_000_000
+
+
+def decode(data: bytes, info: ImageInfo, max_side: int) -> bytes:
+    """Decode an inspected image into an uncompressed PPM (P6).
+
+    The picture is the first frame or page, upright, RGB of 8 bits, on white where it was transparent. Where its shorter
+    side is beyond `max_side` it is shrunk to it. Raises UndecodableImage. Needs 3 to 11 bytes a pixel meanwhile,
+    and is meant for a worker thread: OpenCV lets go of the interpreter lock.
+    """
+    stored = _read(data, info, max_side)
+    if stored.ndim == 3 and stored.shape[2] == 4:
+        stored = _on_white(stored)
+    pixels = _turn(_shrink(stored, max_side), info)
+    height, width = pixels.shape[:2]
+    return b"".join((b"P6\n%d %d\n255\n" % (width, height), pixels.data))
+
+
+def _read(data: bytes, info: ImageInfo, max_side: int) -> Pixels:
+    """The picture as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
+    flags, factor = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION, 1
+    if info.has_alpha:
+        flags = cv2.IMREAD_UNCHANGED
+    elif info.format is ImageFormat.JPEG:
+        for factor_at_hand, reduced in _REDUCED:
+            if min(info.width, info.height) // factor_at_hand >= max_side:
+                flags, factor = reduced | cv2.IMREAD_IGNORE_ORIENTATION, factor_at_hand
+                break
+    try:
+        decoded = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
+    except cv2.error as exc:
+        raise UndecodableImage from exc
+    if decoded is None or decoded.dtype not in (np.uint8, np.uint16):
+        raise UndecodableImage
+    if decoded.shape[:2] != tuple(-(-side // factor) for side in _stored_size(info)):
+        raise UndecodableImage("The image cannot be decoded: its header and its pixels disagree about its size.")
+    if factor > 1:
+        return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
+    if not info.has_alpha:
+        return decoded
+    return _with_alpha(decoded, info)
+
+
+def _stored_size(info: ImageInfo) -> tuple[int, int]:
+    """Height and width as the decoder gives them; libtiff turns the picture by itself."""
+    turned = info.orientation >= 5 and info.format is not ImageFormat.TIFF
+    return (info.width, info.height) if turned else (info.height, info.width)
+
+
+def _with_alpha(decoded: Pixels, info: ImageInfo) -> Pixels:
+    if decoded.ndim == 2:
+        alpha = np.full_like(decoded, np.iinfo(decoded.dtype).max)
+        if info.transparent_gray is not None:
+            # OpenCV widens gray levels to the whole range of 8 bits, and leaves those of 8 and 16 bits as they are.
+            level = info.transparent_gray * (255 // (2**info.bit_depth - 1) if info.bit_depth < 8 else 1)
+            alpha[decoded == level] = 0
+        return cv2.merge((decoded, decoded, decoded, alpha))
+    if decoded.shape[2] == 3:
+        return cv2.cvtColor(decoded, cv2.COLOR_BGR2BGRA)
+    return decoded
+
+
+def _on_white(bgra: Pixels) -> Pixels:
+    height, width = bgra.shape[:2]
+    rgb = np.empty((height, width, 3), dtype=np.uint8)
+    rows = max(_STRIP_PIXELS // width, 1)
+    for top in range(0, height, rows):
+        strip = bgra[top : top + rows]
+        if strip.dtype == np.uint16:
+            strip = cv2.convertScaleAbs(strip, alpha=1 / 257)
+        alpha = strip[..., 3:].astype(np.uint16)
+        blended = strip[..., 2::-1] * alpha
+        blended += (255 - alpha) * np.uint16(255) + np.uint16(127)
+        rgb[top : top + rows] = blended // np.uint16(255)
+    return rgb
+
+
+def _shrink(pixels: Pixels, max_side: int) -> Pixels:
+    height, width = pixels.shape[:2]
+    scale = max_side / min(height, width)
+    if scale >= 1:
+        return pixels
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+
+
+def _turn(pixels: Pixels, info: ImageInfo) -> Pixels:
+    if info.format is ImageFormat.TIFF:
+        return pixels
+    if info.orientation in _ROTATIONS:
+        pixels = cv2.rotate(pixels, _ROTATIONS[info.orientation])
+    if info.orientation in _FLIPS:
+        pixels = cv2.flip(pixels, _FLIPS[info.orientation])
+    return np.ascontiguousarray(pixels)

@@ -1,0 +1,61 @@
+"""Windows bitmaps (BITMAPCOREHEADER to BITMAPV5HEADER)."""
+
+import struct
+
+from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
+from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+
+_CORE_HEADER_BYTES = 12
+_HEADER_BYTES = frozenset({_CORE_HEADER_BYTES, 40, 52, 56, 64, 108, 124})
+_UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
+_ALPHA_MASK_OFFSET = 66
+
+
+def is_bmp(data: bytes) -> bool:
+    """Whether the bytes begin as a bitmap does; two letters alone are too few to tell it from a text."""
+    return data.startswith(b"BM") and (len(data) < 18 or int.from_bytes(data[14:18], "little") < 1_024)
+
+
+def read_bmp(data: bytes) -> ImageInfo:
+    """Bitmaps of 1, 4, 8, 16, 24 and 32 bits, plain, run-length coded and with bit fields."""
+    if len(data) < 26:
+        raise TruncatedImage("The BMP is cut off in its header.")
+    pixels_offset, header_bytes = struct.unpack_from("<II", data, 10)
+    if header_bytes not in _HEADER_BYTES:
+        raise InvalidImage("The BMP's header has an unknown size.")
+    if len(data) < 14 + header_bytes:
+        raise TruncatedImage("The BMP is cut off in its header.")
+    compression = _UNCOMPRESSED
+    if header_bytes == _CORE_HEADER_BYTES:
+        width, height, planes, bits = struct.unpack_from("<HHHH", data, 18)
+    else:
+        width, height, planes, bits, compression = struct.unpack_from("<iiHHI", data, 18)
+    if planes != 1 or width <= 0 or pixels_offset < 14 + header_bytes:
+        raise InvalidImage("The BMP's header contradicts itself.")
+    if compression in (_RLE8, _RLE4):
+        allowed: tuple[int, ...] = (8,) if compression == _RLE8 else (4,)
+        # The length of the pixels is not to be known before they are decoded; one byte at least ends them.
+        needed = 2
+    elif compression in (_BITFIELDS, _ALPHA_BITFIELDS):
+        allowed, needed = (16, 32), _pixel_bytes(width, height, bits)
+    elif compression == _UNCOMPRESSED:
+        allowed, needed = (1, 4, 8, 16, 24, 32), _pixel_bytes(width, height, bits)
+    else:
+        raise UnsupportedFormat("The BMP holds another format inside, which is not taken: send that itself.")
+    if bits not in allowed:
+        raise InvalidImage("The BMP's header contradicts itself.")
+    has_alpha = (
+        bits == 32
+        and compression != _UNCOMPRESSED
+        and header_bytes > 52
+        and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
+    )
+    info = upright(ImageFormat.BMP, width, abs(height), 1, has_alpha=has_alpha)
+    if pixels_offset + needed > len(data):
+        raise TruncatedImage("The BMP is cut off: it is shorter than its header says.")
+    return info
+
+
+def _pixel_bytes(width: int, height: int, bits: int) -> int:
+    """Rows are padded to four bytes."""
+    return (width * bits + 31) // 32 * 4 * abs(height)

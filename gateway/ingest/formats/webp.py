@@ -1,0 +1,78 @@
+"""WebP (RFC 9649), of which the first frame counts."""
+
+import struct
+
+from gateway.errors import InvalidImage, TruncatedImage
+from gateway.ingest.formats.exif import exif_orientation
+from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+
+_CHUNK = struct.Struct("<4sI")
+_ALPHA_FLAG, _EXIF_FLAG = 0x10, 0x08
+_MAX_CHUNKS = 10_000
+
+
+def is_webp(data: bytes) -> bool:
+    """Whether the bytes begin as WebP does."""
+    return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+
+
+def read_webp(data: bytes) -> ImageInfo:
+    """Lossy, lossless, extended and animated WebP."""
+    if len(data) < 30:
+        raise TruncatedImage("The WebP is cut off in its header.")
+    end = 8 + int.from_bytes(data[4:8], "little")
+    if end > len(data):
+        raise TruncatedImage("The WebP is cut off: it is shorter than its header says.")
+    kind, length = _CHUNK.unpack_from(data, 12)
+    if 20 + length > end:
+        raise InvalidImage("The WebP's first chunk is longer than the file.")
+    if kind == b"VP8 ":
+        return upright(ImageFormat.WEBP, *_lossy_size(data, 20), 1)
+    if kind == b"VP8L":
+        width, height, has_alpha = _lossless_header(data, 20)
+        return upright(ImageFormat.WEBP, width, height, 1, has_alpha=has_alpha)
+    if kind == b"VP8X" and length >= 10:
+        return _read_extended(data, 20 + length + length % 2, end)
+    raise InvalidImage("The WebP begins with an unknown chunk.")
+
+
+def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
+    flags = data[20]
+    width = 1 + int.from_bytes(data[24:27], "little")
+    height = 1 + int.from_bytes(data[27:30], "little")
+    has_alpha, has_picture, orientation = bool(flags & _ALPHA_FLAG), False, 1
+    for _ in range(_MAX_CHUNKS):
+        if position + 8 > end or (has_picture and not flags & _EXIF_FLAG):
+            break
+        kind, length = _CHUNK.unpack_from(data, position)
+        start, position = position + 8, position + 8 + length + length % 2
+        if start + length > end:
+            raise InvalidImage("The WebP has a chunk that is longer than the file.")
+        if kind == b"VP8L" and not has_picture:
+            has_alpha = _lossless_header(data, start)[2] or has_alpha
+        if kind in (b"VP8 ", b"VP8L", b"ANMF"):
+            has_picture = True
+        elif kind == b"EXIF":
+            exif = data[start : start + length]
+            orientation = exif_orientation(exif.removeprefix(b"Exif\0\0"))
+            break
+    else:
+        raise InvalidImage("The WebP has too many chunks.")
+    if not has_picture and orientation == 1:
+        raise InvalidImage("The WebP has no picture.")
+    return upright(ImageFormat.WEBP, width, height, orientation, has_alpha=has_alpha)
+
+
+def _lossy_size(data: bytes, start: int) -> tuple[int, int]:
+    if data[start] & 1 or data[start + 3 : start + 6] != b"\x9d\x01\x2a":
+        raise InvalidImage("The WebP has no key frame.")
+    width, height = struct.unpack_from("<HH", data, start + 6)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _lossless_header(data: bytes, start: int) -> tuple[int, int, bool]:
+    header = data[start : start + 5]
+    if len(header) < 5 or header[0] != 0x2F:
+        raise InvalidImage("The WebP's lossless header is damaged.")
+    bits = int.from_bytes(header[1:], "little")
+    return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF), bool(bits >> 28 & 1)

@@ -1,0 +1,84 @@
+"""What an upload is, by its bytes alone: never by its name or Content-Type, and without decoding it."""
+
+from collections.abc import Callable
+
+from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
+from gateway.ingest.formats import avif, bmp, gif, jpeg, png, tiff, webp
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.limits import Limits
+
+_NAMES = [image_format.value for image_format in ImageFormat]
+TAKEN = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"})
+_OTHERS = {
+    b"%PDF-": "PDF",
+    b"\xff\x0a": "JPEG XL",
+    b"\0\0\0\x0cJXL ": "JPEG XL",
+    b"\0\0\0\x0cjP  ": "JPEG 2000",
+    b"\xff\x4f\xff\x51": "JPEG 2000",
+    b"8BPS": "Photoshop",
+    b"\0\0\1\0": "icon",
+    b"PK\3\4": "ZIP",
+    b"\x1f\x8b": "gzip",
+    b"<svg": "SVG",
+    b"<?xml": "XML",
+    b"<!DOCTYPE html": "HTML",
+    b"<html": "HTML",
+}
+
+
+def inspect(data: bytes, limits: Limits) -> ImageInfo:
+    """Read the header, hold it to the limits and check that the file is whole.
+
+    Costs microseconds, whatever the picture's size, and holds nothing. Raises EmptyFile, UnsupportedFormat,
+    InvalidImage, TruncatedImage or ImageTooLarge.
+    """
+    if not data:
+        raise EmptyFile
+    info = _reader(data)(data)
+    _check_size(info, limits)
+    return info
+
+
+def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
+    if data.startswith(jpeg.SIGNATURE):
+        return jpeg.read_jpeg
+    if data.startswith(png.SIGNATURE):
+        return png.read_png
+    if webp.is_webp(data):
+        return webp.read_webp
+    if data.startswith(gif.SIGNATURES):
+        return gif.read_gif
+    if data.startswith(tiff.SIGNATURES):
+        return tiff.read_tiff
+    if avif.is_avif(data):
+        return avif.read_avif
+    if bmp.is_bmp(data):
+        return bmp.read_bmp
+    raise UnsupportedFormat(f"{_guess(data)}not a {TAKEN} image.")
+
+
+def _guess(data: bytes) -> str:
+    if not _HEIC_BRANDS.isdisjoint(avif.brands(data)):
+        return "The file is HEIC, "
+    for signature, name in _OTHERS.items():
+        if data.startswith(signature):
+            return f"The file is {name}, "
+    return "The file is "
+
+
+def _check_size(info: ImageInfo, limits: Limits) -> None:
+    width, height = info.width, info.height
+    if width < 1 or height < 1:
+        raise InvalidImage("The image has no width or no height.")
+    if max(width, height) > limits.max_image_side:
+        value = limits.max_image_side
+        raise ImageTooLarge(
+            f"The image is {width} × {height} pixels; a side may have {value}.", limit="max_image_side", value=value
+        )
+    if width * height > limits.max_image_pixels:
+        value = limits.max_image_pixels
+        raise ImageTooLarge(
+            f"The image has {width * height} pixels; {value} are allowed.", limit="max_image_pixels", value=value
+        )

@@ -1,0 +1,29 @@
+"""The bounds that one request and its files are held to."""
+
+from dataclasses import dataclass
+
+from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may bring; each field is the setting of the same name."""
+
+    max_files: int
+    max_file_bytes: int
+    max_request_bytes: int
+    max_image_pixels: int
+    max_image_side: int
+    max_part_header_bytes: int
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Limits":
+        """The limits that the operator has set."""
+        return cls(
+            max_files=settings.max_files,
+            max_file_bytes=settings.max_file_bytes,
+            max_request_bytes=settings.max_request_bytes,
+            max_image_pixels=settings.max_image_pixels,
+            max_image_side=settings.max_image_side,
+            max_part_header_bytes=settings.max_part_header_bytes,
+        )

@@ -1,0 +1,80 @@
+"""From one upload to one image that Triton's preprocessor takes."""
+
+from dataclasses import dataclass
+
+from gateway.errors import UnsupportedFormat
+from gateway.ingest.decoding import decode
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.inspection import inspect
+from gateway.ingest.limits import Limits
+from gateway.ingest.upload import Upload
+from gateway.settings import DecodeMode, Settings, variable
+
+_PREPROCESSOR_TAKES = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.BMP})
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePolicy:
+    """Which images the gateway decodes, and the bounds it does so in."""
+
+    mode: DecodeMode
+    above_pixels: int
+    max_side: int
+    limits: Limits
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "DecodePolicy":
+        """The policy that the operator has set."""
+        return cls(
+            settings.decode, settings.decode_above_pixels, settings.decode_max_side, Limits.from_settings(settings)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image on its way to Triton.
+
+    `payload` is the upload's own bytes or an uncompressed picture; `width` and `height` are the upload's, upright.
+    """
+
+    index: int
+    filename: str
+    payload: bytes
+    width: int
+    height: int
+
+
+def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo:
+    """Inspect an upload: microseconds, fit for the event loop. Raises any ImageError but UndecodableImage."""
+    if upload.error is not None:
+        raise upload.error
+    info = inspect(upload.data, policy.limits)
+    if policy.mode is DecodeMode.NEVER and not _passes(info):
+        kind = "with transparency " if info.format in _PREPROCESSOR_TAKES else ""
+        raise UnsupportedFormat(
+            f"{info.format.value} images {kind}are refused by {variable('decode')}=never; auto or always takes them."
+        )
+    return info
+
+
+def needs_decoding(info: ImageInfo, policy: DecodePolicy) -> bool:
+    """Whether `finish` decodes, which takes milliseconds and belongs into a worker thread."""
+    if policy.mode is DecodeMode.AUTO:
+        return not _passes(info) or info.width * info.height > policy.above_pixels
+    return policy.mode is DecodeMode.ALWAYS
+
+
+def finish(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> Image:
+    """The image of an examined upload; raises UndecodableImage where it is decoded here and cannot be."""
+    payload = decode(upload.data, info, policy.max_side) if needs_decoding(info, policy) else upload.data
+    return Image(upload.index, upload.filename, payload, info.width, info.height)
+
+
+def prepare(upload: Upload, policy: DecodePolicy) -> Image:
+    """`examine` and `finish` in one; raises ImageError."""
+    return finish(upload, examine(upload, policy), policy)
+
+
+def _passes(info: ImageInfo) -> bool:
+    """Whether the preprocessor itself decodes it right: it drops an alpha channel, and sees what lay beneath."""
+    return info.format in _PREPROCESSOR_TAKES and not info.has_alpha

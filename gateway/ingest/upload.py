@@ -1,0 +1,52 @@
+"""One file of a request, as it came."""
+
+import re
+from dataclasses import dataclass
+
+from gateway.errors import FileTooLarge, ImageError, RequestTooLarge, TooManyFiles
+from gateway.ingest.limits import Limits
+
+MAX_FILENAME_CHARACTERS = 255
+
+# C0 and C1 controls, line separators, lone surrogates, and the marks that turn the reading direction around: each lets
+# a name look like another one in a log or a list.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_SEPARATORS = re.compile(r"[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One uploaded file.
+
+    `index` counts the files of the request from 0, `filename` is a cleaned label and never a path ("" if the client
+    gave none). With `error` set, `data` is empty and the error is the file's result.
+    """
+
+    index: int
+    filename: str
+    data: bytes
+    error: ImageError | None = None
+
+
+def clean_filename(raw: str) -> str:
+    """The last component of a client's file name, without control characters, at most 255 characters."""
+    name = _UNPRINTABLE.sub("", _SEPARATORS.split(raw.rstrip("/\\"))[-1])
+    return name.strip()[:MAX_FILENAME_CHARACTERS]
+
+
+def file_too_large(limits: Limits) -> FileTooLarge:
+    """The error of a file beyond `max_file_bytes`."""
+    value = limits.max_file_bytes
+    return FileTooLarge(f"The file has more than {value} bytes.", limit="max_file_bytes", value=value)
+
+
+def too_many_files(limits: Limits) -> TooManyFiles:
+    """The error of a request beyond `max_files`."""
+    value = limits.max_files
+    return TooManyFiles(f"The request has more than {value} files.", limit="max_files", value=value)
+
+
+def request_too_large(limits: Limits) -> RequestTooLarge:
+    """The error of a body beyond `max_request_bytes`."""
+    value = limits.max_request_bytes
+    return RequestTooLarge(f"The request has more than {value} bytes.", limit="max_request_bytes", value=value)
