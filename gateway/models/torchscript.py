@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 TOLERANCE = 1e-4
-"""How far a probability of the exported module may be from the eager one's: float32 with the layers fused differently."""
+"""How far the exported module's probabilities may be from the eager one's: the same float32 sums in another order."""
 
 
 class ExportError(RuntimeError):
@@ -40,9 +40,10 @@ def export_torchscript(
     draft = Path(name)
     try:
         with torch.no_grad(), _without_deprecations():
-            frozen = torch.jit.freeze(torch.jit.trace(module, example))
+            frozen = torch.jit.freeze(torch.jit.trace(module, example))  # type: ignore[no-untyped-call]
             torch.jit.save(frozen, draft, _extra_files=dict(extra_files or {}))
-            _check(module, torch.jit.load(draft, map_location="cpu"), example, tolerance)
+            exported = torch.jit.load(draft, map_location="cpu")  # type: ignore[no-untyped-call]
+            _check(module, exported, example, tolerance)
         # A scratch file is the owner's alone; a model is for whoever runs the server.
         draft.chmod(0o644)
         draft.replace(path)

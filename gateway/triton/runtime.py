@@ -6,6 +6,7 @@ Only the wheel's binaries are used: not its Python API, nor its dependencies, wh
     CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of `triton_backends`
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -67,8 +68,8 @@ class Runtime:
     def environment(self) -> dict[str, str]:
         """The environment of this process, with what the server and its Python stubs need to find."""
         library_path = [*map(str, self.library_path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        # The stub embeds an isolated Python, deaf to PYTHONPATH and PYTHONHOME. It takes the first python3 in PATH for its
-        # own executable, and with that finds the virtual environment and the standard library.
+        # The stub embeds an isolated Python, deaf to PYTHONPATH and PYTHONHOME. It takes the first python3 in PATH for
+        # its own executable, and so finds the virtual environment and the standard library.
         path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         return {
             **os.environ,
@@ -157,7 +158,15 @@ def _python_version() -> str:
 
 @contextmanager
 def _locked(path: Path, say: Say) -> Iterator[None]:
-    with path.open("w") as handle:
+    try:
+        handle = path.open("w")
+    except OSError as exc:
+        # What cannot be written cannot change either, such as the complete cache of a container image.
+        if exc.errno not in {errno.EACCES, errno.EROFS}:
+            raise
+        yield
+        return
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

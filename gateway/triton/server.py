@@ -133,7 +133,7 @@ class EmbeddedTriton:
                 return
             finally:
                 started.set()
-            assert process.stdout is not None  # noqa: S101  # it is a pipe
+            assert process.stdout is not None
             for line in process.stdout:
                 self._lines.append(line.rstrip("\n"))
                 self._on_log(f"{LOG_PREFIX}{self._lines[-1]}")

@@ -1,19 +1,23 @@
 """From encoded images to what the classifier was trained on: decode, resize, crop, normalise.
 
-The numbers are those of torchvision's reference transforms, Resize → CenterCrop → ToImage → ToDtype → Normalize, on a PIL
-image. The parameters come from config.pbtxt.
+The numbers are those of torchvision's reference transforms on a PIL image: Resize → CenterCrop → ToImage → ToDtype
+→ Normalize. The parameters come from config.pbtxt.
 """
 
 import enum
 import json
 import os
+from typing import Any
 
 # Read once, when OpenCV is imported. The gateway's limit is lower; this one is for those who call Triton without it.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", "100000000")
 
 import cv2
+import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
@@ -22,7 +26,7 @@ cv2.setNumThreads(1)
 torch.set_num_threads(1)
 
 MAX_ASPECT = 4
-"""An image longer than this many times its shorter side loses its ends before the resize, which the crop drops anyway."""
+"""Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
 
 
 class Status(enum.IntEnum):
@@ -40,21 +44,21 @@ class Status(enum.IntEnum):
 class TritonPythonModel:
     """RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1] → PREPROCESSED_IMAGE fp32 [N, 3, H, W], IMAGE_STATUS."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Read the parameters of config.pbtxt; raises TritonModelException where they contradict each other."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
         self.resize_size = integers(parameters["resize_size"])
-        self.crop_size = (integers(parameters["crop_size"]) * 2)[:2]
+        self.crop_size = pair(integers(parameters["crop_size"]))
         self.interpolation = InterpolationMode(parameters["interpolation"])
         self.device = device_of(args)
 
         output = next(output for output in config["output"] if output["name"] == "PREPROCESSED_IMAGE")
         if [int(dim) for dim in output["dims"]] != [3, *self.crop_size]:
             raise pb_utils.TritonModelException(
-                f"PREPROCESSED_IMAGE has dims {output['dims']}, and crop_size {parameters['crop_size']} makes other images"
+                f"PREPROCESSED_IMAGE has dims {output['dims']}, but crop_size is {parameters['crop_size']}"
             )
-        if max(self.crop_size) > max(self.resize_size):
+        if any(crop > resized for crop, resized in zip(self.crop_size, pair(self.resize_size), strict=True)):
             raise pb_utils.TritonModelException(
                 "crop_size is larger than resize_size: the crop would have black borders"
             )
@@ -65,7 +69,7 @@ class TritonPythonModel:
         self.bias = (-mean / std).reshape(1, 3, 1, 1)
         pb_utils.Logger.log_info(f"preprocessor runs on {self.device}")
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request on its own: an exception from here would fail all that were batched with it."""
         answers = [self._decode_request(request) for request in requests]
         images = [image for answer in answers if isinstance(answer, list) for _, image in answer]
@@ -89,7 +93,9 @@ class TritonPythonModel:
             )
         return responses
 
-    def _decode_request(self, request):
+    def _decode_request(
+        self, request: "pb_utils.InferenceRequest"
+    ) -> "list[tuple[Status, Tensor | None]] | pb_utils.TritonError":
         """A (status, image) for each row of a request, or the error that stands for all of it."""
         try:
             raw_image, length = (
@@ -101,7 +107,7 @@ class TritonPythonModel:
         except Exception as exc:  # the requests batched with this one keep their answers
             return pb_utils.TritonError(f"preprocessor: {type(exc).__name__}: {exc}")
 
-    def _decode_row(self, encoded, length):
+    def _decode_row(self, encoded: NDArray[np.uint8], length: int) -> tuple[Status, Tensor | None]:
         """The row's Status and its image, uint8 [3, H, W], or None where the status is not OK."""
         if length == 0:
             return Status.EMPTY, None
@@ -114,12 +120,14 @@ class TritonPythonModel:
             pixels = None
         if pixels is None:
             return Status.UNDECODABLE, None
-        image = torch.from_numpy(without_ends(pixels)).permute(2, 0, 1).to(self.device)
+        if len(self.resize_size) == 1:
+            pixels = without_ends(pixels)
+        image = torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)
         # A view in channels-last order, which torch resizes as uint8 the way Pillow does.
         image = functional.resize(image, self.resize_size, self.interpolation, antialias=True)
         return Status.OK, functional.center_crop(image, self.crop_size)
 
-    def _normalise(self, images):
+    def _normalise(self, images: list[Tensor | None]) -> Tensor:
         """Fp32 [N, 3, H, W] of all images of a batch; zeros where there is none."""
         batch = torch.empty((len(images), 3, *self.crop_size), device=self.device)
         for row, image in zip(batch, images, strict=True):
@@ -132,10 +140,10 @@ class TritonPythonModel:
         return batch
 
 
-def without_ends(pixels):
+def without_ends(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The middle of an image [H, W, 3] whose longer side is more than MAX_ASPECT times its shorter one.
 
-    Resized by its shorter side, an image of 16384 × 1 would take gigabytes, of which the centre crop keeps a speck.
+    Resized by its shorter side, an image of 16384 by 1 would take gigabytes, of which the centre crop keeps a speck.
     """
     height, width = pixels.shape[:2]
     longest = MAX_ASPECT * min(height, width)
@@ -144,7 +152,7 @@ def without_ends(pixels):
     return pixels[top : height - top, left : width - left]
 
 
-def device_of(args):
+def device_of(args: dict[str, str]) -> torch.device:
     """The torch device of this instance; raises TritonModelException where it should be a GPU and torch has none."""
     if args["model_instance_kind"] != "GPU":
         return torch.device("cpu")
@@ -155,11 +163,16 @@ def device_of(args):
     return torch.device("cuda", int(args["model_instance_device_id"]))
 
 
-def integers(text):
+def pair(sizes: list[int]) -> list[int]:
+    """Height and width, where one number stands for both."""
+    return (sizes * 2)[:2]
+
+
+def integers(text: str) -> list[int]:
     """The numbers in text such as 256 or 256,320."""
     return [int(part) for part in text.split(",")]
 
 
-def floats(text):
+def floats(text: str) -> list[float]:
     """The numbers in text such as 0.485,0.456,0.406."""
     return [float(part) for part in text.split(",")]
