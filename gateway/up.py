@@ -36,7 +36,7 @@ def up(settings: Settings, model_repository: Path, *, say: Say, log: Say) -> Non
     runtime = _prepare(model_repository, say)
     triton = EmbeddedTriton(runtime, model_repository, on_log=log, cache_bytes=settings.triton_cache_bytes)
     api: subprocess.Popen[bytes] | None = None
-    signal.signal(signal.SIGTERM, _interrupt)
+    _interrupt_on_signals()
     try:
         say(f"starting Triton with the models of {model_repository}")
         triton.start()
@@ -75,7 +75,7 @@ def run_triton(
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    _interrupt_on_signals()
     try:
         triton.start()
         triton.wait_ready(settings.triton_start_timeout_seconds)
@@ -99,6 +99,12 @@ def _prepare(model_repository: Path, say: Say) -> Runtime:
         if subprocess.run(command, check=False).returncode:
             raise UpFailed("the default model could not be exported; see above")
     return runtime
+
+
+def _interrupt_on_signals() -> None:
+    # SIGINT too: a shell starts what runs in its background with SIGINT ignored, and Python would leave it so.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
 
 
 def _ignore_signals() -> None:

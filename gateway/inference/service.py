@@ -11,9 +11,9 @@ from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Undecodab
 from gateway.inference.admission import Admission, Permit
 from gateway.inference.backend import Backend, Batch, InferResult, Prediction
 from gateway.inference.planner import BatchPlanner
-from gateway.ingest.inspection import ImageInfo, inspect
+from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
-from gateway.ingest.prepare import DecodePolicy, Image, decode_upload, needs_decoding
+from gateway.ingest.prepare import DecodePolicy, Image, examine, finish, needs_decoding
 from gateway.ingest.upload import Upload
 
 
@@ -147,9 +147,7 @@ class _Request:
     async def _admit(self, upload: Upload) -> None:
         started = time.perf_counter()
         try:
-            if upload.error is not None:
-                raise upload.error
-            info = inspect(upload.data, self._service.policy.limits)
+            info = examine(upload, self._service.policy)
         except ImageError as error:
             self._answer(Result(upload.index, upload.filename, error=error))
             return
@@ -168,8 +166,7 @@ class _Request:
         if needs_decoding(info, self._service.policy):
             self.spawn(self._decode(upload, info, permit, deadline))
         else:
-            image = Image(upload.index, upload.filename, upload.data, info.width, info.height)
-            self._plan(_InFlight(image, permit, deadline))
+            self._plan(_InFlight(finish(upload, info, self._service.policy), permit, deadline))
 
     async def _permit(self, nbytes: int) -> Permit:
         """Wait for a place among this request's images, then for one among all; raises DeadlineExceeded."""
@@ -197,7 +194,7 @@ class _Request:
         loop = asyncio.get_running_loop()
         try:
             image = await loop.run_in_executor(
-                self._service.decoders, decode_upload, upload, info, self._service.policy
+                self._service.decoders, finish, upload, info, self._service.policy
             )
         except ImageError as error:
             self._release(permit)

@@ -1,0 +1,86 @@
+"""Starting the gateway as users start it: as a process of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def environment(**settings: object) -> dict[str, str]:
+    """This process's environment, with the given settings as GATEWAY_ variables and no others."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    return {**inherited, **{f"GATEWAY_{name.upper()}": str(value) for name, value in settings.items()}}
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running gateway."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def client(self, **options) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=120, **options)
+
+    def resident_bytes(self) -> int:
+        """Memory of the process and its workers."""
+        process = psutil.Process(self.process.pid)
+        return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+
+
+@contextmanager
+def running_gateway(log: Path, *, wait_ready: bool = True, **settings: object) -> Iterator[Gateway]:
+    """`gateway serve` on a free port, with its log in a file; stopped at the end, and then its exit code must be 0."""
+    port = free_port()
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve"],
+            env=environment(port=port, log_format="json", **settings),
+            cwd=PROJECT,
+            stderr=stderr,
+            text=True,
+        )
+    gateway = Gateway(f"http://127.0.0.1:{port}", process, log)
+    try:
+        wait_for(lambda: _answers(gateway, "/health/ready" if wait_ready else "/health/live"), process=process)
+        yield gateway
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, log.read_text()
+
+
+def _answers(gateway: Gateway, path: str) -> bool:
+    try:
+        return httpx.get(f"{gateway.url}{path}", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | None = None) -> None:
+    """Wait until a condition holds; fails when it does not in time, or when the process that should bring it ends."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert process is None or process.poll() is None, f"the process ended with {process.returncode}"
+        assert time.monotonic() < deadline, f"not within {timeout_seconds} s"
+        time.sleep(0.05)
