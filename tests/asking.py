@@ -1,0 +1,75 @@
+"""Asking a Triton for what it makes of encoded images, without the gateway."""
+
+import itertools
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+
+from gateway.ingest.padding import pad
+from gateway.triton.contract import (
+    ENSEMBLE_MODEL,
+    IMAGE_STATUS,
+    PREDICTION,
+    PREPROCESSED_IMAGE,
+    PREPROCESSOR,
+    RAW_IMAGE,
+    RAW_IMAGE_LENGTH,
+)
+
+_counter = itertools.count()
+
+
+def encode(pixels: NDArray[np.uint8], extension: str) -> bytes:
+    """RGB pixels [H, W, 3] as a file."""
+    return cv2.imencode(extension, pixels[..., ::-1])[1].tobytes()
+
+
+def unseen_image(width: int = 64, height: int = 48) -> bytes:
+    """A small image that no cache has met."""
+    pixels = np.full((height, width, 3), 128, np.uint8)
+    pixels.reshape(-1)[:8] = np.frombuffer(next(_counter).to_bytes(8, "little"), np.uint8)
+    return encode(pixels, ".ppm")
+
+
+def inputs_of(images: list[bytes], lengths: list[int] | None = None) -> list[InferInput]:
+    """The contract's two inputs; `lengths` in place of the true ones."""
+    raw_image, raw_image_length = pad(images)
+    if lengths is not None:
+        raw_image_length = np.array(lengths, np.int32).reshape(-1, 1)
+    return [
+        InferInput(RAW_IMAGE, raw_image.shape, "UINT8").set_data_from_numpy(raw_image),
+        InferInput(RAW_IMAGE_LENGTH, raw_image_length.shape, "INT32").set_data_from_numpy(raw_image_length),
+    ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One row of ensemble_model's answer."""
+
+    status: int
+    probabilities: NDArray[np.float32]
+
+
+def ask(client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None) -> list[Answer]:
+    result = client.infer(ENSEMBLE_MODEL, inputs_of(images, lengths), client_timeout=60)
+    rows = zip(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(PREDICTION), strict=True)
+    return [Answer(int(status), probabilities) for status, probabilities in rows]
+
+
+def ask_for_labels(client: InferenceServerClient, image: bytes, top_k: int) -> list[tuple[float, int, str]]:
+    """Score, class and label, by falling score, through the classification extension."""
+    outputs = [InferRequestedOutput(PREDICTION, class_count=top_k)]
+    result = client.infer(ENSEMBLE_MODEL, inputs_of([image]), outputs=outputs, client_timeout=60)
+    parts = [entry.decode().split(":", 2) for entry in result.as_numpy(PREDICTION)[0]]
+    return [(float(score), int(class_id), label) for score, class_id, label in parts]
+
+
+def preprocess(
+    client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None
+) -> tuple[list[int], NDArray[np.float32]]:
+    """Each row's status, and PREPROCESSED_IMAGE fp32 [N, 3, 224, 224]."""
+    result = client.infer(PREPROCESSOR, inputs_of(images, lengths), client_timeout=60)
+    return result.as_numpy(IMAGE_STATUS)[:, 0].tolist(), result.as_numpy(PREPROCESSED_IMAGE)

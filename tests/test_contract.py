@@ -1,0 +1,98 @@
+"""config.pbtxt and the gateway's names are the only contract between the two; here they are held together."""
+
+import pytest
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
+
+from gateway.triton.contract import (
+    CLASSIFIER,
+    CLASSIFIER_INPUT,
+    CLASSIFIER_OUTPUT,
+    ENSEMBLE_MODEL,
+    IMAGE_STATUS,
+    PREDICTION,
+    PREPROCESSED_IMAGE,
+    PREPROCESSOR,
+    RAW_IMAGE,
+    RAW_IMAGE_LENGTH,
+    breaches,
+)
+from gateway.triton.model_config import read_model_config
+from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
+
+ENCODED = {RAW_IMAGE: ("TYPE_UINT8", [-1]), RAW_IMAGE_LENGTH: ("TYPE_INT32", [1])}
+STATUS = {IMAGE_STATUS: ("TYPE_INT32", [1])}
+TENSORS = {
+    ENSEMBLE_MODEL: (ENCODED, {PREDICTION: ("TYPE_FP32", [1000]), **STATUS}),
+    PREPROCESSOR: (ENCODED, {PREPROCESSED_IMAGE: ("TYPE_FP32", [3, 224, 224]), **STATUS}),
+    CLASSIFIER: ({CLASSIFIER_INPUT: ("TYPE_FP32", [3, 224, 224])}, {CLASSIFIER_OUTPUT: ("TYPE_FP32", [1000])}),
+}
+
+
+def config_of(model: str) -> ModelConfig:
+    return read_model_config(DEFAULT_MODEL_REPOSITORY / model / "config.pbtxt")
+
+
+def tensors(given) -> dict[str, tuple[str, list[int]]]:
+    return {tensor.name: (DataType.Name(tensor.data_type), list(tensor.dims)) for tensor in given}
+
+
+def test_the_repository_holds_the_models_of_the_contract_and_no_others():
+    assert {path.parent.name for path in DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt")} == set(TENSORS)
+
+
+@pytest.mark.parametrize("model", TENSORS)
+def test_every_tensor_has_the_name_the_type_and_the_shape_of_the_contract(model):
+    config = config_of(model)
+    assert config.name == model
+    assert (tensors(config.input), tensors(config.output)) == TENSORS[model]
+
+
+def test_the_gateway_finds_no_breach_in_the_ensemble():
+    assert breaches(config_of(ENSEMBLE_MODEL)) == []
+
+
+def test_the_ensemble_feeds_every_step_from_the_one_before():
+    preprocessor, classifier = config_of(ENSEMBLE_MODEL).ensemble_scheduling.step
+    assert (preprocessor.model_name, classifier.model_name) == (PREPROCESSOR, CLASSIFIER)
+    assert set(preprocessor.input_map) == set(ENCODED)
+    assert classifier.input_map[CLASSIFIER_INPUT] == preprocessor.output_map[PREPROCESSED_IMAGE]
+    assert classifier.output_map[CLASSIFIER_OUTPUT] == PREDICTION
+    assert preprocessor.output_map[IMAGE_STATUS] == IMAGE_STATUS
+
+
+def test_a_batch_that_the_ensemble_takes_fits_every_step():
+    assert len({config_of(model).max_batch_size for model in TENSORS}) == 1
+
+
+def test_the_ensemble_answers_from_the_cache():
+    assert config_of(ENSEMBLE_MODEL).response_cache.enable
+
+
+@pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
+def test_every_step_batches_within_a_bounded_queue_that_hears_a_client_s_deadline(model):
+    batching = config_of(model).dynamic_batching
+    policy = batching.default_queue_policy
+    assert list(batching.preferred_batch_size)
+    assert batching.max_queue_delay_microseconds > 0
+    assert policy.max_queue_size > 0
+    assert policy.allow_timeout_override
+    # At 0 Triton ignores the override.
+    assert policy.default_timeout_microseconds > 0
+
+
+@pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
+def test_every_step_is_warmed_up_with_its_own_inputs(model):
+    config = config_of(model)
+    assert config.model_warmup
+    for warmup in config.model_warmup:
+        assert set(warmup.inputs) == {tensor.name for tensor in config.input}
+
+
+def test_the_classifier_s_output_has_labels():
+    (output,) = config_of(CLASSIFIER).output
+    assert output.label_filename == "labels.txt"
+
+
+def test_requests_of_different_padding_may_share_a_batch():
+    ragged: dict[str, ModelInput] = {tensor.name: tensor for tensor in config_of(PREPROCESSOR).input}
+    assert ragged[RAW_IMAGE].allow_ragged_batch
