@@ -1,4 +1,4 @@
-"""What the default model makes of an image without any of the project's serving code: PIL, torchvision, eager PyTorch."""
+"""What the default model makes of an image without the project's serving code: PIL, torchvision, eager PyTorch."""
 
 import contextlib
 import io

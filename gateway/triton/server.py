@@ -277,19 +277,23 @@ class EmbeddedTriton:
         return "It says:\n" + "\n".join(f"  {reason}" for reason in reasons) if reasons else "It said nothing."
 
 
-_SEVERITY = re.compile(r"^([IWEF])\d{4} [\d:.]+ \d+ (?:\S+\] )?(.*)")
+_RECORD = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ \S+\] "?(.*?)"?$')
+_PROTOBUF_ERROR = re.compile(r"^\[libprotobuf ERROR \S+\] ")
+_NO_GPU = ("CudaDriverHelper has not been initialized", "CUDA driver version is insufficient")
+"""What Triton complains of on every machine without a GPU."""
 
 
 def error_lines(log: Iterable[str]) -> list[str]:
-    """Triton's error messages in a log of its default format, each with the lines that continue it, without repeats."""
+    """The errors in a log of Triton's default format, each with the lines that continue it, without repeats."""
     found: list[str] = []
     in_error = False
     for line in log:
-        match = _SEVERITY.match(line)
-        if match:
-            in_error = match[1] in "EF"
-        if in_error:
-            text = match[2] if match else f"  {line}"
-            if text.strip() and text not in found:
-                found.append(text)
+        record = _RECORD.match(line)
+        if record:
+            in_error = record[1] in "EF" and not any(complaint in record[2] for complaint in _NO_GPU)
+        text = record[2] if record else line
+        if in_error or _PROTOBUF_ERROR.match(line):
+            # Inside a message Triton writes the end of a line as \n.
+            parts = _PROTOBUF_ERROR.sub("", text).split("\\n")
+            found += [part for part in parts if part.strip() and part not in found]
     return found
