@@ -135,7 +135,8 @@ def check_platform() -> None:
 def find_libpython() -> Path:
     """The running Python's shared library; raises LibpythonMissing with ways to get one."""
     name = f"libpython{_python_version()}.so.1.0"
-    folders = [sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib", sysconfig.get_config_var("LIBPL")]
+    # Where the interpreter is comes before where it was built, which another user's home may hide after a move.
+    folders = [f"{sys.base_prefix}/lib", sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL")]
     multiarch = sysconfig.get_config_var("MULTIARCH")
     if multiarch:
         folders += [f"/usr/lib/{multiarch}", f"{sys.base_prefix}/lib/{multiarch}"]
