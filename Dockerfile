@@ -1,0 +1,101 @@
+# Three images out of one file, each a target:
+#   gateway     the API; no torch inside
+#   triton      Triton for GPUs, from NVIDIA's image, with the default model
+#   triton-cpu  Triton for machines without a GPU, from a PyPI wheel, with the default model
+# All that is downloaded is downloaded here; the containers install nothing when they start.
+# PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/deploy-docker.md says what they are good for.
+ARG PYTHON_IMAGE=python:3.12-slim
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.07-py3
+
+
+# The API's virtual environment: without pip, which the API does not need.
+FROM ${PYTHON_IMAGE} AS gateway-build
+ARG PIP_INDEX_URL
+WORKDIR /app
+COPY constraints.txt LICENSE pyproject.toml README.md ./
+COPY gateway gateway
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/gateway \
+ && pip --python /opt/gateway/bin/python install -c constraints.txt .
+
+
+# A checkout with all that `gateway up` would prepare: the default model and the wheel's Triton.
+FROM ${PYTHON_IMAGE} AS local
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+WORKDIR /app
+COPY constraints.txt ./
+# In a layer of its own, because torch is gigabytes and a change of the code should not unpack it again.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv /opt/gateway \
+ && /opt/gateway/bin/pip install -c constraints.txt torch torchvision
+COPY LICENSE pyproject.toml README.md ./
+COPY gateway gateway
+COPY triton_backends triton_backends
+COPY triton_models triton_models
+# Editable, because `gateway` finds triton_backends and triton_models beside its own source.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/gateway/bin/pip install -c constraints.txt -e '.[local]'
+ENV PATH=/opt/gateway/bin:$PATH \
+    XDG_CACHE_HOME=/var/cache
+RUN gateway model export \
+ && gateway triton fetch
+
+
+# On top of `local` instead of a copy out of it, so that a change of the code does not copy torch again.
+FROM local AS triton-cpu
+RUN useradd --uid 1000 --create-home triton-server
+ENV PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 1000:1000
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
+ENTRYPOINT ["gateway", "triton", "run"]
+CMD ["--host=0.0.0.0"]
+
+
+FROM ${TRITON_IMAGE} AS triton
+# Without PIP_EXTRA_INDEX_URL: the preprocessor keeps images on the GPU and needs a torch with CUDA.
+ARG PIP_INDEX_URL
+COPY constraints.txt /opt/preprocessor/
+# Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages \
+        numpy opencv-python-headless torch torchvision
+# TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
+COPY --from=local /app/triton_models /models
+ENV PYTHONDONTWRITEBYTECODE=1
+USER 1000:1000
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
+# The options of gateway/triton/server.py.
+CMD ["tritonserver", \
+     "--model-repository=/models", \
+     "--model-control-mode=explicit", \
+     "--load-model=*", \
+     "--disable-auto-complete-config", \
+     "--cache-config=local,size=268435456", \
+     "--grpc-http2-min-recv-ping-interval-without-data=1000", \
+     "--grpc-http2-max-ping-strikes=0", \
+     "--exit-timeout-secs=10", \
+     "--backend-config=python,shm-default-byte-size=16777216", \
+     "--backend-config=python,shm-growth-byte-size=16777216"]
+
+
+FROM ${PYTHON_IMAGE} AS gateway
+RUN useradd --uid 1000 --create-home gateway
+COPY --from=gateway-build /opt/gateway /opt/gateway
+WORKDIR /home/gateway
+ENV GATEWAY_HOST=0.0.0.0 \
+    GATEWAY_PORT=8080 \
+    PATH=/opt/gateway/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 1000:1000
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
+    CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"GATEWAY_PORT\"]}/health/live', timeout=4)"]
+ENTRYPOINT ["gateway"]
+CMD ["serve"]

@@ -1,0 +1,111 @@
+"""What the compose files promise, read from their text: no engine is needed."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from gateway.settings import Settings
+from gateway.triton.server import EXIT_TIMEOUT_SECONDS
+
+
+@pytest.fixture(params=["gpu", "cpu"])
+def compose(request):
+    return request.getfixturevalue(f"{request.param}_compose")
+
+
+def test_the_file_follows_the_compose_specification(compose, tmp_path):
+    document = tmp_path / "docker-compose.yml"
+    document.write_text(yaml.safe_dump(compose))
+    completed = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema=vendor.compose-spec", document],
+        capture_output=True,
+        text=True,
+    )
+    assert completed.returncode == 0, completed.stdout
+
+
+def test_every_service_is_built_by_the_dockerfile(compose, dockerfile):
+    for service in compose["services"].values():
+        assert service["build"]["target"] in dockerfile.stages
+        defaults = {name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", text) for name, text in service["build"]["args"].items()}
+        assert (
+            defaults.items()
+            >= {name: dockerfile.arguments[name] for name in defaults.keys() & dockerfile.arguments}.items()
+        )
+
+
+def test_without_a_gpu_another_image_runs_and_no_gpu_is_asked_for(gpu_compose, cpu_compose):
+    gpu, cpu = (compose["services"]["triton"] for compose in (gpu_compose, cpu_compose))
+    assert gpu["build"]["target"] == "triton"
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert cpu["build"]["target"] == "triton-cpu"
+    assert "deploy" not in cpu
+
+
+def test_only_the_gateway_can_be_reached_from_outside(compose):
+    services, networks = compose["services"], compose["networks"]
+    assert services["gateway"]["ports"] == ["${GATEWAY_PORT:-8080}:8080"]
+    assert all(str(port).startswith("127.0.0.1:") for port in services["triton"].get("ports", []))
+    assert services["triton"]["networks"] == ["triton"]
+    assert networks["triton"]["internal"] is True
+
+
+def test_the_gateway_finds_triton_by_name_on_a_network_that_both_share(compose):
+    gateway = compose["services"]["gateway"]
+    assert gateway["environment"]["GATEWAY_TRITON_URL"] == "triton:8001"
+    assert set(gateway["networks"]) >= set(compose["services"]["triton"]["networks"])
+
+
+def test_every_variable_that_is_set_is_a_setting(compose):
+    known = {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
+    assert set(compose["services"]["gateway"]["environment"]) <= known
+
+
+def test_the_gateway_starts_when_triton_is_ready(compose):
+    assert compose["services"]["gateway"]["depends_on"]["triton"]["condition"] == "service_healthy"
+
+
+def test_triton_is_healthy_by_the_check_of_its_image(compose, dockerfile):
+    service = compose["services"]["triton"]
+    stage = dockerfile.stages[service["build"]["target"]]
+    assert service["healthcheck"]["test"] == ["CMD", *stage.words("HEALTHCHECK")]
+    for option in ("interval", "timeout", "start_period", "retries"):
+        assert f"--{option.replace('_', '-')}={service['healthcheck'][option]}" in stage.last("HEALTHCHECK").split()
+
+
+def test_the_gateway_is_healthy_when_it_classifies(compose):
+    *_, code = compose["services"]["gateway"]["healthcheck"]["test"]
+    assert "http://127.0.0.1:8080/health/ready" in code
+
+
+def test_the_preprocessor_has_room_in_shared_memory(compose):
+    assert compose["services"]["triton"]["shm_size"] == "1gb"
+
+
+def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
+    services = compose["services"]
+    assert seconds(services["gateway"]["stop_grace_period"]) > Settings.model_fields["shutdown_grace_seconds"].default
+    assert seconds(services["triton"]["stop_grace_period"]) > EXIT_TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize("name", ["gateway", "triton"])
+def test_a_service_comes_back_and_has_no_rights_to_give_away(compose, name):
+    service = compose["services"][name]
+    assert service["restart"] == "unless-stopped"
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+
+
+def test_what_is_not_made_by_nvidia_runs_on_a_read_only_file_system(gpu_compose, cpu_compose):
+    for service in (gpu_compose["services"]["gateway"], *cpu_compose["services"].values()):
+        assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]  # noqa: S108  # a path inside the container
+
+
+def seconds(text: str) -> int:
+    return int(text.removesuffix("s"))

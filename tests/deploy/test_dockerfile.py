@@ -1,0 +1,172 @@
+"""What the Dockerfile promises, read from its text: no engine is needed."""
+
+import ast
+import re
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from gateway.settings import Settings
+from gateway.triton.runtime import Runtime
+from gateway.triton.server import EmbeddedTriton
+
+IMAGES = ["gateway", "triton", "triton-cpu"]
+
+
+def test_hadolint_finds_nothing(root):
+    hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
+    completed = subprocess.run(
+        [hadolint, "--no-color", "--failure-threshold=style", "Dockerfile"], cwd=root, capture_output=True, text=True
+    )
+    assert (completed.returncode, completed.stdout) == (0, "")
+
+
+def test_no_lint_rule_is_switched_off_without_a_reason(root):
+    lines = (root / "Dockerfile").read_text().splitlines()
+    for line in filter(lambda line: "hadolint" in line, lines):
+        assert re.search(r"hadolint ignore=\S+ # \w", line), line
+
+
+def test_the_file_builds_the_three_images_and_the_gateway_by_default(dockerfile):
+    assert set(IMAGES) <= set(dockerfile.stages)
+    assert list(dockerfile.stages)[-1] == "gateway"
+
+
+@pytest.mark.parametrize("image", ["gateway", "triton-cpu"])
+def test_the_python_images_stand_on_a_base_that_can_be_chosen(dockerfile, image):
+    assert dockerfile.arguments["PYTHON_IMAGE"] == "python:3.12-slim"
+    assert dockerfile.image_below(image) == "python:3.12-slim"
+
+
+def test_the_gpu_image_is_a_triton_whose_restricted_interfaces_are_mended(dockerfile):
+    name, year, month = re.fullmatch(r"(\S+):(\d+)\.(\d+)-py3", dockerfile.image_below("triton")).groups()
+    assert name == "nvcr.io/nvidia/tritonserver"
+    assert (int(year), int(month)) >= (26, 7)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_no_image_runs_as_root(dockerfile, image):
+    # By number, so that Kubernetes can see for itself that it is not root.
+    uid, gid = map(int, dockerfile.stages[image].last("USER").split(":"))
+    assert uid >= 1000
+    assert gid >= 1000
+
+
+@pytest.mark.parametrize(("image", "asked"), [("gateway", "/health/live"), ("triton", ":8000/v2/health/ready")])
+def test_an_image_checks_its_health_with_the_python_that_it_has(dockerfile, image, asked):
+    program, option, code = dockerfile.stages[image].words("HEALTHCHECK")
+    assert (program, option) == ("python3", "-c")
+    ast.parse(code)
+    assert asked in code
+
+
+def test_both_triton_images_check_their_health_alike(dockerfile):
+    assert dockerfile.stages["triton"].last("HEALTHCHECK") == dockerfile.stages["triton-cpu"].last("HEALTHCHECK")
+
+
+def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile):
+    stage = dockerfile.stages["gateway"]
+    assert (stage.words("ENTRYPOINT"), stage.words("CMD")) == (["gateway"], ["serve"])
+    assert "GATEWAY_HOST=0.0.0.0" in stage.last("ENV").split()
+    assert "GATEWAY_PORT=8080" in stage.last("ENV").split()
+    assert stage.last("EXPOSE") == "8080"
+
+
+def test_the_gateway_image_takes_the_requirements_without_an_extra_and_among_them_is_no_torch(dockerfile):
+    assert dockerfile.stages["gateway-build"].last("RUN").endswith("install -c constraints.txt .")
+    assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
+    assert needed_by("triton-image-gateway").isdisjoint({"torch", "torchvision", "triton", "scikit-image"})
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_nothing_is_installed_when_a_container_starts(dockerfile, image):
+    stage = dockerfile.stages[image]
+    start = [*stage.all("ENTRYPOINT"), *stage.all("CMD")]
+    assert not re.search(r"pip|apt|fetch|export|\bsh\b", " ".join(start))
+
+
+def test_everything_that_pip_installs_is_pinned(dockerfile):
+    runs = [run for stage in dockerfile.stages.values() for run in stage.all("RUN") if " install " in run]
+    assert len(runs) == 4
+    assert all(re.search(r"install -c \S*constraints\.txt ", run) for run in runs)
+
+
+def test_both_triton_images_carry_the_models_of_one_build(dockerfile):
+    assert "gateway model export" in dockerfile.stages["local"].last("RUN")
+    assert "--from=local /app/triton_models /models" in dockerfile.stages["triton"].all("COPY")
+    assert dockerfile.stages["triton-cpu"].base == "local"
+
+
+def test_our_stand_in_for_libtorch_stays_out_of_the_image_that_has_libtorch(dockerfile):
+    stage = dockerfile.stages["triton"]
+    assert not any("triton_backends" in text for _, text in stage.instructions)
+    assert not any(word.startswith("--backend-directory") for word in stage.words("CMD"))
+
+
+def test_the_gpu_image_never_takes_a_torch_without_cuda(dockerfile):
+    assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages["local"].all("ARG")
+    assert "PIP_EXTRA_INDEX_URL" not in dockerfile.stages["triton"].all("ARG")
+
+
+def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
+    tree = ast.parse((root / "triton_models/preprocessor/1/model.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    packages = {"cv2": "opencv-python-headless", "numpy": "numpy", "torch": "torch", "torchvision": "torchvision"}
+    needed = {packages[name] for name in imported & set(packages)}
+    assert imported - set(packages) - sys.stdlib_module_names == {"triton_python_backend_utils"}
+    assert needed <= set(dockerfile.stages["triton"].last("RUN").split())
+
+
+def test_the_gpu_image_starts_triton_with_the_options_of_the_embedded_one(dockerfile, tmp_path):
+    of_the_place = re.compile(
+        r"--(model-repository|backend-directory|cache-directory|(grpc|http|metrics)-(address|port))=|.*shm-region-prefix"
+    )
+    runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
+    cache_bytes = Settings.model_fields["triton_cache_bytes"].default
+    embedded = EmbeddedTriton(runtime, tmp_path, on_log=print, cache_bytes=cache_bytes)
+    program, *options = dockerfile.stages["triton"].words("CMD")
+    assert program == "tritonserver"
+    assert "--model-repository=/models" in options
+    assert {option for option in options if not of_the_place.match(option)} == {
+        option for option in embedded._arguments() if not of_the_place.match(option)
+    }
+
+
+def test_the_engine_is_sent_what_is_copied_and_no_weights_and_no_secrets(root, dockerfile):
+    lines = (root / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    copied = {
+        source
+        for stage in dockerfile.stages.values()
+        for copy in stage.all("COPY")
+        if not copy.startswith("--from")
+        for source in copy.split()[:-1]
+    }
+    assert patterns[0] == "*"
+    assert {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")} == copied
+    assert {"triton_models/*/labels.txt", "triton_models/*/[0-9]*/model.pt"} <= set(patterns)
+
+
+def needed_by(name: str) -> set[str]:
+    """The names of all that pip installs with an installed distribution, without its extras."""
+    found: set[str] = set()
+    to_see = [Requirement(name)]
+    seen: set[str] = set()
+    while to_see:
+        requirement = to_see.pop()
+        if str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        found.add(canonicalize_name(requirement.name))
+        for needed in map(Requirement, requires(requirement.name) or []):
+            extras = [{"extra": extra} for extra in ("", *requirement.extras)]
+            if needed.marker is None or any(map(needed.marker.evaluate, extras)):
+                to_see.append(needed)
+    return found
