@@ -1,3 +1,4 @@
+import errno
 import platform
 import re
 import subprocess
@@ -82,6 +83,19 @@ def test_a_second_start_fetches_nothing_and_says_nothing(pip, tmp_path):
     assert ensure_runtime(tmp_path, said.append) == first
     assert len(pip.commands) == 1
     assert said == []
+
+
+def test_a_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monkeypatch):
+    first = ensure_runtime(tmp_path, print)
+    writable_open = Path.open
+
+    def read_only_open(path, mode="r", *arguments, **options):
+        if "r" not in mode:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return writable_open(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", read_only_open)
+    assert ensure_runtime(tmp_path, print) == first
 
 
 def test_processes_that_start_together_fetch_once(pip, tmp_path):
