@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
@@ -51,6 +52,7 @@ class TritonPythonModel:
         self.resize_size = integers(parameters["resize_size"])
         self.crop_size = pair(integers(parameters["crop_size"]))
         self.interpolation = InterpolationMode(parameters["interpolation"])
+        self.exact = {"pillow": True, "torch": False}[parameters["resize_library"]]
         self.device = device_of(args)
 
         output = next(output for output in config["output"] if output["name"] == "PREPROCESSED_IMAGE")
@@ -122,10 +124,9 @@ class TritonPythonModel:
             return Status.UNDECODABLE, None
         if len(self.resize_size) == 1:
             pixels = without_ends(pixels)
-        image = torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)
-        # A view in channels-last order, which torch resizes as uint8 the way Pillow does.
+        image = Image.fromarray(pixels) if self.exact else torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)
         image = functional.resize(image, self.resize_size, self.interpolation, antialias=True)
-        return Status.OK, functional.center_crop(image, self.crop_size)
+        return Status.OK, functional.to_image(functional.center_crop(image, self.crop_size))
 
     def _normalise(self, images: list[Tensor | None]) -> Tensor:
         """Fp32 [N, 3, H, W] of all images of a batch; zeros where there is none."""
