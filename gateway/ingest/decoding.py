@@ -30,7 +30,7 @@ def decode(data: bytes, info: ImageInfo, max_side: int) -> bytes:
     """
     stored = _read(data, info, max_side)
     if stored.ndim == 3 and stored.shape[2] == 4:
-        stored = _on_white(stored)
+        stored = _on_white(stored, info)
     pixels = _turn(_shrink(stored, max_side), info)
     height, width = pixels.shape[:2]
     return b"".join((b"P6\n%d %d\n255\n" % (width, height), pixels.data))
@@ -80,18 +80,21 @@ def _with_alpha(decoded: Pixels, info: ImageInfo) -> Pixels:
     return decoded
 
 
-def _on_white(bgra: Pixels) -> Pixels:
+def _on_white(bgra: Pixels, info: ImageInfo) -> Pixels:
     height, width = bgra.shape[:2]
     rgb = np.empty((height, width, 3), dtype=np.uint8)
     rows = max(_STRIP_PIXELS // width, 1)
     for top in range(0, height, rows):
         strip = bgra[top : top + rows]
         if strip.dtype == np.uint16:
-            strip = cv2.convertScaleAbs(strip, alpha=1 / 257)
-        alpha = strip[..., 3:].astype(np.uint16)
-        blended = strip[..., 2::-1] * alpha
-        blended += (255 - alpha) * np.uint16(255) + np.uint16(127)
-        rgb[top : top + rows] = blended // np.uint16(255)
+            strip = cv2.convertScaleAbs(strip, alpha=255 / (2**info.bit_depth - 1))
+        white = 255 - strip[..., 3:]
+        if info.premultiplied:
+            # Never brighter than white, whatever the file says.
+            rgb[top : top + rows] = np.minimum(strip[..., 2::-1], strip[..., 3:]) + white
+        else:
+            blended = strip[..., 2::-1] * strip[..., 3:].astype(np.uint16) + white * np.uint16(255) + np.uint16(127)
+            rgb[top : top + rows] = blended // np.uint16(255)
     return rgb
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gateway.errors import UnsupportedFormat
 from gateway.ingest.decoding import decode
+from gateway.ingest.formats.png import still
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
 from gateway.ingest.limits import Limits
@@ -66,7 +67,9 @@ def needs_decoding(info: ImageInfo, policy: DecodePolicy) -> bool:
 
 def finish(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> Image:
     """The image of an examined upload; raises UndecodableImage where it is decoded here and cannot be."""
-    payload = decode(upload.data, info, policy.max_side) if needs_decoding(info, policy) else upload.data
+    # OpenCV 5.0.0 crashes on some damaged animations, and only the first picture is wanted.
+    data = still(upload.data) if info.animated else upload.data
+    payload = decode(data, info, policy.max_side) if needs_decoding(info, policy) else data
     return Image(upload.index, upload.filename, payload, info.width, info.height)
 
 

@@ -69,11 +69,11 @@ def _read_meta(data: bytes, start: int, end: int) -> ImageInfo:
     width, height = struct.unpack_from(">II", own[b"ispe"], 4)
     turns = own[b"irot"][0] & 3 if b"irot" in own else 0
     mirror = own[b"imir"][0] & 1 if b"imir" in own else None
-    return upright(
+    orientation = _ORIENTATIONS[turns][mirror]
+    return ImageInfo(
         ImageFormat.AVIF,
-        width,
-        height,
-        _ORIENTATIONS[turns][mirror],
+        *upright(width, height, orientation),
+        orientation,
         bit_depth=_bit_depth(own),
         has_alpha=any(name == b"auxC" and value[4:].startswith(_ALPHA_URNS) for name, value in properties),
     )

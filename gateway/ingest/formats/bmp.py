@@ -3,7 +3,7 @@
 import struct
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+from gateway.ingest.image_info import ImageFormat, ImageInfo
 
 _CORE_HEADER_BYTES = 12
 _HEADER_BYTES = frozenset({_CORE_HEADER_BYTES, 40, 52, 56, 64, 108, 124})
@@ -34,8 +34,9 @@ def read_bmp(data: bytes) -> ImageInfo:
         raise InvalidImage("The BMP's header contradicts itself.")
     if compression in (_RLE8, _RLE4):
         allowed: tuple[int, ...] = (8,) if compression == _RLE8 else (4,)
-        # The length of the pixels is not to be known before they are decoded; one byte at least ends them.
-        needed = 2
+        # How long the pixels are shows when they are decoded; until then the header's word for it counts.
+        (size_of_pixels,) = struct.unpack_from("<I", data, 34)
+        needed = size_of_pixels or int.from_bytes(data[2:6], "little") - pixels_offset
     elif compression in (_BITFIELDS, _ALPHA_BITFIELDS):
         allowed, needed = (16, 32), _pixel_bytes(width, height, bits)
     elif compression == _UNCOMPRESSED:
@@ -50,7 +51,7 @@ def read_bmp(data: bytes) -> ImageInfo:
         and header_bytes > 52
         and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
     )
-    info = upright(ImageFormat.BMP, width, abs(height), 1, has_alpha=has_alpha)
+    info = ImageInfo(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha)
     if pixels_offset + needed > len(data):
         raise TruncatedImage("The BMP is cut off: it is shorter than its header says.")
     return info

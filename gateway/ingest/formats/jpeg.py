@@ -19,7 +19,8 @@ _MAX_SEGMENTS = 10_000
 
 def read_jpeg(data: bytes) -> ImageInfo:
     """Baseline, extended and progressive JPEG of 8 bits with one, three or four components."""
-    position, orientation = 2, 1
+    position = 2
+    orientation: int | None = None
     size: tuple[int, int] | None = None
     for _ in range(_MAX_SEGMENTS):
         match = _MARKER.search(data, position)
@@ -36,7 +37,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
             raise TruncatedImage("The JPEG is cut off in its header.")
         if length < 2:
             raise InvalidImage("The JPEG has a segment of an impossible length.")
-        if marker == _APP1 and orientation == 1 and data.startswith(b"Exif\0", position + 2):
+        if marker == _APP1 and orientation is None and data.startswith(b"Exif\0\0", position + 2):
             orientation = exif_orientation(data[position + 8 : end])
         elif marker in _FRAMES:
             if size is not None:
@@ -51,7 +52,8 @@ def read_jpeg(data: bytes) -> ImageInfo:
             # no harm; thumbnails lie before the scan.
             if not data.endswith(_EOI) and data.find(_EOI, end) < 0:
                 raise TruncatedImage("The JPEG is cut off: it has no end marker.")
-            return upright(ImageFormat.JPEG, *size, orientation)
+            orientation = orientation or 1
+            return ImageInfo(ImageFormat.JPEG, *upright(*size, orientation), orientation)
         position = end
     raise InvalidImage("The JPEG's header has too many segments.")
 

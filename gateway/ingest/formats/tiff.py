@@ -1,10 +1,13 @@
 """TIFF 6.0 and BigTIFF, of which the first page counts."""
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import zip_longest
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+
+Tags = dict[int, tuple[int, ...]]
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES = 256, 257, 258, 274, 277
@@ -17,78 +20,114 @@ _TAGS = frozenset(
     }
 )  # fmt: skip
 _UNSIGNED_INTEGER = 1
+_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
+# White is zero, black is zero, RGB, palette, CMYK, YCbCr.
+_GRAYS, _PHOTOMETRICS = (0, 1), frozenset({0, 1, 2, 3, 5, 6})
+_MAX_PAGES = 1_000
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
 # Unsigned integers: BYTE, SHORT, LONG and LONG8; the others hold nothing that is needed here.
 _TYPES = {1: "B", 3: "H", 4: "I", 16: "Q"}
-_MAX_VALUES = 1_000_000
+_MAX_VALUES = 400_000
 
 
 def read_tiff(data: bytes) -> ImageInfo:
     """Bilevel, gray, palette, RGB, YCbCr and CMYK pages of up to 16 bits, in strips or tiles."""
-    tags = _Directory(data).read()
-    width, height = _one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0)
-    if not width or not height:
-        raise InvalidImage("The TIFF's first page has no width or no height.")
+    pages = iter(_Directories(data))
+    first = next(pages, None)
+    if first is None:
+        raise InvalidImage("The TIFF has no page.")
+    info = _read_page(first)
+    _check_extents(first, data)
+    for page in pages:
+        _check_extents(page, data)
+    return info
+
+
+def _read_page(tags: Tags) -> ImageInfo:
     if any(kind != _UNSIGNED_INTEGER for kind in tags.get(_SAMPLE_FORMAT, ())):
         raise UnsupportedFormat("The TIFF holds signed or floating-point samples; unsigned integers are taken.")
     bit_depth = max(tags.get(_BITS, (1,)))
     if bit_depth not in _BIT_DEPTHS:
         raise UnsupportedFormat(f"The TIFF has {bit_depth} bits per channel; 1, 2, 4, 8 and 16 are taken.")
-    offsets = tags.get(_TILE_OFFSETS) or tags.get(_STRIP_OFFSETS, ())
-    lengths = tags.get(_TILE_BYTES) or tags.get(_STRIP_BYTES, ())
-    if not offsets or len(offsets) != len(lengths):
+    photometric = _one(tags, _PHOTOMETRIC, 1)
+    if photometric not in _PHOTOMETRICS:
+        raise UnsupportedFormat("The TIFF's colours are none of gray, palette, RGB, YCbCr and CMYK.")
+    alpha = _one(tags, _EXTRA_SAMPLES, 0)
+    has_alpha = alpha in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA)
+    if has_alpha and photometric in _GRAYS:
+        raise UnsupportedFormat(
+            "The TIFF is gray with an alpha channel, which is not taken: save it as RGBA or as PNG."
+        )
+    if not (tags.get(_TILE_OFFSETS) or tags.get(_STRIP_OFFSETS)):
         raise InvalidImage("The TIFF's first page has no picture.")
-    if any(offset + length > len(data) for offset, length in zip(offsets, lengths, strict=True)):
-        raise TruncatedImage("The TIFF is cut off: its picture lies beyond the end of the file.")
     orientation = _one(tags, _ORIENTATION, 1)
-    return upright(
+    orientation = orientation if 1 <= orientation <= 8 else 1
+    return ImageInfo(
         ImageFormat.TIFF,
-        width,
-        height,
-        orientation if 1 <= orientation <= 8 else 1,
+        *upright(_one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0), orientation),
+        orientation,
         bit_depth=bit_depth,
-        has_alpha=_EXTRA_SAMPLES in tags,
+        has_alpha=has_alpha,
+        # Up to 8 bits, libtiff multiplies by itself.
+        premultiplied=alpha == _ASSOCIATED_ALPHA or bit_depth <= 8,
     )
 
 
-def _one(tags: dict[int, tuple[int, ...]], tag: int, default: int) -> int:
+def _check_extents(tags: Tags, data: bytes) -> None:
+    offsets = tags.get(_TILE_OFFSETS) or tags.get(_STRIP_OFFSETS, ())
+    lengths = tags.get(_TILE_BYTES) or tags.get(_STRIP_BYTES, ())
+    if any(offset + length > len(data) for offset, length in zip_longest(offsets, lengths, fillvalue=0)):
+        raise TruncatedImage("The TIFF is cut off: a picture lies beyond the end of the file.")
+
+
+def _one(tags: Tags, tag: int, default: int) -> int:
     return tags.get(tag, (default,))[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The first image file directory."""
+class _Directories:
+    """The image file directories, one a page."""
 
-    data: bytes
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        big = data[2:4] in (b"+\0", b"\0+")
+        order = "<" if data.startswith(b"II") else ">"
+        self._order, self._head = order, 8 if big else 4
+        self._offset = struct.Struct(f"{order}{'Q' if big else 'I'}")
+        self._count = struct.Struct(f"{order}{'Q' if big else 'H'}")
+        self._entry = struct.Struct(f"{order}HH{'Q8s' if big else 'I4s'}")
+        self._values_left = _MAX_VALUES
 
-    def read(self) -> dict[int, tuple[int, ...]]:
-        """The values of the tags that matter here."""
-        order = "<" if self.data.startswith(b"II") else ">"
-        big = self.data[2:4] in (b"+\0", b"\0+")
-        offset_type, count_type, inline_bytes = ("Q", "Q", 8) if big else ("I", "H", 4)
-        entry = struct.Struct(f"{order}HH{offset_type}{inline_bytes}s")
-        (offset,) = self._unpack(f"{order}{offset_type}", 8 if big else 4)
-        (count,) = self._unpack(f"{order}{count_type}", offset)
-        start = offset + struct.calcsize(count_type)
-        if count > _MAX_VALUES:
-            raise InvalidImage("The TIFF's directory has too many entries.")
-        if start + count * entry.size > len(self.data):
-            raise TruncatedImage("The TIFF is cut off: its directory lies beyond the end of the file.")
-        tags: dict[int, tuple[int, ...]] = {}
-        for position in range(start, start + count * entry.size, entry.size):
-            tag, kind, values, inline = entry.unpack_from(self.data, position)
-            if tag not in _TAGS or tag in tags or kind not in _TYPES or not values:
+    def __iter__(self) -> Iterator[Tags]:
+        """The tags that matter here, page by page."""
+        position = self._head
+        for _ in range(_MAX_PAGES):
+            (offset,) = self._unpack(self._offset, position)
+            if not offset:
+                return
+            (count,) = self._unpack(self._count, offset)
+            start = offset + self._count.size
+            position = start + count * self._entry.size
+            if position > len(self._data):
+                raise TruncatedImage("The TIFF is cut off: a directory lies beyond the end of the file.")
+            yield self._tags(self._data[start:position])
+        raise InvalidImage("The TIFF has too many pages.")
+
+    def _tags(self, entries: bytes) -> Tags:
+        tags: Tags = {}
+        for tag, kind, count, inline in self._entry.iter_unpack(entries):
+            if tag not in _TAGS or tag in tags or kind not in _TYPES or not count:
                 continue
-            if values > _MAX_VALUES:
-                raise InvalidImage("The TIFF's directory has a field of too many values.")
-            form = f"{order}{values}{_TYPES[kind]}"
-            if struct.calcsize(form) <= inline_bytes:
-                tags[tag] = struct.unpack_from(form, inline)
+            self._values_left -= count
+            if self._values_left < 0:
+                raise InvalidImage("The TIFF's directories have too many values.")
+            values = struct.Struct(f"{self._order}{count}{_TYPES[kind]}")
+            if values.size <= len(inline):
+                tags[tag] = values.unpack_from(inline)
             else:
-                tags[tag] = self._unpack(form, struct.unpack(f"{order}{offset_type}", inline)[0])
+                tags[tag] = self._unpack(values, *self._offset.unpack(inline))
         return tags
 
-    def _unpack(self, form: str, offset: int) -> tuple[int, ...]:
-        if offset + struct.calcsize(form) > len(self.data):
-            raise TruncatedImage("The TIFF is cut off: its directory lies beyond the end of the file.")
-        return struct.unpack_from(form, self.data, offset)
+    def _unpack(self, form: struct.Struct, offset: int) -> tuple[int, ...]:
+        if offset + form.size > len(self._data):
+            raise TruncatedImage("The TIFF is cut off: a directory lies beyond the end of the file.")
+        return form.unpack_from(self._data, offset)

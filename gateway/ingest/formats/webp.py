@@ -7,7 +7,7 @@ from gateway.ingest.formats.exif import exif_orientation
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 _CHUNK = struct.Struct("<4sI")
-_ALPHA_FLAG, _EXIF_FLAG = 0x10, 0x08
+_ALL_FLAGS, _ALPHA_FLAG, _EXIF_FLAG = 0x3E, 0x10, 0x08
 _MAX_CHUNKS = 10_000
 
 
@@ -27,10 +27,10 @@ def read_webp(data: bytes) -> ImageInfo:
     if 20 + length > end:
         raise InvalidImage("The WebP's first chunk is longer than the file.")
     if kind == b"VP8 ":
-        return upright(ImageFormat.WEBP, *_lossy_size(data, 20), 1)
+        return ImageInfo(ImageFormat.WEBP, *_lossy_size(data, 20))
     if kind == b"VP8L":
         width, height, has_alpha = _lossless_header(data, 20)
-        return upright(ImageFormat.WEBP, width, height, 1, has_alpha=has_alpha)
+        return ImageInfo(ImageFormat.WEBP, width, height, has_alpha=has_alpha)
     if kind == b"VP8X" and length >= 10:
         return _read_extended(data, 20 + length + length % 2, end)
     raise InvalidImage("The WebP begins with an unknown chunk.")
@@ -38,6 +38,8 @@ def read_webp(data: bytes) -> ImageInfo:
 
 def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
     flags = data[20]
+    if flags & ~_ALL_FLAGS:
+        raise InvalidImage("The WebP's header has flags that do not exist.")
     width = 1 + int.from_bytes(data[24:27], "little")
     height = 1 + int.from_bytes(data[27:30], "little")
     has_alpha, has_picture, orientation = bool(flags & _ALPHA_FLAG), False, 1
@@ -54,13 +56,13 @@ def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
             has_picture = True
         elif kind == b"EXIF":
             exif = data[start : start + length]
-            orientation = exif_orientation(exif.removeprefix(b"Exif\0\0"))
+            orientation = exif_orientation(exif.removeprefix(b"Exif\0\0")) or 1
             break
     else:
         raise InvalidImage("The WebP has too many chunks.")
     if not has_picture and orientation == 1:
         raise InvalidImage("The WebP has no picture.")
-    return upright(ImageFormat.WEBP, width, height, orientation, has_alpha=has_alpha)
+    return ImageInfo(ImageFormat.WEBP, *upright(width, height, orientation), orientation, has_alpha=has_alpha)
 
 
 def _lossy_size(data: bytes, start: int) -> tuple[int, int]:

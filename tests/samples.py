@@ -1,0 +1,315 @@
+"""One photograph in every form that the gateway takes, made by Pillow, OpenCV and the encoders beside this file.
+
+Each form shows the same picture when it is decoded right: those with an orientation are stored turned, so that they
+stand upright again, and those with transparency fade to white at one edge.
+"""
+
+import functools
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+import skimage.data
+import tifffile
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from tests import encoders
+
+GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+STORED_TURNED = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""How a camera stores an upright picture under each of EXIF's orientations."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image file and what it shows, uint8 [height, width, 3].
+
+    `far` is how far its pixels may lie from `picture`, as the mean difference in levels of 0 to 255: 0 where the form
+    loses nothing.
+    """
+
+    format: str
+    variant: str
+    data: bytes = field(repr=False)
+    far: float
+    picture: NDArray[np.uint8] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.format} {self.variant}"
+
+
+@functools.cache
+def photograph() -> Image.Image:
+    """A cat, 451 × 300, RGB; an odd width, so that rows are padded where a format pads rows."""
+    return Image.fromarray(skimage.data.chelsea())
+
+
+@functools.cache
+def samples(width: int = 451, height: int = 300) -> tuple[Sample, ...]:
+    """Every form of the photograph at a size; the same bytes each time."""
+    forms = _Forms(photograph() if (width, height) == photograph().size else photograph().resize((width, height)))
+    return (
+        *forms.jpeg(), *forms.png(), *forms.webp(), *forms.bmp(), *forms.gif(), *forms.tiff(), *forms.avif(),
+    )  # fmt: skip
+
+
+def sample(name: str) -> Sample:
+    """One of them by its name, such as "JPEG progressive"."""
+    return next(one for one in samples() if one.name == name)
+
+
+def fading(picture: Image.Image) -> Image.Image:
+    """A picture in RGBA, ever more transparent over the last eighth of its columns."""
+    ramp = np.clip((picture.width - np.arange(picture.width)) * 8 / picture.width, 0, 1) * 255
+    faded = picture.copy()
+    faded.putalpha(Image.fromarray(np.tile(ramp.astype(np.uint8), (picture.height, 1))))
+    return faded
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """What a viewer shows of a picture with transparency."""
+    white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+
+
+def by_pillow(data: bytes) -> NDArray[np.uint8]:
+    """The first picture of a file as Pillow sees it: upright, on white, uint8 [height, width, 3]."""
+    picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    if picture.mode.startswith("I;16"):
+        return np.repeat((np.asarray(picture) / 257).round().astype(np.uint8)[..., None], 3, axis=2)
+    return np.asarray(on_white(picture) if picture.has_transparency_data else picture.convert("RGB"))
+
+
+def encode(picture: Image.Image, image_format: str, **options: object) -> bytes:
+    """A file by Pillow."""
+    out = io.BytesIO()
+    picture.save(out, image_format, **options)
+    return out.getvalue()
+
+
+def exif(orientation: int) -> bytes:
+    """EXIF metadata that holds an orientation and nothing else."""
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return tags.tobytes()
+
+
+def turned(picture: Image.Image, orientation: int) -> Image.Image:
+    """A picture as it is stored under an orientation."""
+    method = STORED_TURNED[orientation]
+    return picture if method is None else picture.transpose(method)
+
+
+class _Forms:
+    """The encodings of one picture."""
+
+    def __init__(self, cat: Image.Image) -> None:
+        self.cat, self.gray, self.faded = cat, cat.convert("L"), fading(cat)
+        self.gray_faded = self.faded.convert("LA")
+        self.upside_down = turned(cat, 3)
+
+    def sample(self, name: str, data: bytes, far: float = 0, *, gray: bool = False, fades: bool = False) -> Sample:
+        shown = (self.gray_faded if gray else self.faded) if fades else (self.gray if gray else self.cat)
+        picture = on_white(shown) if fades else shown.convert("RGB")
+        image_format, _, variant = name.partition(" ")
+        return Sample(image_format, variant, data, far, np.asarray(picture))
+
+    def jpeg(self) -> Iterator[Sample]:
+        cat, gray = self.cat, self.gray
+        yield self.sample("JPEG baseline", encode(cat, "JPEG", quality=95), far=2)
+        yield self.sample("JPEG low quality", encode(cat, "JPEG", quality=60), far=5)
+        yield self.sample("JPEG progressive", encode(cat, "JPEG", quality=95, progressive=True), far=2)
+        yield self.sample("JPEG 4:4:4", encode(cat, "JPEG", quality=95, subsampling=0), far=2)
+        yield self.sample("JPEG restart intervals", encode(cat, "JPEG", quality=95, restart_marker_rows=1), far=2)
+        yield self.sample("JPEG gray", encode(gray, "JPEG", quality=95), far=2, gray=True)
+        yield self.sample("JPEG CMYK", encode(cat.convert("CMYK"), "JPEG", quality=95), far=3)
+        for orientation in STORED_TURNED:
+            data = encode(turned(self.cat, orientation), "JPEG", quality=95, exif=exif(orientation))
+            yield self.sample(f"JPEG orientation {orientation}", data, far=2)
+        thumbnail = encode(cat.resize((64, 48)), "JPEG")
+        comment = b"\xff\xfe" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
+        whole = encode(cat, "JPEG", quality=95)
+        yield self.sample("JPEG with a thumbnail", whole[:2] + comment + whole[2:], far=2)
+        yield self.sample("JPEG with a video behind", whole + b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 40, far=2)
+        yield self.sample("JPEG padded with zeros", whole + bytes(4096), far=2)
+
+    def png(self) -> Iterator[Sample]:
+        cat = np.asarray(self.cat)
+        gray = np.asarray(self.gray)[..., None]
+        for interlaced in (False, True):
+            suffix = " interlaced" if interlaced else ""
+            for bits in (1, 2, 4):
+                data = encoders.png(gray >> (8 - bits), GRAY, bits, interlaced=interlaced)
+                yield self.sample(f"PNG gray {bits} bit{suffix}", data, far=(110, 30, 10)[bits // 2], gray=True)
+            yield self.sample(f"PNG gray 8 bit{suffix}", encoders.png(gray, GRAY, 8, interlaced=interlaced), gray=True)
+            wide = gray.astype(np.uint16) * 257
+            yield self.sample(
+                f"PNG gray 16 bit{suffix}", encoders.png(wide, GRAY, 16, interlaced=interlaced), gray=True
+            )
+            yield self.sample(f"PNG RGB 8 bit{suffix}", encoders.png(cat, RGB, 8, interlaced=interlaced))
+            wide = cat.astype(np.uint16) * 257
+            yield self.sample(f"PNG RGB 16 bit{suffix}", encoders.png(wide, RGB, 16, interlaced=interlaced))
+            for channels, colour, name in (
+                (self.faded, RGB_ALPHA, "RGBA"),
+                (self.gray_faded, GRAY_ALPHA, "gray with alpha"),
+            ):
+                pixels, is_gray = np.asarray(channels), colour == GRAY_ALPHA
+                data = encoders.png(pixels, colour, 8, interlaced=interlaced)
+                yield self.sample(f"PNG {name} 8 bit{suffix}", data, far=0.5, fades=True, gray=is_gray)
+                data = encoders.png(pixels.astype(np.uint16) * 257, colour, 16, interlaced=interlaced)
+                yield self.sample(f"PNG {name} 16 bit{suffix}", data, far=0.5, fades=True, gray=is_gray)
+        for bits in (1, 2, 4, 8):
+            quantised = self.cat.quantize(2**bits, dither=Image.Dither.FLOYDSTEINBERG)
+            palette = bytes(quantised.getpalette()).ljust(3 * 2**bits, b"\0")[: 3 * 2**bits]
+            data = encoders.png(np.asarray(quantised)[..., None], PALETTE, bits, chunks=((b"PLTE", palette),))
+            yield self.sample(f"PNG palette {bits} bit", data, far=(60, 40, 20, 10)[(1, 2, 4, 8).index(bits)])
+        yield self.sample("PNG palette with alpha", encode(self.faded.quantize(256), "PNG"), far=10, fades=True)
+        for orientation in STORED_TURNED:
+            yield self.sample(
+                f"PNG orientation {orientation}", encode(turned(self.cat, orientation), "PNG", exif=exif(orientation))
+            )
+        yield self.sample("PNG animated", encode(self.cat, "PNG", save_all=True, append_images=[self.upside_down]))
+
+    def webp(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("WebP lossy", encode(cat, "WEBP", quality=95), far=3)
+        yield self.sample("WebP lossless", encode(cat, "WEBP", lossless=True))
+        yield self.sample("WebP lossy with alpha", encode(self.faded, "WEBP", quality=95), far=3, fades=True)
+        yield self.sample(
+            "WebP lossless with alpha", encode(self.faded, "WEBP", lossless=True, exact=True), far=0.5, fades=True
+        )
+        frames = {"save_all": True, "append_images": [self.upside_down], "duration": 100}
+        yield self.sample("WebP animated", encode(cat, "WEBP", lossless=True, **frames))
+        frames["append_images"] = [self.faded.transpose(Image.Transpose.ROTATE_180)]
+        data = encode(self.faded, "WEBP", lossless=True, exact=True, **frames)
+        yield self.sample("WebP animated with alpha", data, far=0.5, fades=True)
+        for orientation in STORED_TURNED:
+            data = encode(turned(self.cat, orientation), "WEBP", lossless=True, exif=exif(orientation))
+            yield self.sample(f"WebP orientation {orientation}", data)
+
+    def bmp(self) -> Iterator[Sample]:
+        bgr = np.ascontiguousarray(np.asarray(self.cat)[..., ::-1])
+        height, width = bgr.shape[:2]
+        for bits, levels in ((1, 2), (4, 16), (8, 256)):
+            quantised = self.cat.quantize(levels)
+            colours = np.array(quantised.getpalette()).reshape(-1, 3)
+            palette = np.zeros((levels, 4), np.uint8)
+            palette[: len(colours), :3] = colours[:levels, ::-1]
+            indices = np.asarray(quantised)
+            rows = encoders.bmp_rows(indices) if bits == 8 else encoders.bmp_packed_rows(indices, bits)
+            far = {1: 60, 4: 20, 8: 10}[bits]
+            yield self.sample(
+                f"BMP palette {bits} bit", encoders.bmp(rows, width, height, bits, palette=palette.tobytes()), far
+            )
+            if bits > 1:
+                rows = encoders.bmp_run_lengths(indices, bits)
+                compression = 1 if bits == 8 else 2
+                data = encoders.bmp(rows, width, height, bits, compression=compression, palette=palette.tobytes())
+                yield self.sample(f"BMP run lengths {bits} bit", data, far)
+        blue, green, red = (bgr[..., channel].astype(np.uint16) for channel in range(3))
+        rows = encoders.bmp_rows((red >> 3 << 10) | (green >> 3 << 5) | blue >> 3)
+        yield self.sample("BMP 16 bit", encoders.bmp(rows, width, height, 16), far=6)
+        rows = encoders.bmp_rows((red >> 3 << 11) | (green >> 2 << 5) | blue >> 3)
+        yield self.sample(
+            "BMP 16 bit fields", encoders.bmp(rows, width, height, 16, compression=3, masks=(0xF800, 0x7E0, 0x1F)), 6
+        )
+        yield self.sample("BMP 24 bit", encoders.bmp(encoders.bmp_rows(bgr), width, height, 24))
+        yield self.sample(
+            "BMP 24 bit top-down", encoders.bmp(encoders.bmp_rows(bgr, bottom_up=False), width, -height, 24)
+        )
+        yield self.sample("BMP 24 bit OS/2", encoders.bmp(encoders.bmp_rows(bgr), width, height, 24, header=12))
+        rows = encoders.bmp_rows(np.dstack([bgr, np.zeros_like(bgr[..., 0])]))
+        yield self.sample("BMP 32 bit", encoders.bmp(rows, width, height, 32))
+        fields = (0xFF0000, 0xFF00, 0xFF)
+        yield self.sample("BMP 32 bit fields", encoders.bmp(rows, width, height, 32, compression=3, masks=fields))
+        faded = np.asarray(self.faded)
+        rows = encoders.bmp_rows(np.ascontiguousarray(faded[..., [2, 1, 0, 3]]))
+        masks = (*fields, 0xFF000000)
+        for header in (108, 124):
+            data = encoders.bmp(rows, width, height, 32, header=header, compression=3, masks=masks)
+            yield self.sample(f"BMP 32 bit with alpha V{(header - 76) // 16 + 2}", data, far=0.5, fades=True)
+
+    def gif(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("GIF palette", encode(cat.quantize(256), "GIF"), far=10)
+        yield self.sample("GIF interlaced", encode(cat.quantize(256), "GIF", interlace=1), far=10)
+        yield self.sample("GIF gray", encode(self.gray, "GIF"), gray=True)
+        frames = [self.upside_down.quantize(256)]
+        yield self.sample("GIF animated", encode(cat.quantize(256), "GIF", save_all=True, append_images=frames), far=10)
+        yield self.sample("GIF transparent", encode(self.faded, "GIF"), far=20, fades=True)
+
+    def tiff(self) -> Iterator[Sample]:
+        cat = self.cat
+        pixels, faded = np.asarray(cat), np.asarray(self.faded)
+        for compression in ("raw", "tiff_lzw", "packbits", "tiff_adobe_deflate"):
+            data = encode(cat, "TIFF", compression=compression)
+            yield self.sample(f"TIFF RGB 8 bit {compression.removeprefix('tiff_')}", data)
+        yield self.sample("TIFF RGB 8 bit JPEG", encode(cat, "TIFF", compression="jpeg", quality=95), far=3)
+        yield self.sample("TIFF bilevel group4", encode(cat.convert("1"), "TIFF", compression="group4"), far=120)
+        yield self.sample("TIFF gray 8 bit", encode(self.gray, "TIFF"), gray=True)
+        yield self.sample("TIFF palette", encode(cat.quantize(256), "TIFF"), far=10)
+        yield self.sample("TIFF CMYK", encode(cat.convert("CMYK"), "TIFF"), far=1)
+        yield self.sample("TIFF YCbCr", encode(cat.convert("YCbCr"), "TIFF"), far=2)
+        wide = pixels.astype(np.uint16) * 257
+        yield self.sample("TIFF RGB 16 bit", _tifffile(wide, photometric="rgb"))
+        gray = np.asarray(self.gray)
+        yield self.sample(
+            "TIFF gray 16 bit", _tifffile(gray.astype(np.uint16) * 257, photometric="minisblack"), gray=True
+        )
+        yield self.sample("TIFF gray white is zero", _tifffile(255 - gray, photometric="miniswhite"), gray=True)
+        yield self.sample("TIFF big-endian", _tifffile(pixels, photometric="rgb", byteorder=">"))
+        yield self.sample("TIFF BigTIFF", _tifffile(pixels, photometric="rgb", bigtiff=True))
+        yield self.sample("TIFF tiles", _tifffile(pixels, photometric="rgb", tile=(64, 64)))
+        planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        yield self.sample("TIFF planes", _tifffile(planes, photometric="rgb", planarconfig="separate"))
+        yield self.sample("TIFF pages", encode(cat, "TIFF", save_all=True, append_images=[self.upside_down]))
+        opacity = faded[..., 3:].astype(np.uint16)
+        premultiplied = np.dstack([((faded[..., :3] * opacity + 127) // 255).astype(np.uint8), faded[..., 3]])
+        for kind, values in (("unassalpha", faded), ("assocalpha", premultiplied)):
+            name = "associated alpha" if kind == "assocalpha" else "alpha"
+            data = _tifffile(values, photometric="rgb", extrasamples=[kind])
+            yield self.sample(f"TIFF RGB 8 bit with {name}", data, far=1, fades=True)
+            data = _tifffile(values.astype(np.uint16) * 257, photometric="rgb", extrasamples=[kind])
+            yield self.sample(f"TIFF RGB 16 bit with {name}", data, far=1, fades=True)
+        for orientation in STORED_TURNED:
+            yield self.sample(
+                f"TIFF orientation {orientation}",
+                encode(turned(self.cat, orientation), "TIFF", tiffinfo={274: orientation}),
+            )
+
+    def avif(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("AVIF lossy", encode(cat, "AVIF", quality=90, speed=9), far=4)
+        yield self.sample("AVIF with alpha", encode(self.faded, "AVIF", quality=90, speed=9), far=4, fades=True)
+        frames = {"save_all": True, "append_images": [self.upside_down]}
+        yield self.sample("AVIF animated", encode(cat, "AVIF", quality=90, speed=9, **frames), far=4)
+        for bits in (10, 12):
+            bgra = np.asarray(self.faded)[..., [2, 1, 0, 3]].astype(np.uint16) << (bits - 8) | 2 ** (bits - 8) - 1
+            options = [cv2.IMWRITE_AVIF_DEPTH, bits, cv2.IMWRITE_AVIF_SPEED, 9, cv2.IMWRITE_AVIF_QUALITY, 90]
+            _, data = cv2.imencode(".avif", np.ascontiguousarray(bgra[..., :3]), options)
+            yield self.sample(f"AVIF {bits} bit", data.tobytes(), far=6)
+            _, data = cv2.imencode(".avif", np.ascontiguousarray(bgra), options)
+            yield self.sample(f"AVIF {bits} bit with alpha", data.tobytes(), far=6, fades=True)
+        for orientation in STORED_TURNED:
+            data = encode(turned(self.cat, orientation), "AVIF", quality=90, speed=9, exif=exif(orientation))
+            yield self.sample(f"AVIF orientation {orientation}", data, far=4)
+
+
+def _tifffile(pixels: NDArray[np.integer], **options: object) -> bytes:
+    out = io.BytesIO()
+    tifffile.imwrite(out, pixels, metadata=None, **options)
+    return out.getvalue()
