@@ -62,7 +62,7 @@ COPY constraints.txt /opt/preprocessor/
 # Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages \
-        numpy opencv-python-headless torch torchvision
+        numpy opencv-python-headless pillow torch torchvision
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
 ENV PYTHONDONTWRITEBYTECODE=1

@@ -116,9 +116,12 @@ def test_the_gpu_image_never_takes_a_torch_without_cuda(dockerfile):
 
 def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
     tree = ast.parse((root / "triton_models/preprocessor/1/model.py").read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
     imported |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    packages = {"cv2": "opencv-python-headless", "numpy": "numpy", "torch": "torch", "torchvision": "torchvision"}
+    packages = {"PIL": "pillow", "cv2": "opencv-python-headless"}
+    packages |= {name: name for name in ("numpy", "torch", "torchvision")}
     needed = {packages[name] for name in imported & set(packages)}
     assert imported - set(packages) - sys.stdlib_module_names == {"triton_python_backend_utils"}
     assert needed <= set(dockerfile.stages["triton"].last("RUN").split())
