@@ -16,6 +16,7 @@ def configure_logs(settings: Settings) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.ExtraAdder(),
+        _without_colours,
     ]
     render: list[structlog.types.Processor]
     if as_text:
@@ -33,14 +34,16 @@ def configure_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # uvicorn tells of its start and stop; each request is told of once, by the gateway itself.
-    for name in ("uvicorn", "uvicorn.error"):
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).propagate = True
-    logging.getLogger("uvicorn").setLevel(max(level, logging.WARNING))
     structlog.configure(
-        processors=[*shared[:-1], *render],
+        processors=[*shared[:-2], *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def _without_colours(
+    _: structlog.types.WrappedLogger, __: str, event: structlog.types.EventDict
+) -> structlog.types.EventDict:
+    event.pop("color_message", None)  # uvicorn's message once more, with colours
+    return event

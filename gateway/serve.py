@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,9 @@ def check_address(settings: Settings) -> None:
 def serve(settings: Settings) -> None:
     """Run the API until SIGTERM or SIGINT; the workers read their settings from the environment."""
     check_address(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
+        signal.signal(number, lambda *_: None)
     with _shared_metrics(settings.workers):
         uvicorn.run(
             "gateway.app:create_app_from_environment",

@@ -36,6 +36,7 @@ def reference_image(encoded: bytes) -> Tensor:
     return TRANSFORMS(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
 
 
+@cache
 def reference_probabilities(encoded: bytes) -> NDArray[np.float32]:
     """Fp32 [1000]."""
     with torch.inference_mode():

@@ -193,9 +193,7 @@ class _Request:
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
         try:
-            image = await loop.run_in_executor(
-                self._service.decoders, finish, upload, info, self._service.policy
-            )
+            image = await loop.run_in_executor(self._service.decoders, finish, upload, info, self._service.policy)
         except ImageError as error:
             self._release(permit)
             self._answer(Result(upload.index, upload.filename, info.width, info.height, error=error))

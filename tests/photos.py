@@ -1,0 +1,52 @@
+"""Real photographs: those that scikit-image and scikit-learn ship inside their wheels."""
+
+import io
+import uuid
+from functools import cache
+from pathlib import Path
+
+import skimage
+import sklearn
+from PIL import Image
+
+PHOTOS = {
+    "cat": ("skimage", "data/chelsea.png"),
+    "coffee": ("skimage", "data/coffee.png"),
+    "astronaut": ("skimage", "data/astronaut.png"),
+    "rocket": ("skimage", "data/rocket.jpg"),
+    "motorcycle": ("skimage", "data/motorcycle_left.png"),
+    "hubble": ("skimage", "data/hubble_deep_field.jpg"),
+    "camera": ("skimage", "data/camera.png"),
+    "china": ("sklearn", "datasets/images/china.jpg"),
+    "flower": ("sklearn", "datasets/images/flower.jpg"),
+}
+ROOTS = {"skimage": Path(skimage.__file__).parent, "sklearn": Path(sklearn.__file__).parent}
+
+SAVED_AS = {
+    "JPEG": {"quality": 92},
+    "PNG": {},
+    "WEBP": {"quality": 92},
+    "BMP": {},
+}
+"""Pillow's format → how it is written."""
+
+
+@cache
+def pixels(name: str) -> Image.Image:
+    """A photograph, RGB."""
+    package, path = PHOTOS[name]
+    return Image.open(ROOTS[package] / path).convert("RGB")
+
+
+@cache
+def photo(name: str, image_format: str = "JPEG") -> bytes:
+    """A photograph as a file of Pillow's format."""
+    file = io.BytesIO()
+    pixels(name).save(file, image_format, **SAVED_AS[image_format])
+    return file.getvalue()
+
+
+def unlike_any(jpeg: bytes) -> bytes:
+    """The same picture in bytes that no cache has met: a JPEG with a comment (marker COM) of its own."""
+    comment = uuid.uuid4().bytes
+    return jpeg[:2] + b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment + jpeg[2:]
