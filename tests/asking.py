@@ -61,15 +61,17 @@ def ask(client: InferenceServerClient, images: list[bytes], lengths: list[int] |
 
 def ask_for_labels(client: InferenceServerClient, image: bytes, top_k: int) -> list[tuple[float, int, str]]:
     """Score, class and label, by falling score, through the classification extension."""
-    outputs = [InferRequestedOutput(PREDICTION, class_count=top_k)]
+    # Both outputs, although one is read: the cache's key is the inputs alone, and whoever asks next for both gets
+    # no more than the first one asked for.
+    outputs = [InferRequestedOutput(PREDICTION, class_count=top_k), InferRequestedOutput(IMAGE_STATUS)]
     result = client.infer(ENSEMBLE_MODEL, inputs_of([image]), outputs=outputs, client_timeout=60)
     parts = [entry.decode().split(":", 2) for entry in result.as_numpy(PREDICTION)[0]]
     return [(float(score), int(class_id), label) for score, class_id, label in parts]
 
 
 def preprocess(
-    client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None
+    client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None, *, model: str = PREPROCESSOR
 ) -> tuple[list[int], NDArray[np.float32]]:
     """Each row's status, and PREPROCESSED_IMAGE fp32 [N, 3, 224, 224]."""
-    result = client.infer(PREPROCESSOR, inputs_of(images, lengths), client_timeout=60)
+    result = client.infer(model, inputs_of(images, lengths), client_timeout=60)
     return result.as_numpy(IMAGE_STATUS)[:, 0].tolist(), result.as_numpy(PREPROCESSED_IMAGE)

@@ -49,11 +49,18 @@ class TritonPythonModel:
         """Read the parameters of config.pbtxt; raises TritonModelException where they contradict each other."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
-        self.resize_size = integers(parameters["resize_size"])
-        self.crop_size = pair(integers(parameters["crop_size"]))
-        self.interpolation = InterpolationMode(parameters["interpolation"])
-        self.exact = {"pillow": True, "torch": False}[parameters["resize_library"]]
         self.device = device_of(args)
+        try:
+            self.resize_size = integers(parameters["resize_size"])
+            self.crop_size = pair(integers(parameters["crop_size"]))
+            self.interpolation = InterpolationMode(parameters["interpolation"])
+            self.exact = {"pillow": True, "torch": False}[parameters["resize_library"]]
+            mean, std = (torch.tensor(floats(parameters[name]), device=self.device) for name in ("mean", "std"))
+            # (x / 255 - mean) / std as one multiplication and one addition.
+            self.scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
+            self.bias = (-mean / std).reshape(1, 3, 1, 1)
+        except (KeyError, ValueError, RuntimeError) as exc:
+            raise pb_utils.TritonModelException(f"a parameter is missing or not understood: {exc}") from exc
 
         output = next(output for output in config["output"] if output["name"] == "PREPROCESSED_IMAGE")
         if [int(dim) for dim in output["dims"]] != [3, *self.crop_size]:
@@ -65,11 +72,10 @@ class TritonPythonModel:
                 "crop_size is larger than resize_size: the crop would have black borders"
             )
 
-        mean, std = (torch.tensor(floats(parameters[name]), device=self.device) for name in ("mean", "std"))
-        # (x / 255 - mean) / std as one multiplication and one addition.
-        self.scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
-        self.bias = (-mean / std).reshape(1, 3, 1, 1)
-        pb_utils.Logger.log_info(f"preprocessor runs on {self.device}")
+        # The first image takes the libraries' set-up on itself.
+        encoded = cv2.imencode(".ppm", np.zeros((8, 8, 3), np.uint8))[1]
+        self._normalise([self._decode_row(encoded, len(encoded))[1]])
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs on {self.device}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request on its own: an exception from here would fail all that were batched with it."""

@@ -1,0 +1,181 @@
+"""The preprocessor on the real Triton: each row gets its own status, and the pixels that training saw."""
+
+import re
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.transforms import v2
+from tritonclient.grpc import InferenceServerClient
+
+from gateway.triton.contract import PREPROCESSOR
+from gateway.triton.server import EmbeddedTriton, StartFailed
+from tests.asking import ask, encode, preprocess, unseen_image
+from tests.reference import reference_image
+
+pytestmark = pytest.mark.triton
+
+BICUBIC = v2.InterpolationMode.BICUBIC
+OK, EMPTY, INVALID_LENGTH, UNDECODABLE = range(4)
+
+
+@pytest.fixture(scope="module")
+def pixels() -> np.ndarray:
+    generator = np.random.default_rng(0)
+    coarse = generator.integers(0, 256, (12, 16, 3), np.uint8)
+    return cv2.resize(coarse, (320, 240), interpolation=cv2.INTER_CUBIC)
+
+
+@pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".bmp", ".ppm"])
+def test_every_form_that_the_contract_names_is_decoded_as_training_did(triton_client, pixels, extension):
+    encoded = encode(pixels, extension)
+    statuses, images = preprocess(triton_client, [encoded])
+    assert statuses == [OK]
+    assert np.allclose(images[0], reference_image(encoded).numpy(), atol=1e-6)
+
+
+def test_each_row_has_a_status_of_its_own_and_zeros_where_there_is_no_image(triton_client, pixels):
+    good = encode(pixels, ".jpg")
+    rows = {
+        "good": (good, len(good), OK),
+        "text": (b"this is no image", 16, UNDECODABLE),
+        "empty": (b"x", 0, EMPTY),
+        "negative length": (good, -1, INVALID_LENGTH),
+        "length beyond the padding": (good, 10_000_000, INVALID_LENGTH),
+        "zeros": (bytes(100), 100, UNDECODABLE),
+        "half a header": (good, 10, UNDECODABLE),
+        "good again": (good, len(good), OK),
+    }
+    statuses, images = preprocess(
+        triton_client, [encoded for encoded, _, _ in rows.values()], [length for _, length, _ in rows.values()]
+    )
+    assert statuses == [status for _, _, status in rows.values()]
+    blank = [not image.any() for image in images]
+    assert blank == [status != OK for status in statuses]
+    assert np.array_equal(images[0], images[-1])
+
+
+def test_the_padding_is_not_part_of_the_image(triton_client, pixels):
+    encoded = encode(pixels, ".jpg")
+    longer = bytes(50_000)
+    _, alone = preprocess(triton_client, [encoded])
+    _, padded = preprocess(triton_client, [encoded, longer])
+    assert np.array_equal(alone[0], padded[0])
+
+
+def test_gray_alpha_and_sixteen_bit_images_become_three_channels_of_eight_bits(triton_client, pixels):
+    gray = pixels[..., :1].repeat(3, axis=2)
+    forms = [
+        cv2.imencode(".png", gray[..., 0])[1].tobytes(),
+        cv2.imencode(".png", np.dstack([gray, np.full(gray.shape[:2], 255, np.uint8)]))[1].tobytes(),
+        cv2.imencode(".png", gray[..., 0].astype(np.uint16) * 257)[1].tobytes(),
+    ]
+    statuses, images = preprocess(triton_client, forms)
+    assert statuses == [OK] * 3
+    assert np.array_equal(images[0], images[1])
+    assert np.abs(images[0] - images[2]).max() <= 2.01 / 255
+
+
+@pytest.mark.parametrize("shape", [(1, 16_384), (16_384, 1), (1, 1), (3, 5_000)])
+def test_an_image_of_any_shape_is_preprocessed(triton_client, shape):
+    statuses, images = preprocess(triton_client, [encode(np.full((*shape, 3), 255, np.uint8), ".png")])
+    assert statuses == [OK]
+    assert np.allclose(images, 1.0)
+
+
+def test_bad_rows_cost_neither_their_own_request_nor_another_s_its_answers(triton_client, pixels):
+    good = encode(pixels, ".jpg")
+    alone = ask(triton_client, [good])[0].probabilities
+    mixed = ask(triton_client, [b"bad", good, b"", good, bytes(999)], [3, len(good), 0, len(good), -5])
+    assert [answer.status for answer in mixed] == [UNDECODABLE, OK, EMPTY, OK, INVALID_LENGTH]
+    for answer in (mixed[1], mixed[3]):
+        assert np.allclose(answer.probabilities, alone, atol=1e-5)
+    assert ask(triton_client, [unseen_image()])[0].status == OK
+
+
+@pytest.fixture(scope="module")
+def variants(runtime, model_repository, tmp_path_factory):
+    """A Triton with the preprocessor under other parameters, a model for each."""
+    repository = tmp_path_factory.mktemp("variants")
+    for name, changes in {
+        "torch": {'"pillow"': '"torch"'},
+        "shorter_side": {'"224,224"': '"256"'},
+        "imagenet": {
+            'key: "mean" value: { string_value: "0.5,0.5,0.5"': 'key: "mean" value: { string_value: "0.1,0.2,0.3"'
+        },
+    }.items():
+        shutil.copytree(model_repository / PREPROCESSOR, repository / name)
+        config = repository / name / "config.pbtxt"
+        text = config.read_text().replace('name: "preprocessor"', f'name: "{name}"').replace("count: 2", "count: 1")
+        for old, new in changes.items():
+            assert old in text
+            text = text.replace(old, new)
+        config.write_text(text)
+    with EmbeddedTriton(runtime, repository, on_log=print) as server:
+        server.wait_ready()
+        with InferenceServerClient(server.url) as client:
+            yield client
+
+
+def test_torch_s_resize_is_seldom_a_level_off_and_never_three(variants, pixels):
+    encoded = encode(pixels, ".png")
+    statuses, images = preprocess(variants, [encoded], model="torch")
+    difference = np.abs(images[0] - reference_image(encoded).numpy())
+    assert statuses == [OK]
+    assert difference.max() < 5 / 255
+    assert (difference > 0.1 / 255).mean() < 0.02
+
+
+def test_one_resize_size_means_the_shorter_side_and_the_middle_is_cut_out(variants, pixels):
+    statuses, images = preprocess(variants, [encode(pixels, ".png")], model="shorter_side")
+    wanted = v2.functional.center_crop(v2.functional.resize(Image.fromarray(pixels), [256], BICUBIC), [224])
+    assert statuses == [OK]
+    assert np.allclose(images[0], np.asarray(wanted).transpose(2, 0, 1) / 127.5 - 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 8_000), (8_000, 2)])
+def test_a_long_strip_keeps_its_middle_without_being_blown_up(variants, shape):
+    strip = np.zeros((*shape, 3), np.uint8)
+    middle = slice(3_900, 4_100)
+    strip[(slice(None), middle) if shape[0] == 2 else (middle, slice(None))] = 255
+    statuses, images = preprocess(variants, [encode(strip, ".png")], model="shorter_side")
+    assert statuses == [OK]
+    assert np.allclose(images, 1.0)
+
+
+def test_mean_and_standard_deviation_come_from_the_configuration(variants):
+    white = encode(np.full((50, 50, 3), 255, np.uint8), ".png")
+    _, images = preprocess(variants, [white], model="imagenet")
+    assert np.allclose(images[0].mean(axis=(1, 2)), [0.9 / 0.5, 0.8 / 0.5, 0.7 / 0.5], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"pillow"', '"opencv"', "a parameter is missing or not understood: 'opencv'"),
+        ('"bicubic"', '"cubic"', "'cubic' is not a valid InterpolationMode"),
+        ('"0.5,0.5,0.5"', '"0.5,0.5"', "a parameter is missing or not understood"),
+        (
+            'key: "crop_size" value: { string_value: "224"',
+            'key: "crop_size" value: { string_value: "192"',
+            "but crop_size is 192",
+        ),
+        ('"224,224"', '"200"', "crop_size is larger than resize_size"),
+    ],
+)
+def test_parameters_that_cannot_be_right_stop_the_start_and_are_named(
+    runtime, model_repository, tmp_path, old, new, reason
+):
+    shutil.copytree(model_repository / PREPROCESSOR, tmp_path / PREPROCESSOR)
+    config = tmp_path / PREPROCESSOR / "config.pbtxt"
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+    server = EmbeddedTriton(runtime, tmp_path, on_log=print)
+    server.start()
+    try:
+        with pytest.raises(StartFailed, match=re.escape(reason)):
+            server.wait_ready()
+    finally:
+        server.stop()
