@@ -11,6 +11,7 @@ from gateway import __version__
 from gateway.api import health, models, predict
 from gateway.api.docs import add_docs
 from gateway.api.middleware import RequestContext
+from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
 from gateway.api.state import State
 from gateway.inference.admission import Admission
@@ -67,6 +68,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     app.include_router(models.router)
     app.include_router(health.router)
     add_docs(app)
+    add_page(app)
     return app
 
 

@@ -1,0 +1,53 @@
+"""GET /: the web page, on which images can be tried without writing a line of code."""
+
+from os import PathLike, stat_result
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+router = APIRouter(include_in_schema=False)
+
+ASSETS = "/assets"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
+"""Nothing comes from elsewhere and nothing is inline; `blob:` is a picture that is looked at before it is sent."""
+
+HEADERS = {
+    # Asked for again each time and mostly answered with 304: an upgraded gateway never meets yesterday's script.
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class PageFiles(StaticFiles):
+    """The page and its assets, each with the page's headers."""
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """The file, or 304 where the client has it."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
+
+files = PageFiles(directory=Path(__file__).with_name("static"))
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+async def page(request: Request) -> Response:
+    """The page itself."""
+    return await files.get_response("index.html", request.scope)
+
+
+def add_page(app: FastAPI) -> None:
+    """Serve the page and its assets."""
+    app.include_router(router)
+    app.mount(ASSETS, files)

@@ -1,0 +1,72 @@
+// What the service says of itself: whether it is ready, and which models it has.
+
+import { count, duration } from "./words.js";
+
+const READY_POLL_MS = 15_000;
+const UNREADY_POLL_MS = 3_000;
+const WORDS = { ready: "Ready", unready: "Not ready", away: "Not reachable" };
+
+const $ = (id) => document.getElementById(id);
+
+let timer = 0;
+let modelsKnown = false;
+
+/** Ask now, and from now on while the page is visible; the models are read as soon as the service is ready. */
+export async function watchHealth() {
+  clearTimeout(timer);
+  const { state, detail } = await health();
+  const before = $("health").dataset.state;
+  $("health").dataset.state = state;
+  $("health").textContent = WORDS[state];
+  $("health-detail").textContent = `${detail} Click to check again.`;
+  if (before !== state && before !== "checking") $("health-change").textContent = `${WORDS[state]}. ${detail}`;
+  $("notice").hidden = state === "ready";
+  if (state !== "ready") $("notice").textContent = `${detail} What you add meanwhile is tried again for a while.`;
+  if (state === "ready" && !modelsKnown) await readModels();
+  clearTimeout(timer);
+  if (!document.hidden) timer = setTimeout(watchHealth, state === "ready" ? READY_POLL_MS : UNREADY_POLL_MS);
+}
+
+async function health() {
+  try {
+    const response = await fetch("health/ready", { cache: "no-store", signal: AbortSignal.timeout(10_000) });
+    const { status, model, took_seconds, error } = await response.json();
+    if (status === "ready") return { state: "ready", detail: `${model} answered a trial image in ${duration(took_seconds)}.` };
+    return { state: "unready", detail: error?.message ?? "The model has not answered a trial image yet." };
+  } catch {
+    return { state: "away", detail: "The gateway does not answer." };
+  }
+}
+
+async function readModels() {
+  let listed;
+  try {
+    const response = await fetch("models");
+    if (!response.ok) return;
+    listed = await response.json();
+  } catch {
+    return;
+  }
+  modelsKnown = true;
+  const options = listed.models.flatMap((model) => {
+    const versions = model.versions.length > 1 ? ["", ...model.versions.toReversed()] : [""];
+    return versions.map((version) => option(model, version, listed.default));
+  });
+  if (options.length) $("model").replaceChildren(...options);
+  $("model").disabled = options.length < 2;
+  $("model").dispatchEvent(new Event("change"));
+}
+
+function option(model, version, preset) {
+  const node = new Option(version ? `${model.name}, version ${version}` : model.name);
+  node.selected = model.name === preset && !version;
+  node.disabled = !model.ready;
+  if (!model.ready) node.text += " (not ready)";
+  node.title = model.reason ?? "";
+  node.dataset.facts = `${count(model.classes)} labels`;
+  if (model.input_width) node.dataset.facts += `, ${model.input_width} × ${model.input_height}`;
+  // The default is left unsaid, so that the request stays the one that people would write.
+  if (version || model.name !== preset) node.dataset.model = model.name;
+  if (version) node.dataset.version = version;
+  return node;
+}

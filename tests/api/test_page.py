@@ -1,0 +1,187 @@
+"""The web page: what is served, and that nothing in it leads outside or nowhere."""
+
+import asyncio
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway import errors
+from gateway.api.page import CONTENT_SECURITY_POLICY, files
+from gateway.app import create_app
+from gateway.settings import Settings
+
+STATIC = Path(str(files.directory))
+ASSETS = sorted(path.name for path in STATIC.iterdir())
+SCRIPTS = [name for name in ASSETS if name.endswith(".js")]
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg",
+}
+
+
+class Client:
+    """Asks the application itself, without its lifespan: the page asks for no model, and so for no Triton."""
+
+    def __init__(self) -> None:
+        self._transport = httpx.ASGITransport(create_app(Settings(_env_file=None)))
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return asyncio.run(self._request("GET", path, headers))
+
+    def head(self, path: str) -> httpx.Response:
+        return asyncio.run(self._request("HEAD", path, None))
+
+    async def _request(self, method: str, path: str, headers: dict[str, str] | None) -> httpx.Response:
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://gateway") as client:
+            return await client.request(method, path, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def client() -> Client:
+    return Client()
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.all: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self._within = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.all.append((tag, dict(attrs)))
+        self._within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within in {"script", "style"}:
+            self.inline += data
+
+
+@pytest.fixture(scope="module")
+def page() -> Elements:
+    return Elements((STATIC / "index.html").read_text())
+
+
+def text_of(name: str) -> str:
+    return (STATIC / name).read_text()
+
+
+def test_the_page_is_at_the_root(client: Client):
+    response = client.get("/")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == TYPES[".html"]
+    assert response.content == (STATIC / "index.html").read_bytes()
+    assert client.head("/").headers["content-length"] == str(len(response.content))
+
+
+@pytest.mark.parametrize("name", ASSETS)
+def test_every_asset_has_the_type_that_a_strict_browser_wants(client: Client, name: str):
+    response = client.get(f"/assets/{name}")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == TYPES[Path(name).suffix]
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/page.js"])
+def test_what_a_browser_has_is_asked_for_again_and_not_sent_again(client: Client, path: str):
+    first = client.get(path)
+    assert first.headers["cache-control"] == "no-cache"
+    second = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (second.status_code, second.content) == (304, b"")
+
+
+def test_the_content_security_policy_allows_nothing_inline_and_nothing_from_elsewhere(client: Client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert policy == CONTENT_SECURITY_POLICY
+    assert "default-src 'self'" in policy
+    assert "img-src 'self' blob: data:" in policy
+    assert "unsafe" not in policy
+    assert "//" not in policy
+
+
+def test_the_page_has_no_inline_script_or_style(page: Elements):
+    assert page.inline.strip() == ""
+    for tag, attributes in page.all:
+        assert tag != "style"
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+    assert all(".innerHTML" not in text_of(name) for name in SCRIPTS)
+
+
+@pytest.mark.parametrize("name", [name for name in ASSETS if not name.endswith(".jpg")])
+def test_no_asset_names_another_host(name: str):
+    text = text_of(name).replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert re.findall(r"(?:https?:|[\"'(=\s])//[\w.]+[^\s]*", re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)) == []
+    assert "@import" not in text
+
+
+def test_everything_that_the_page_refers_to_is_there(client: Client, page: Elements):
+    referred = {
+        value
+        for _, attributes in page.all
+        for name, value in attributes.items()
+        if name in {"href", "src"} and value and not value.startswith("#")
+    }
+    assert referred >= {"assets/page.css", "assets/page.js", "docs", "metrics"}
+    for path in referred:
+        assert client.get(f"/{path}").status_code == 200, path
+
+
+def test_every_module_that_a_script_imports_is_there():
+    imported = {name for script in SCRIPTS for name in re.findall(r'from "\./([\w.]+)"', text_of(script))}
+    assert imported == set(SCRIPTS) - {"page.js"}
+
+
+def test_every_path_that_a_script_asks_for_is_an_endpoint(client: Client):
+    asked = {path for script in SCRIPTS for path in re.findall(r"fetch\([\"`]([\w/.]+)", text_of(script))}
+    assert asked == {"predict", "health/live", "health/ready", "models", "assets/cat.jpg"}
+    endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
+    assert asked - {"assets/cat.jpg"} <= endpoints
+
+
+def test_every_element_that_a_script_or_a_label_names_is_on_the_page(page: Elements):
+    ids = [attributes["id"] for _, attributes in page.all if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = {name for script in SCRIPTS for name in re.findall(r'\$\("([\w-]+)"\)', text_of(script))}
+    for _, attributes in page.all:
+        for reference in ("for", "aria-labelledby", "aria-describedby"):
+            named.update((attributes.get(reference) or "").split())
+    assert named <= set(ids)
+
+
+def test_every_field_and_button_says_what_it_is(page: Elements):
+    labelled = {attributes["for"] for tag, attributes in page.all if tag == "label"}
+    for tag, attributes in page.all:
+        if tag in {"input", "select"}:
+            assert attributes["id"] in labelled
+        if tag == "img":
+            assert "alt" in attributes
+    assert ("html", {"lang": "en"}) in page.all
+    assert {"status", "alert"} <= {attributes.get("role") for _, attributes in page.all}
+
+
+def test_the_page_knows_which_errors_a_second_attempt_may_mend():
+    image_codes = {error.code for error in errors.ImageError.__subclasses__()}
+    file_faults = set(re.findall(r'^  "(\w+)",$', text_of("entry.js"), flags=re.MULTILINE))
+    assert file_faults == image_codes | {"unreadable_file"}
+    passing = re.search(r"PASSING = new Set\(\[(.*)\]\)", text_of("run.js"))
+    assert passing is not None
+    codes = set(re.findall(r'"(\w+)"', passing[1]))
+    assert codes == {errors.ModelUnavailable.code, errors.Overloaded.code, errors.TritonUnreachable.code}
+
+
+def test_the_photograph_to_try_is_the_one_among_the_examples():
+    example = Path(__file__).parents[2] / "examples" / "cat.jpg"
+    assert (STATIC / "cat.jpg").read_bytes() == example.read_bytes()
