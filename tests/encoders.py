@@ -57,12 +57,13 @@ def _scanlines(part: NDArray[np.integer], bit_depth: int) -> bytes:
     return np.hstack([np.zeros((len(part), 1), np.uint8), packed]).tobytes()
 
 
-def png_of_zeros(width: int, height: int) -> bytes:
-    """A whole, valid RGB PNG of black pixels, compressed a thousand times: a decompression bomb where it is large."""
-    compressor = zlib.compressobj(9)
-    row = b"\0" * (1 + 3 * width)
-    stream = b"".join(compressor.compress(row) for _ in range(height)) + compressor.flush()
-    return png_header(width, height) + png_chunk(b"IDAT", stream) + png_chunk(b"IEND", b"")
+def png_bomb(width: int, height: int) -> bytes:
+    """A whole, valid PNG of black pixels at four bits, compressed a thousand times."""
+    compressor = zlib.compressobj()
+    rows = b"\0" * ((1 + (width + 1) // 2) * min(height, 1_000))
+    stream = b"".join(compressor.compress(rows) for _ in range(height // min(height, 1_000))) + compressor.flush()
+    header = png_header(width, height, bit_depth=4, colour=0)
+    return header + png_chunk(b"IDAT", stream) + png_chunk(b"IEND", b"")
 
 
 def bmp(

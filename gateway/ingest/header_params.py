@@ -4,9 +4,11 @@ import re
 from urllib.parse import unquote_to_bytes
 
 # RFC 9110 section 5.6: a token, or a quoted string in which a backslash escapes the next character.
-_PARAMETER = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))[ \t]*', re.DOTALL)
-# Only these two are escapes: browsers send a Windows path's backslashes as they are (WHATWG HTML, multipart/form-data
-# encoding algorithm), curl before 7.81 escapes quotes and backslashes.
+_ESCAPED = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))[ \t]*', re.DOTALL)
+# Browsers send backslashes as they are (WHATWG HTML, multipart/form-data encoding algorithm), and one at the end of a
+# name then looks like an escaped quote.
+_LITERAL = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"([^"]*)"|([^\s;"]*))[ \t]*', re.DOTALL)
+# Only these two are escapes: curl before 7.81 writes them, and "C:\new.jpg" comes from others.
 _ESCAPE = re.compile(r'\\(["\\])')
 # What that algorithm percent-encodes, and nothing else: a file may well be named "100%25.jpg".
 _PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
@@ -18,18 +20,36 @@ def parse_header(value: str) -> tuple[str, dict[str, str]]:
     Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed.
     """
     first = value.partition(";")[0]
-    position, params = len(first), dict[str, str]()
-    while position < len(value):
-        match = _PARAMETER.match(value, position)
-        if match is None:
-            # A trailing semicolon is harmless and common.
-            if value[position:].strip(" \t;") == "":
-                break
-            raise ValueError("the header's parameters are malformed")
-        name, quoted, token = match.groups()
-        params.setdefault(name.lower(), token if quoted is None else _ESCAPE.sub(r"\1", quoted))
-        position = match.end()
+    rest = value[len(first) :]
+    params = _parameters(rest, _ESCAPED)
+    if params is not None:
+        params = {name: _ESCAPE.sub(r"\1", text) for name, text in params.items()}
+    else:
+        params = _parameters(rest, _LITERAL)
+    if params is None:
+        raise ValueError("the header's parameters are malformed")
     return first.strip().lower(), params
+
+
+def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
+    """The parameters by their names in lower case; None where the text does not follow the grammar."""
+    params: dict[str, str] = {}
+    # A trailing semicolon is harmless and common.
+    text, position = text.rstrip(" \t;"), 0
+    while position < len(text):
+        match = grammar.match(text, position)
+        if match is None:
+            return None
+        name, quoted, token = match.groups()
+        params.setdefault(name.lower(), token if quoted is None else quoted)
+        position = match.end()
+    return params
+
+
+def form_name(params: dict[str, str]) -> str | None:
+    """The field name of a Content-Disposition; None where there is none."""
+    name = params.get("name")
+    return None if name is None else _unescape(name)
 
 
 def form_filename(params: dict[str, str]) -> str | None:
@@ -49,4 +69,8 @@ def form_filename(params: dict[str, str]) -> str | None:
     plain = params.get("filename")
     if plain is None:
         return None if extended is None else ""
-    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), plain)
+    return _unescape(plain)
+
+
+def _unescape(value: str) -> str:
+    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value)

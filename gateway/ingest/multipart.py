@@ -9,7 +9,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
-from gateway.ingest.header_params import form_filename, parse_header
+from gateway.ingest.header_params import form_filename, form_name, parse_header
 from gateway.ingest.limits import Limits
 from gateway.ingest.upload import Upload, clean_filename, file_too_large, request_too_large, too_many_files
 
@@ -141,10 +141,10 @@ class _Assembler:
             raise InvalidMultipart("Nested multipart bodies are not taken: send each file as a part of its own.")
         if self._headers.get("content-transfer-encoding", "").strip().lower() not in IDENTITY_ENCODINGS:
             raise InvalidMultipart("Content-Transfer-Encoding is not taken (RFC 7578 section 4.7): send the bytes.")
-        self._name = params.get("name", "")
-        self._filename = form_filename(params)
-        if self._filename is None and "name" not in params:
+        name, self._filename = form_name(params), form_filename(params)
+        if name is None and self._filename is None:
             raise InvalidMultipart("A part has neither a name nor a filename.")
+        self._name = name or ""
         self._counted = False
         if self._filename:
             self._count_file()

@@ -1,6 +1,6 @@
 """From one upload to one image that Triton's preprocessor takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.errors import UnsupportedFormat
 from gateway.ingest.decoding import decode
@@ -40,7 +40,7 @@ class Image:
 
     index: int
     filename: str
-    payload: bytes
+    payload: bytes = field(repr=False)
     width: int
     height: int
 

@@ -1,7 +1,7 @@
 """One file of a request, as it came."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.errors import FileTooLarge, ImageError, RequestTooLarge, TooManyFiles
 from gateway.ingest.limits import Limits
@@ -24,7 +24,7 @@ class Upload:
 
     index: int
     filename: str
-    data: bytes
+    data: bytes = field(repr=False)
     error: ImageError | None = None
 
 

@@ -11,18 +11,20 @@ Tags = dict[int, tuple[int, ...]]
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES = 256, 257, 258, 274, 277
-_STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
+_STRIP_OFFSETS, _STRIP_BYTES = 273, 279
+_TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
 _PHOTOMETRIC, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 262, 338, 339
 _TAGS = frozenset(
     {
-        _WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES,
-        _PHOTOMETRIC, _EXTRA_SAMPLES, _SAMPLE_FORMAT,
+        _WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _STRIP_OFFSETS, _STRIP_BYTES, _TILE_WIDTH, _TILE_HEIGHT,
+        _TILE_OFFSETS, _TILE_BYTES, _PHOTOMETRIC, _EXTRA_SAMPLES, _SAMPLE_FORMAT,
     }
 )  # fmt: skip
 _UNSIGNED_INTEGER = 1
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 # White is zero, black is zero, RGB, palette, CMYK, YCbCr.
 _GRAYS, _PHOTOMETRICS = (0, 1), frozenset({0, 1, 2, 3, 5, 6})
+_SAFE_TILE_SIDE = 1_024
 _MAX_PAGES = 1_000
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
 # Unsigned integers: BYTE, SHORT, LONG and LONG8; the others hold nothing that is needed here.
@@ -60,16 +62,22 @@ def _read_page(tags: Tags) -> ImageInfo:
         )
     if not (tags.get(_TILE_OFFSETS) or tags.get(_STRIP_OFFSETS)):
         raise InvalidImage("The TIFF's first page has no picture.")
+    width, height = _one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0)
+    # The decoder sets aside memory for a whole tile, which may well be larger than a small picture, but not by far.
+    if _one(tags, _TILE_WIDTH, 0) > max(width + 15, _SAFE_TILE_SIDE) or _one(tags, _TILE_HEIGHT, 0) > max(
+        height + 15, _SAFE_TILE_SIDE
+    ):
+        raise InvalidImage("The TIFF's tiles are larger than its picture.")
     orientation = _one(tags, _ORIENTATION, 1)
     orientation = orientation if 1 <= orientation <= 8 else 1
     return ImageInfo(
         ImageFormat.TIFF,
-        *upright(_one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0), orientation),
+        *upright(width, height, orientation),
         orientation,
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         # Up to 8 bits, libtiff multiplies by itself.
-        premultiplied=alpha == _ASSOCIATED_ALPHA or bit_depth <= 8,
+        premultiplied=has_alpha and (alpha == _ASSOCIATED_ALPHA or bit_depth <= 8),
     )
 
 

@@ -1,0 +1,83 @@
+"""What the tests of the readers share: limits, bodies in chunks, and an encoder of forms written by the RFCs alone."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gateway.ingest.limits import Limits
+from gateway.settings import Settings
+
+T = TypeVar("T")
+
+LIMITS = Limits.from_settings(Settings(_env_file=None))
+BOUNDARY = "----a boundary of 1 to 70"
+CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
+
+
+def limits(**changed: int) -> Limits:
+    """The default limits, but for some."""
+    return replace(LIMITS, **changed)
+
+
+async def in_chunks(body: bytes, sizes: Sequence[int] = (65_536,)) -> AsyncIterator[bytes]:
+    """A body as it may come off a socket: chunks of these sizes, round and round."""
+    position = number = 0
+    while position < len(body):
+        size = sizes[number % len(sizes)]
+        yield body[position : position + size]
+        position, number = position + size, number + 1
+
+
+def collect(stream: AsyncIterable[T]) -> list[T]:
+    """Everything that comes."""
+    return collect_until_error(stream, ())[0]
+
+
+def collect_until_error(
+    stream: AsyncIterable[T], errors: type[Exception] | tuple[type[Exception], ...]
+) -> tuple[list[T], Exception | None]:
+    """What comes before the error, and the error."""
+
+    async def read() -> tuple[list[T], Exception | None]:
+        items: list[T] = []
+        try:
+            async for item in stream:
+                items.append(item)
+        except errors as error:
+            return items, error
+        return items, None
+
+    return asyncio.run(read())
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a form: a file where it has a filename."""
+
+    name: str
+    data: bytes
+    filename: str | None = None
+    content_type: str | None = None
+
+    def encode(self) -> bytes:
+        """As a browser does (WHATWG HTML, multipart/form-data encoding algorithm)."""
+        disposition = f'form-data; name="{_escape(self.name)}"'
+        if self.filename is not None:
+            disposition += f'; filename="{_escape(self.filename)}"'
+        lines = [f"Content-Disposition: {disposition}"]
+        if self.content_type is not None:
+            lines.append(f"Content-Type: {self.content_type}")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.data
+
+
+def _escape(text: str) -> str:
+    return text.replace("\n", "%0A").replace("\r", "%0D").replace('"', "%22")
+
+
+def form(*parts: Part | bytes, boundary: str = BOUNDARY, closed: bool = True) -> bytes:
+    """A multipart body (RFC 2046 section 5.1.1) of parts, or of their bytes after the boundary's line."""
+    delimiter = b"--" + boundary.encode()
+    encoded = [part.encode() if isinstance(part, Part) else part for part in parts]
+    body = b"".join(delimiter + b"\r\n" + part + b"\r\n" for part in encoded)
+    return body + (delimiter + b"--\r\n" if closed else b"")
