@@ -28,14 +28,26 @@ export async function watchHealth() {
 }
 
 async function health() {
+  let report;
   try {
     const response = await fetch("health/ready", { cache: "no-store", signal: AbortSignal.timeout(10_000) });
-    const { status, model, took_seconds, error } = await response.json();
-    if (status === "ready") return { state: "ready", detail: `${model} answered a trial image in ${duration(took_seconds)}.` };
-    return { state: "unready", detail: error?.message ?? "The model has not answered a trial image yet." };
+    report = await response.json();
   } catch {
     return { state: "away", detail: "The gateway does not answer." };
   }
+  const { status, model, endpoints = [] } = report;
+  if (status === "draining") return { state: "unready", detail: "The gateway is about to stop." };
+  if (status !== "ready") return { state: "unready", detail: whatFails(endpoints) };
+  const ready = endpoints.filter((endpoint) => endpoint.ready);
+  const fastest = Math.min(...ready.map((endpoint) => endpoint.took_seconds));
+  const took = Number.isFinite(fastest) ? ` in ${duration(fastest)}` : "";
+  const share = endpoints.length > 1 ? `; ${ready.length} of ${endpoints.length} servers are ready` : "";
+  return { state: "ready", detail: `${model} answers a trial image${took}${share}.` };
+}
+
+function whatFails(endpoints) {
+  for (const { error } of endpoints) if (error) return error.message;
+  return "The model has not answered a trial image yet.";
 }
 
 async function readModels() {
