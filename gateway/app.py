@@ -1,22 +1,21 @@
 """Wiring: settings in, an ASGI application out."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
 from gateway import __version__
 from gateway.api import health, models, predict
 from gateway.api.docs import add_docs
+from gateway.api.draining import draining_on_signals
 from gateway.api.middleware import RequestContext
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
-from gateway.inference.readiness import Readiness
 from gateway.inference.service import BatchLimits, InferenceService
 from gateway.ingest.prepare import DecodePolicy
 from gateway.logs import configure_logs
@@ -32,26 +31,30 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
-        triton = backend or TritonBackend(settings.triton_url)
+        triton = backend or TritonBackend(
+            settings.triton_url,
+            model_name=settings.model,
+            interval_seconds=settings.ready_interval_seconds,
+            timeout_seconds=settings.ready_timeout_seconds,
+            heal=settings.heal,
+        )
         with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
             service = InferenceService(
                 triton,
-                Admission(settings.max_images_in_flight, settings.max_bytes_in_flight),
+                Admission(
+                    max_images=settings.max_images_in_flight,
+                    max_bytes=settings.max_bytes_in_flight,
+                    max_images_waiting=settings.max_images_waiting,
+                    max_bytes_waiting=settings.max_bytes_waiting,
+                    max_wait_seconds=settings.max_wait_seconds,
+                ),
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
-            readiness = Readiness(
-                triton,
-                model_name=settings.model,
-                interval_seconds=settings.ready_interval_seconds,
-                timeout_seconds=settings.ready_timeout_seconds,
-            )
-            watch = asyncio.create_task(readiness.watch())
-            yield State(settings=settings, service=service, readiness=readiness)
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            await triton.start()
+            with draining_on_signals(settings.shutdown_delay_seconds) as draining:
+                yield State(settings=settings, service=service, draining=draining)
             await triton.close()
 
     app = FastAPI(

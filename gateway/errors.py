@@ -26,6 +26,7 @@
     └── ServiceError              the service, and trying again may help
         ├── Overloaded            503 overloaded
         ├── ModelUnavailable      503 model_unavailable
+        ├── ContractBroken        503 contract_broken
         ├── TritonUnreachable     503 triton_unreachable
         ├── DeadlineExceeded      504 deadline_exceeded
         ├── InferenceFailed       502 inference_failed
@@ -217,6 +218,13 @@ class ModelUnavailable(ServiceError):
 
     code, summary = "model_unavailable", "The model is not available"
     retry_after_seconds = 5
+
+
+class ContractBroken(ServiceError):
+    """The model's tensors are not those that the gateway sends and reads."""
+
+    code, summary = "contract_broken", "The model does not keep the contract with the gateway"
+    retry_after_seconds = None
 
 
 class TritonUnreachable(ServiceError):

@@ -25,7 +25,17 @@ BYTES_IN_FLIGHT = Gauge(
     "gateway_in_flight_bytes", "Bytes of the images on their way through Triton.", multiprocess_mode="livesum"
 )
 IMAGES_WAITING = Gauge("gateway_images_waiting", "Images that wait to be let through.", multiprocess_mode="livesum")
-READY = Gauge("gateway_ready", "1 while a real inference has lately succeeded.", multiprocess_mode="livemin")
+TRITON_READY = Gauge(
+    "gateway_triton_ready",
+    "1 while a real inference has lately succeeded there.",
+    ["triton"],
+    multiprocess_mode="livemin",
+)
+RETRIES = Counter("gateway_retries_total", "Calls to Triton that were made once more after a lost connection.")
+BYTES_WAITING = Gauge(
+    "gateway_waiting_bytes", "Bytes of uploads that arrive or wait to be let through.", multiprocess_mode="livesum"
+)
+REFUSED = Counter("gateway_refused_requests_total", "Requests refused because too much was waiting.")
 CLIENTS_GONE = Counter("gateway_client_disconnects_total", "Requests whose client went away before the answer.")
 
 

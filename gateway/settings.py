@@ -2,11 +2,15 @@
 
 import difflib
 import os
+import re
 from enum import Enum
+from pathlib import Path
+from typing import Annotated
 
 from dotenv import dotenv_values
-from pydantic import Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway.errors import UserError
 
@@ -41,7 +45,22 @@ class LogLevel(str, Enum):
 
 
 class SettingsError(UserError):
-    """A GATEWAY_ variable is unknown or has a value that is not allowed; the message names it and what is allowed."""
+    """A GATEWAY_ variable is unknown, not allowed or contradicts another; the message names it and what is allowed."""
+
+
+NOT_ABOVE = (
+    ("default_top_k", "max_top_k"),
+    ("default_timeout_seconds", "max_timeout_seconds"),
+    ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
+    ("max_file_bytes", "max_request_bytes"),
+    ("max_file_bytes", "max_bytes_waiting"),
+    ("batch_max_images", "max_images_in_flight"),
+    ("batch_max_bytes", "max_bytes_in_flight"),
+)
+"""Pairs of settings that contradict each other where the first is larger than the second."""
+
+_ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
+_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
 
 
 class Settings(BaseSettings):
@@ -52,16 +71,22 @@ class Settings(BaseSettings):
     )
 
     # Where to listen
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", min_length=1, max_length=255)
     """Address that the API listens on; 0.0.0.0 for every interface."""
     port: int = Field(8080, ge=1, le=65_535)
     """Port that the API listens on."""
     workers: int = Field(1, ge=1, le=64)
     """Gateway processes that share the port."""
 
+    # Who may ask
+    api_keys_file: Path | None = None
+    """File of the API keys' names and hashes; without it nobody needs a key. See `gateway key`."""
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
+
     # Triton and its models
-    triton_url: str = "127.0.0.1:8001"
-    """Triton's gRPC endpoint as host:port."""
+    triton_url: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1:8001",)
+    """Triton's gRPC endpoint as host:port; several, with commas, or a name with several addresses, take turns."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
     """Model that answers when a request names none."""
     default_top_k: int = Field(5, ge=1, le=10_000)
@@ -94,10 +119,16 @@ class Settings(BaseSettings):
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 
     # Limits of one process
-    max_images_in_flight: int = Field(256, ge=1, le=100_000)
+    max_images_in_flight: int = Field(64, ge=1, le=100_000)
     """Images of one process that may be on their way through Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of images that one process may hold on their way through Triton at once."""
+    max_images_waiting: int = Field(64, ge=1, le=100_000)
+    """Images of one process that may wait for their turn; a request that finds as many gets 503 `overloaded`."""
+    max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
+    """Bytes of uploads that one process may hold while they arrive and wait; beyond, uploads get 503 `overloaded`."""
+    max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
+    """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
 
     # How images travel
     decode: DecodeMode = DecodeMode.AUTO
@@ -121,7 +152,11 @@ class Settings(BaseSettings):
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
     """Longest time that Triton may take to load its models."""
 
-    # Stopping
+    # Healing and stopping
+    heal: bool = True
+    """Whether models whose process died are loaded anew; needs a Triton with --model-control-mode=explicit."""
+    shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
+    """Time between SIGTERM and the closing of the port, in which readiness is false and requests are still taken."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
     """Time that requests in flight get to finish after SIGTERM."""
 
@@ -137,14 +172,58 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.AUTO
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
 
+    @field_validator("api_keys_file", mode="before")
+    @classmethod
+    def _api_keys_file_is_named(cls, path: object) -> object:
+        # An empty value must not switch the keys off by mistake.
+        if path == "":
+            msg = "must be the path of a file; leave it unset for an API without keys"
+            raise ValueError(msg)
+        return path
+
+    @field_validator("cors_origins", "triton_url", mode="before")
+    @classmethod
+    def _split_at_commas(cls, parts: object) -> object:
+        return tuple(filter(None, map(str.strip, parts.split(",")))) if isinstance(parts, str) else parts
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_have_no_path(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        if "*" in origins and len(origins) > 1:
+            msg = "* means every origin and stands alone"
+            raise ValueError(msg)
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                msg = f"{origin!r} is no origin: a scheme, a host and perhaps a port, such as https://app.example:8443"
+                raise ValueError(msg)
+        # Browsers send scheme and host in small letters.
+        return tuple(origin.lower() for origin in origins)
+
     @field_validator("triton_url")
     @classmethod
-    def _triton_url_is_host_and_port(cls, url: str) -> str:
-        host, colon, port = url.removeprefix("grpc://").rpartition(":")
-        if not (colon and host and port.isdigit() and 0 < int(port) < 65_536):
-            msg = "must be host:port of Triton's gRPC endpoint, such as 127.0.0.1:8001"
-            raise ValueError(msg)
-        return f"{host}:{port}"
+    def _triton_urls_are_host_and_port(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls or ("",):
+            host, colon, port = url.rpartition(":")
+            if not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65_536):
+                msg = "must be host:port of Triton's gRPC endpoint, such as 127.0.0.1:8001, or several with commas"
+                raise ValueError(msg)
+        return urls
+
+    @model_validator(mode="after")
+    def _do_not_contradict_each_other(self) -> "Settings":
+        sentences = [
+            f"{self._told(low)} is above {self._told(high)}: lower the first to at most {getattr(self, high)}, "
+            f"or raise the second to at least {getattr(self, low)}"
+            for low, high in NOT_ABOVE
+            if getattr(self, low) > getattr(self, high)
+        ]
+        if sentences:
+            raise ValueError("\n".join(sentences))
+        return self
+
+    def _told(self, field: str) -> str:
+        default = "" if field in self.model_fields_set else " (its default)"
+        return f"{variable(field)}={getattr(self, field)}{default}"
 
 
 def variable(field: str) -> str:
@@ -152,19 +231,63 @@ def variable(field: str) -> str:
     return f"{ENV_PREFIX}{field.upper()}"
 
 
+def allowed(field: str) -> str:
+    """What a setting may be, such as "a whole number from 1 to 64"; "" where only its own check can say."""
+    info = Settings.model_fields[field]
+    bounds = {
+        name: getattr(bound, name)
+        for bound in info.metadata
+        for name in ("ge", "gt", "le", "min_length", "max_length")
+        if hasattr(bound, name)
+    }
+    kind = info.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        *choices, last = (str(choice.value) for choice in kind)
+        return f"{', '.join(choices)} or {last}"
+    if kind is bool:
+        return "true or false"
+    if kind in {int, float} and "le" in bounds:
+        number = "a whole number" if kind is int else "a number"
+        low, high = bounds.get("ge"), bounds["le"]
+        return f"{number} above {bounds['gt']} up to {high}" if low is None else f"{number} from {low} to {high}"
+    if kind is str and "max_length" in bounds:
+        return f"text of {bounds['min_length']} to {bounds['max_length']} characters"
+    return ""
+
+
 def load_settings() -> Settings:
-    """Read the settings; raises SettingsError on an unknown variable or a value that is not allowed."""
-    known = [variable(field) for field in Settings.model_fields]
-    for name in {**dotenv_values(ENV_FILE), **os.environ}:
-        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
-            near = difflib.get_close_matches(name.upper(), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see the README's table of settings"
-            raise SettingsError(f"{name} is not a setting: {hint}")
+    """Read the settings; raises SettingsError with a line for each variable that cannot be taken."""
+    sentences = [_unknown(name) for name in {**dotenv_values(ENV_FILE), **os.environ} if _is_unknown(name)]
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as exc:
-        sentences = [
-            f"{variable(str(error['loc'][0]))}={error['input']!r}: {error['msg'].removeprefix('Value error, ')}"
-            for error in exc.errors()
-        ]
-        raise SettingsError("\n".join(sentences)) from exc
+        sentences += [_wrong(error) for error in exc.errors()]
+    if sentences:
+        raise SettingsError("\n".join(sentences))
+    return settings
+
+
+def _is_unknown(name: str) -> bool:
+    field = name.lower().removeprefix(ENV_PREFIX.lower())
+    return name.upper().startswith(ENV_PREFIX) and field not in Settings.model_fields
+
+
+def _unknown(name: str) -> str:
+    if _KUBERNETES.search(name):
+        hint = "Kubernetes sets it for a Service named gateway; put enableServiceLinks: false into the pod's spec"
+    else:
+        # Without the prefix, which would make every two names alike.
+        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
+        hint = f"did you mean {variable(near[0])}?" if near else "see the README's table of settings"
+    return f"{name} is not a setting: {hint}"
+
+
+def _wrong(error: ErrorDetails) -> str:
+    said = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return said
+    field = str(error["loc"][0])
+    may_be = allowed(field)
+    if may_be and error["type"] != "value_error":
+        said = f"must be {may_be}"
+    return f"{variable(field)}={error['input']!r}: {said}"

@@ -1,10 +1,10 @@
 """Health and metrics, for probes and Prometheus."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from gateway import metrics
-from gateway.api.schemas import ErrorOut, Live, Ready
+from gateway.api.schemas import Live, Ready, endpoint_out
 from gateway.api.state import state
 
 router = APIRouter()
@@ -19,21 +19,17 @@ async def live() -> Live:
 @router.get(
     "/health/ready", summary="Can images be classified?", response_model=Ready, responses={503: {"model": Ready}}
 )
-async def ready(request: Request) -> Response:
+async def get_ready(request: Request) -> Response:
     """200 while a real inference has lately gone through the default model, else 503: send no traffic then."""
     parts = state(request)
-    readiness = parts["readiness"]
-    trial = readiness.last
-    error = trial.error if trial else None
+    endpoints = [endpoint_out(health) for health in parts["service"].backend.health()]
+    ready = any(endpoint.ready for endpoint in endpoints) and not parts["draining"]
     body = Ready(
-        status="ready" if readiness.ready else "not ready",
-        model=readiness.model_name,
-        triton_url=parts["settings"].triton_url,
-        tried_at=trial.at if trial else None,
-        took_seconds=round(trial.seconds, 6) if trial else None,
-        error=ErrorOut(code=error.code, message=error.message) if error else None,
+        status="ready" if ready else "draining" if parts["draining"] else "not ready",
+        model=parts["settings"].model,
+        endpoints=endpoints,
     )
-    return JSONResponse(body.model_dump(mode="json"), status_code=200 if readiness.ready else 503)
+    return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
 
 
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)

@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
@@ -28,7 +28,8 @@ _NO_ROUTE = "unmatched"
 class RequestContext:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event and metrics.
 
-    Handlers add fields to `scope["state"]["event"]`, and stage times in seconds to `scope["state"]["timings"]`.
+    Handlers add fields to `scope["state"]["event"]`, stage times in seconds to `scope["state"]["timings"]`, and what is
+    to be done when the answer is out, whatever it was, to `scope["state"]["at_end"]`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -43,7 +44,8 @@ class RequestContext:
         event: dict[str, Any] = {"method": scope["method"], "path": scope["path"]}
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
         timings: dict[str, float] = {}
-        state.update(request_id=request_id, event=event, timings=timings, body_read=asyncio.Event())
+        at_end: list[Callable[[], None]] = []
+        state.update(request_id=request_id, event=event, timings=timings, body_read=asyncio.Event(), at_end=at_end)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started = time.perf_counter()
@@ -58,6 +60,8 @@ class RequestContext:
                     (b"x-request-id", request_id.encode()),
                     (b"server-timing", server_timing(timings).encode()),
                 ]
+                if state.get("draining"):
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         try:
@@ -68,6 +72,8 @@ class RequestContext:
                 raise  # half an answer is out: only closing the connection can tell the client
             await problem(InternalError(), request_id)(scope, receive, send_with_headers)
         finally:
+            for callback in at_end:
+                callback()
             timings["total"] = time.perf_counter() - started
             route = getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status)).inc()

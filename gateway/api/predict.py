@@ -74,7 +74,10 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
-    form, uploads = await open_uploads(request, settings, service.policy.limits)
+    service.admission.check()
+    buffer = service.admission.buffer()
+    request.state.at_end.append(buffer.clear)
+    form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)
     if form:
         parameters = PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **form})
     query = _query(request, parameters, settings)

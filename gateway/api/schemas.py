@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.inference.backend import ModelInfo
+from gateway.inference.backend import EndpointHealth, ModelInfo
 from gateway.inference.service import Result
 
 
@@ -120,18 +120,38 @@ class Live(Schema):
     status: Literal["live"] = "live"
 
 
-class Ready(Schema):
-    """What was last tried to find out whether images can be classified."""
+class ModelStateOut(Schema):
+    """A model that Triton says is not ready."""
 
-    status: Literal["ready", "not ready"]
-    model: str
-    """The model that the inference went through."""
-    triton_url: str
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class EndpointOut(Schema):
+    """One Triton, and what was last tried there to find out whether images can be classified."""
+
+    triton: str
+    ready: bool
     tried_at: datetime | None
     """When the last inference was tried; null before the first."""
     took_seconds: float | None
     error: ErrorOut | None
     """Why it failed."""
+    models_not_ready: list[ModelStateOut]
+    warnings: list[str]
+    healing: str
+    """What is done about a model whose process died."""
+
+
+class Ready(Schema):
+    """Whether images can be classified: the default model answered a real inference lately, somewhere."""
+
+    status: Literal["ready", "not ready", "draining"]
+    model: str
+    """The model that the inference goes through."""
+    endpoints: list[EndpointOut]
 
 
 class Problem(Schema):
@@ -179,4 +199,23 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         input_width=info.input_width,
         steps=list(info.steps),
         labels=list(info.labels),
+    )
+
+
+def endpoint_out(health: EndpointHealth) -> EndpointOut:
+    """One Triton's health in the shape that clients see."""
+    trial = health.trial
+    error = trial.error if trial else None
+    return EndpointOut(
+        triton=health.address,
+        ready=health.ready,
+        tried_at=trial.at if trial else None,
+        took_seconds=round(trial.seconds, 6) if trial else None,
+        error=ErrorOut(code=error.code, message=error.message) if error else None,
+        models_not_ready=[
+            ModelStateOut(name=model.name, version=model.version, state=model.state, reason=model.reason)
+            for model in health.models_not_ready
+        ],
+        warnings=list(health.warnings),
+        healing=health.healing,
     )

@@ -4,7 +4,7 @@ from typing import TypedDict, cast
 
 from starlette.requests import Request
 
-from gateway.inference.readiness import Readiness
+from gateway.api.draining import Draining
 from gateway.inference.service import InferenceService
 from gateway.settings import Settings
 
@@ -14,7 +14,7 @@ class State(TypedDict):
 
     settings: Settings
     service: InferenceService
-    readiness: Readiness
+    draining: Draining
 
 
 def state(request: Request) -> State:

@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from gateway.api.schemas import PredictParameters
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType, UploadTimeout
+from gateway.inference.admission import Buffer
 from gateway.ingest.body import read_body, read_json
 from gateway.ingest.limits import Limits
 from gateway.ingest.multipart import Parameter, read_multipart
@@ -16,10 +17,11 @@ from gateway.settings import Settings
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
 
 
-async def chunks(request: Request, settings: Settings) -> AsyncIterator[bytes]:
+async def chunks(request: Request, settings: Settings, buffer: Buffer) -> AsyncIterator[bytes]:
     """The body, chunk by chunk; only the client's time counts, not the time for which the gateway does not read.
 
-    Raises UploadTimeout after `upload_idle_timeout_seconds` of silence or `upload_timeout_seconds` in all.
+    Raises UploadTimeout after `upload_idle_timeout_seconds` of silence or `upload_timeout_seconds` in all, and
+    Overloaded where the process holds too many bytes of uploads.
     """
     stream = request.stream()
     left_seconds = settings.upload_timeout_seconds
@@ -39,26 +41,27 @@ async def chunks(request: Request, settings: Settings) -> AsyncIterator[bytes]:
             request.state.body_read.set()
             return
         left_seconds = max(0.001, left_seconds - (anyio.current_time() - started))
+        buffer.grow(len(chunk))
         yield chunk
 
 
 async def open_uploads(
-    request: Request, settings: Settings, limits: Limits
+    request: Request, settings: Settings, limits: Limits, buffer: Buffer
 ) -> tuple[dict[str, str], AsyncIterator[Upload]]:
     """Read up to the first file: the form's parameters, and the uploads as they will arrive.
 
     Raises UnsupportedMediaType, and what the readers of gateway.ingest raise; so does the iterator, which also raises
     NoFiles at the end of a body without one.
     """
-    body = chunks(request, settings)
+    body = chunks(request, settings, buffer)
     content_type = request.headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type == "multipart/form-data":
-        return await _split(read_multipart(body, content_type, limits))
+        return await _split(read_multipart(body, content_type, limits), buffer)
     if media_type == "application/json":
-        return {}, _counted(read_json(body, limits))
+        return {}, _counted(read_json(body, limits), buffer)
     if media_type.startswith("image/") or media_type == "application/octet-stream":
-        return {}, _one(body, limits)
+        return {}, _counted(_one(body, limits), buffer)
     raise UnsupportedMediaType(
         f"Send multipart/form-data with files, one raw image as image/*, or application/json; not {media_type[:80]!r}."
         if media_type
@@ -66,11 +69,13 @@ async def open_uploads(
     )
 
 
-async def _split(parts: AsyncIterator[Upload | Parameter]) -> tuple[dict[str, str], AsyncIterator[Upload]]:
+async def _split(
+    parts: AsyncIterator[Upload | Parameter], buffer: Buffer
+) -> tuple[dict[str, str], AsyncIterator[Upload]]:
     parameters: dict[str, str] = {}
     async for part in parts:
         if isinstance(part, Upload):
-            return parameters, _counted(_files(part, parts))
+            return parameters, _counted(_files(part, parts), buffer)
         if part.name not in PredictParameters.model_fields:
             raise UnknownField(
                 f"The form field {part.name!r} has no file name and is no parameter; parameters are "
@@ -92,10 +97,11 @@ async def _one(body: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[Uplo
     yield Upload(0, "", await read_body(body, limits), None)
 
 
-async def _counted(uploads: AsyncIterator[Upload]) -> AsyncIterator[Upload]:
+async def _counted(uploads: AsyncIterator[Upload], buffer: Buffer) -> AsyncIterator[Upload]:
     empty = True
     async for upload in uploads:
         empty = False
         yield upload
+        buffer.clear()  # asked for the next: this one is on its way, or refused
     if empty:
         raise NoFiles(NO_FILES)

@@ -1,10 +1,10 @@
-"""How many images, and how many bytes of them, may be in flight at once."""
+"""How many images, and how many bytes of them, may be in flight and waiting at once."""
 
 import asyncio
 from collections import deque
-from types import TracebackType
 
 from gateway import metrics
+from gateway.errors import Overloaded
 
 
 class Permit:
@@ -16,19 +16,37 @@ class Permit:
         self._admission: Admission | None = admission
         self.nbytes = nbytes
 
+    def shrink(self, nbytes: int) -> None:
+        """Give back what is no longer needed beyond `nbytes`."""
+        if self._admission is not None and nbytes < self.nbytes:
+            self._admission._give_back(self.nbytes - nbytes, images=0)
+            self.nbytes = nbytes
+
     def release(self) -> None:
         """Make room for the next image that waits."""
         if self._admission is not None:
             admission, self._admission = self._admission, None
             admission._give_back(self.nbytes)
 
-    def __enter__(self) -> "Permit":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
+class Buffer:
+    """The bytes of one request that have arrived and are not in flight yet; `clear` it at its end."""
+
+    __slots__ = ("_admission", "_nbytes")
+
+    def __init__(self, admission: "Admission") -> None:
+        self._admission = admission
+        self._nbytes = 0
+
+    def grow(self, nbytes: int) -> None:
+        """Count bytes that have arrived; raises Overloaded where the process would hold too many."""
+        self._admission._hold(nbytes)
+        self._nbytes += nbytes
+
+    def clear(self) -> None:
+        """Uncount them: they are in flight now, where the permit counts them, or were refused."""
+        self._admission._hold(-self._nbytes)
+        self._nbytes = 0
 
 
 class Admission:
@@ -38,12 +56,34 @@ class Admission:
     brings, and requests take turns.
     """
 
-    def __init__(self, max_images: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_images: int,
+        max_bytes: int,
+        max_images_waiting: int,
+        max_bytes_waiting: int,
+        max_wait_seconds: float,
+    ) -> None:
         self._max_images = max_images
         self._max_bytes = max_bytes
+        self._max_images_waiting = max_images_waiting
+        self._max_bytes_waiting = max_bytes_waiting
+        self.max_wait_seconds = max_wait_seconds
         self._images = 0
         self._bytes = 0
+        self._held_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def check(self) -> None:
+        """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
+        if len(self._waiting) >= self._max_images_waiting:
+            metrics.REFUSED.inc()
+            raise Overloaded(f"{len(self._waiting)} images wait already, as many as may; try again later.")
+
+    def buffer(self) -> Buffer:
+        """A count of what one request has sent and what is not in flight yet."""
+        return Buffer(self)
 
     async def acquire(self, nbytes: int) -> Permit:
         """Wait until an image of `nbytes` fits; one larger than every limit fits when nothing else is in flight."""
@@ -88,10 +128,10 @@ class Admission:
         metrics.IMAGES_IN_FLIGHT.inc()
         metrics.BYTES_IN_FLIGHT.inc(nbytes)
 
-    def _give_back(self, nbytes: int) -> None:
-        self._images -= 1
+    def _give_back(self, nbytes: int, images: int = 1) -> None:
+        self._images -= images
         self._bytes -= nbytes
-        metrics.IMAGES_IN_FLIGHT.dec()
+        metrics.IMAGES_IN_FLIGHT.dec(images)
         metrics.BYTES_IN_FLIGHT.dec(nbytes)
         self._admit()
 
@@ -101,3 +141,10 @@ class Admission:
             if not turn.cancelled():
                 self._take(nbytes)
                 turn.set_result(None)
+
+    def _hold(self, nbytes: int) -> None:
+        if nbytes > 0 and self._held_bytes + nbytes > self._max_bytes_waiting:
+            metrics.REFUSED.inc()
+            raise Overloaded("Too many bytes of uploads wait already; try again later.")
+        self._held_bytes += nbytes
+        metrics.BYTES_WAITING.inc(nbytes)

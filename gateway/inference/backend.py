@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gateway.errors import GatewayError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,52 @@ class ModelInfo:
     """The models that the ensemble runs, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One inference that was tried: when (UTC), how many seconds it took, and what went wrong, if anything did."""
+
+    at: datetime
+    seconds: float
+    error: GatewayError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A model's version in the server's own words, such as LOADING or UNAVAILABLE, and the reason it gives."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointHealth:
+    """What is known of one server: whether a real inference lately succeeded there, and what is being done if not."""
+
+    address: str
+    ready: bool
+    trial: Trial | None
+    models_not_ready: tuple[ModelState, ...] = ()
+    warnings: tuple[str, ...] = ()
+    healing: str = "off"
+
+
 class Backend(Protocol):
-    """An inference server. Every method raises errors of gateway.errors only."""
+    """One or several inference servers. Every method raises errors of gateway.errors only."""
+
+    @property
+    def bears_cancellation(self) -> bool:
+        """Whether an `infer` may be cancelled without harm to the server."""
+        ...
+
+    async def start(self) -> None:
+        """Connect; a server that is away is no error."""
+        ...
+
+    def health(self) -> Sequence[EndpointHealth]:
+        """What is known of each server, without asking it."""
+        ...
 
     async def infer(
         self, batch: Batch, *, model_name: str, model_version: str, top_k: int, timeout_seconds: float, request_id: str
@@ -72,10 +119,6 @@ class Backend(Protocol):
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed.
         """
-        ...
-
-    async def server_ready(self) -> bool:
-        """Whether the server says it is ready; false where it cannot be reached."""
         ...
 
     async def models(self) -> Sequence[ModelInfo]:

@@ -4,16 +4,17 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gateway import metrics
-from gateway.errors import DeadlineExceeded, GatewayError, ImageError, UndecodableImage
+from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded, UndecodableImage
 from gateway.inference.admission import Admission, Permit
 from gateway.inference.backend import Backend, Batch, InferResult, Prediction
 from gateway.inference.planner import BatchPlanner
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
-from gateway.ingest.prepare import DecodePolicy, Image, examine, finish, needs_decoding
+from gateway.ingest.prepare import DecodePolicy, Image, bytes_needed, examine, finish, needs_decoding
 from gateway.ingest.upload import Upload
 
 
@@ -107,28 +108,33 @@ class _Request:
         )
         # More than the calls can take would only sit here, and be in the way of other requests' images.
         self._places = asyncio.Semaphore(service.batches.max_calls * service.batches.max_images)
-        self._calls = 0
-        self._open = 0
-        self._read_all = False
+        self._calls: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._permits: set[Permit] = set()
+        self._permits: set[Permit] = set()  # of images that no call has taken over yet
+        self._open = 0
+        self._begun = self._read_all = self._closed = False
         self._now = asyncio.get_running_loop().time
         self.results: asyncio.Queue[Result | None] = asyncio.Queue()
         self.failure: BaseException | None = None
 
-    def spawn(self, coroutine: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+    def spawn(self, coroutine: Coroutine[None, None, None], tasks: set["asyncio.Task[None]"] | None = None) -> None:
         """Run beside the others until the request is over; one that fails ends the request."""
+        tasks = self._tasks if tasks is None else tasks
         task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
+        tasks.add(task)
+        task.add_done_callback(partial(self._finished, tasks))
 
     async def close(self) -> None:
-        """Cancel what still runs and give every permit back."""
-        running = [task for task in self._tasks if not task.done()]
-        for task in running:
+        """Cancel what still runs and give its permits back.
+
+        Calls run on where the server does not bear their cancellation, and keep their permits meanwhile: the images
+        are in its queue all the same.
+        """
+        self._closed = True
+        cancelled = self._tasks | self._calls if self._service.backend.bears_cancellation else set(self._tasks)
+        for task in cancelled:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*cancelled, return_exceptions=True)
         for permit in self._permits:
             permit.release()
 
@@ -156,7 +162,7 @@ class _Request:
         deadline = self._now() + self._query.timeout_seconds
         started = time.perf_counter()
         try:
-            permit = await self._permit(len(upload.data))
+            permit = await self._permit(bytes_needed(upload, info, self._service.policy))
         except DeadlineExceeded as error:
             self._answer(Result(upload.index, upload.filename, info.width, info.height, error=error))
             return
@@ -169,15 +175,23 @@ class _Request:
             self._plan(_InFlight(finish(upload, info, self._service.policy), permit, deadline))
 
     async def _permit(self, nbytes: int) -> Permit:
-        """Wait for a place among this request's images, then for one among all; raises DeadlineExceeded."""
+        """Wait for a place among this request's images, then for one among all.
+
+        Raises DeadlineExceeded, or Overloaded where the wait for the first image's turn is too long.
+        """
         permit = None if self._places.locked() else self._service.admission.try_acquire(nbytes)
         if permit is not None:
             await self._places.acquire()
         else:
+            first = self._query.timeout_seconds if self._begun else self._service.admission.max_wait_seconds
+            timeout_seconds = min(first, self._query.timeout_seconds)
             try:
-                permit = await asyncio.wait_for(self._wait_for_permit(nbytes), self._query.timeout_seconds)
+                permit = await asyncio.wait_for(self._wait_for_permit(nbytes), timeout_seconds)
             except asyncio.TimeoutError as exc:
+                if timeout_seconds < self._query.timeout_seconds:
+                    raise Overloaded from exc
                 raise DeadlineExceeded from exc
+        self._begun = True
         self._permits.add(permit)
         return permit
 
@@ -195,9 +209,11 @@ class _Request:
         try:
             image = await loop.run_in_executor(self._service.decoders, finish, upload, info, self._service.policy)
         except ImageError as error:
+            self._permits.discard(permit)
             self._release(permit)
             self._answer(Result(upload.index, upload.filename, info.width, info.height, error=error))
         else:
+            permit.shrink(len(image.payload))
             self._plan(_InFlight(image, permit, deadline))
         finally:
             self._time("prepare", started)
@@ -208,9 +224,12 @@ class _Request:
 
     def _call_next(self) -> None:
         """Keep the calls busy: a lone image leaves at once, and while all calls are out, images gather to a batch."""
-        while self._calls < self._service.batches.max_calls and (items := self._planner.take()):
-            self._calls += 1
-            self.spawn(self._call(items))
+        while not self._closed and len(self._calls) < self._service.batches.max_calls:
+            items = self._planner.take()
+            if not items:
+                return
+            self._permits.difference_update(item.permit for item in items)
+            self.spawn(self._call(items), self._calls)
 
     async def _call(self, items: list[_InFlight]) -> None:
         started = time.perf_counter()
@@ -225,21 +244,22 @@ class _Request:
                 for item, row in zip(items, answer.rows, strict=True)
             ]
         finally:
-            self._calls -= 1
             self._time("infer", started)
             for item in items:
                 self._release(item.permit)
         for result in results:
             self._answer(result)
-        self._call_next()
 
     async def _infer(self, items: list[_InFlight]) -> InferResult:
         timeout_seconds = min(item.deadline for item in items) - self._now()
         if timeout_seconds <= 0:
             raise DeadlineExceeded
         metrics.BATCH_IMAGES.observe(len(items))
+        batch = Batch(*pad([item.image.payload for item in items]))
+        for item in items:
+            item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
         return await self._service.backend.infer(
-            Batch(*pad([item.image.payload for item in items])),
+            batch,
             model_name=self._query.model_name,
             model_version=self._query.model_version,
             top_k=self._query.top_k,
@@ -248,7 +268,6 @@ class _Request:
         )
 
     def _release(self, permit: Permit) -> None:
-        self._permits.discard(permit)
         self._places.release()
         permit.release()
 
@@ -261,8 +280,9 @@ class _Request:
         if self._read_all and self._open == 0:
             self.results.put_nowait(None)
 
-    def _finished(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+    def _finished(self, tasks: set["asyncio.Task[None]"], task: "asyncio.Task[None]") -> None:
+        tasks.discard(task)
+        self._call_next()
         if not task.cancelled() and task.exception() is not None:
             self.failure = self.failure or task.exception()
             self.results.put_nowait(None)

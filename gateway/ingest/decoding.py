@@ -12,7 +12,7 @@ from gateway.ingest.opencv import cv2
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
 Pixels = NDArray[Any]
 
-_REDUCED = ((8, cv2.IMREAD_REDUCED_COLOR_8), (4, cv2.IMREAD_REDUCED_COLOR_4), (2, cv2.IMREAD_REDUCED_COLOR_2))
+_REDUCED = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 # What EXIF's orientation asks for, so that the picture stands upright: a quarter turn, and what is mirrored after it.
 _ROTATIONS = {3: cv2.ROTATE_180, 5: cv2.ROTATE_90_CLOCKWISE, 6: cv2.ROTATE_90_CLOCKWISE,
               7: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}  # fmt: skip
@@ -31,21 +31,33 @@ def decode(data: bytes, info: ImageInfo, max_side: int) -> bytes:
     stored = _read(data, info, max_side)
     if stored.ndim == 3 and stored.shape[2] == 4:
         stored = _on_white(stored, info)
-    pixels = _turn(_shrink(stored, max_side), info)
+    pixels = _turn(_shrink(stored, info, max_side), info)
     height, width = pixels.shape[:2]
     return b"".join((b"P6\n%d %d\n255\n" % (width, height), pixels.data))
 
 
+def decoded_bytes(info: ImageInfo, max_side: int) -> int:
+    """Bytes of the pixels that `decode` holds first, before it shrinks them."""
+    factor = _reduction(info, max_side)
+    channels = 4 if info.has_alpha else 3
+    sample_bytes = 2 if info.has_alpha and info.bit_depth > 8 else 1
+    return -(-info.width // factor) * -(-info.height // factor) * channels * sample_bytes
+
+
+def _reduction(info: ImageInfo, max_side: int) -> int:
+    """The factor by which a JPEG is made smaller while it is decoded, so that it stays as large as `max_side`."""
+    if info.format is not ImageFormat.JPEG:
+        return 1
+    return next((factor for factor in _REDUCED if min(info.width, info.height) // factor >= max_side), 1)
+
+
 def _read(data: bytes, info: ImageInfo, max_side: int) -> Pixels:
     """The picture as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
-    flags, factor = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION, 1
+    factor = _reduction(info, max_side)
     if info.has_alpha:
         flags = cv2.IMREAD_UNCHANGED
-    elif info.format is ImageFormat.JPEG:
-        for factor_at_hand, reduced in _REDUCED:
-            if min(info.width, info.height) // factor_at_hand >= max_side:
-                flags, factor = reduced | cv2.IMREAD_IGNORE_ORIENTATION, factor_at_hand
-                break
+    else:
+        flags = _REDUCED.get(factor, cv2.IMREAD_COLOR_RGB) | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         decoded = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
     except cv2.error as exc:
@@ -98,8 +110,9 @@ def _on_white(bgra: Pixels, info: ImageInfo) -> Pixels:
     return rgb
 
 
-def _shrink(pixels: Pixels, max_side: int) -> Pixels:
-    height, width = pixels.shape[:2]
+def _shrink(pixels: Pixels, info: ImageInfo, max_side: int) -> Pixels:
+    # By the full size, so that a reduced scale does not round twice.
+    height, width = _stored_size(info)
     scale = max_side / min(height, width)
     if scale >= 1:
         return pixels

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gateway.errors import UnsupportedFormat
-from gateway.ingest.decoding import decode
+from gateway.ingest.decoding import decode, decoded_bytes
 from gateway.ingest.formats.png import still
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
@@ -71,6 +71,13 @@ def finish(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> Image:
     data = still(upload.data) if info.animated else upload.data
     payload = decode(data, info, policy.max_side) if needs_decoding(info, policy) else data
     return Image(upload.index, upload.filename, payload, info.width, info.height)
+
+
+def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> int:
+    """Memory that `finish` and its image need, roughly: the upload's own bytes, or those of its pixels where larger."""
+    if not needs_decoding(info, policy):
+        return len(upload.data)
+    return max(len(upload.data), decoded_bytes(info, policy.max_side))
 
 
 def prepare(upload: Upload, policy: DecodePolicy) -> Image:

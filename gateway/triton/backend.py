@@ -1,89 +1,123 @@
-"""The Backend that speaks gRPC to Triton."""
+"""The Backend that speaks to one or several Tritons."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+import random
+import time
+from collections.abc import Collection, Sequence
 
-import numpy as np
-from tritonclient.grpc import InferInput, InferRequestedOutput
-from tritonclient.grpc import InferResult as TritonResult
-from tritonclient.grpc.aio import InferenceServerClient
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.utils import InferenceServerException
-
-from gateway.errors import GatewayError, InferenceFailed, ModelNotFound
-from gateway.inference.backend import Batch, InferResult, ModelInfo, Prediction, Row
+from gateway import metrics
+from gateway.errors import DeadlineExceeded, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.inference.backend import Batch, EndpointHealth, InferResult, ModelInfo
 from gateway.inference.probe import probe
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH, breaches
-from gateway.triton.errors import translate
+from gateway.triton.addresses import resolve
+from gateway.triton.contract import PREDICTION, breaches
+from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
+from gateway.triton.healing import Healer
+from gateway.triton.retries import RetryBudget
+from gateway.triton.watch import Watch
 
-T = TypeVar("T")
-
-MAX_MESSAGE_BYTES = 2**31 - 1
-CHANNEL_OPTIONS = [
-    # Giving options replaces tritonclient's own, so its message lengths are set here again.
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A Triton that stopped answering is noticed within seconds, also between requests.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # The default backoff grows to two minutes, in which a Triton that is back would be left alone.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-]
-METADATA_TIMEOUT_SECONDS = 5.0
+MAX_ATTEMPTS = 4
+RETRY_PAUSE_SECONDS = (0.02, 0.1)
+"""Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
+RETIREMENT_SECONDS = 60.0
+"""How long a Triton that has left the DNS name may finish what it was asked."""
 
 
 class TritonBackend:
-    """A Triton server behind a gRPC endpoint `host:port`.
+    """Tritons behind one or several `host:port`, in turn; one that fails is left out until a trial has gone well.
 
-    Make it inside the event loop that uses it, one a process: a gRPC channel does not survive a fork.
+    `start` it inside the event loop that uses it.
     """
 
-    def __init__(self, url: str) -> None:
-        self._client = InferenceServerClient(url, channel_args=CHANNEL_OPTIONS)
-        self._labels: dict[tuple[str, str], tuple[str, ...]] = {}
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        model_name: str,
+        interval_seconds: float,
+        timeout_seconds: float,
+        heal: bool,
+    ) -> None:
+        self._urls = tuple(urls)
+        self._model_name = model_name
+        self._interval_seconds = interval_seconds
+        self._timeout_seconds = timeout_seconds
+        self._heals = heal
+        self._watches: dict[str, Watch] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._resolving: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._budget = RetryBudget()
+        self._labels: dict[tuple[str, str, str], tuple[str, ...]] = {}
+
+    async def start(self) -> None:
+        """Connect and begin to watch; an unreachable Triton is no error, it is waited for."""
+        self._follow(await resolve(self._urls))
+        self._resolving = asyncio.create_task(self._keep_resolving())
+
+    async def close(self) -> None:
+        """Stop watching and close every channel; calls in flight are given up."""
+        tasks = [task for task in (self._resolving, *self._tasks.values(), *self._retiring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(watch.endpoint.close() for watch in self._watches.values()))
+
+    @property
+    def bears_cancellation(self) -> bool:
+        """Whether every Triton survives a client that cancels its call."""
+        return all(watch.endpoint.bears_cancellation for watch in self._watches.values())
+
+    def health(self) -> Sequence[EndpointHealth]:
+        """What is known of each Triton."""
+        return [watch.health() for watch in self._watches.values()]
 
     async def infer(
         self, batch: Batch, *, model_name: str, model_version: str, top_k: int, timeout_seconds: float, request_id: str
     ) -> InferResult:
-        """Classify a batch by the classification extension; see Backend.infer."""
-        inputs = [
-            InferInput(RAW_IMAGE, batch.raw_image.shape, "UINT8").set_data_from_numpy(batch.raw_image),
-            InferInput(RAW_IMAGE_LENGTH, batch.raw_image_length.shape, "INT32").set_data_from_numpy(
-                batch.raw_image_length
-            ),
-        ]
-        outputs = [InferRequestedOutput(PREDICTION, class_count=top_k), InferRequestedOutput(IMAGE_STATUS)]
-        result = await self._call(
-            self._client.infer(
-                model_name,
-                inputs,
-                model_version=model_version,
-                outputs=outputs,
-                request_id=request_id,
-                timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait in a queue
-                client_timeout=timeout_seconds,
-            )
-        )
-        return _read(result, rows=len(batch.raw_image))
+        """Classify a batch; see Backend.infer.
 
-    async def server_ready(self) -> bool:
-        """Whether Triton says that it is ready; it may say so while a model's process is dead."""
-        try:
-            return bool(await self._call(self._client.is_server_ready(client_timeout=METADATA_TIMEOUT_SECONDS)))
-        except GatewayError:
-            return False
+        A lost connection or a dead process is answered by another Triton where there is one, and a lost connection
+        also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not retried.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        self._budget.deposit()
+        tried: list[str] = []
+        while True:
+            watch = self._next(tried)
+            tried.append(watch.endpoint.address)
+            asked_at = time.monotonic()
+            try:
+                return await watch.endpoint.infer(
+                    batch,
+                    model_name=model_name,
+                    model_version=model_version,
+                    top_k=top_k,
+                    timeout_seconds=deadline - asked_at,
+                    request_id=request_id,
+                )
+            except (TritonUnreachable, ModelUnavailable) as error:
+                if model_name == self._model_name or not isinstance(error, ModelUnavailable):
+                    watch.suspect(error, asked_at)
+                elsewhere = any(other.ready for address, other in self._watches.items() if address not in tried)
+                if not elsewhere and (isinstance(error, ModelUnavailable) or len(tried) >= MAX_ATTEMPTS):
+                    raise
+                if not self._budget.withdraw():
+                    raise
+                if not elsewhere:
+                    await asyncio.sleep(random.uniform(*RETRY_PAUSE_SECONDS) * len(tried))  # noqa: S311  # no secret
+                if time.monotonic() >= deadline:
+                    raise DeadlineExceeded from error
+                metrics.RETRIES.inc()
 
     async def models(self) -> Sequence[ModelInfo]:
-        """Every ensemble that keeps the contract, whether it is ready or not."""
-        index = await self._call(self._client.get_model_repository_index(client_timeout=METADATA_TIMEOUT_SECONDS))
+        """Every ensemble that keeps the contract, as the next Triton in turn has it."""
+        endpoint = self._next(()).endpoint
         entries: dict[str, list[tuple[str, str, str]]] = {}
-        for entry in index.models:
+        for entry in (await endpoint.index()).models:
             entries.setdefault(entry.name, []).append((entry.version, entry.state, entry.reason))
-        found = await asyncio.gather(*(self._describe(name, entries[name]) for name in sorted(entries)))
+        found = await asyncio.gather(*(self._describe(endpoint, name, entries[name]) for name in sorted(entries)))
         return [info for info in found if info is not None]
 
     async def model(self, name: str) -> ModelInfo:
@@ -93,84 +127,84 @@ class TritonBackend:
                 return info
         raise ModelNotFound(f"There is no model {name!r} that classifies images; GET /models lists those there are.")
 
-    async def close(self) -> None:
-        """Close the channel; calls in flight are cancelled."""
-        await self._client.close()
+    def _next(self, tried: Collection[str]) -> Watch:
+        """The next Triton in turn that is ready and not tried yet; where none is, any, so that its error is told."""
+        watches = list(self._watches.values())
+        self._turn += 1
+        order = [watches[(self._turn + offset) % len(watches)] for offset in range(len(watches))]
+        fresh = [watch for watch in order if watch.endpoint.address not in tried] or order
+        return next((watch for watch in fresh if watch.ready), fresh[0])
 
-    async def _describe(self, name: str, entries: list[tuple[str, str, str]]) -> ModelInfo | None:
+    async def _keep_resolving(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_seconds)
+            self._follow(await resolve(self._urls))
+
+    def _follow(self, addresses: Sequence[str]) -> None:
+        """Watch the addresses that are new, and leave those that are gone."""
+        for address in addresses:
+            if address not in self._watches:
+                endpoint = Endpoint(address)
+                self._watches[address] = Watch(
+                    endpoint,
+                    model_name=self._model_name,
+                    interval_seconds=self._interval_seconds,
+                    timeout_seconds=self._timeout_seconds,
+                    healer=Healer(endpoint) if self._heals else None,
+                )
+                self._tasks[address] = asyncio.create_task(self._watches[address].run())
+        for address in set(self._watches) - set(addresses):
+            self._tasks.pop(address).cancel()
+            retirement = asyncio.create_task(_retire(self._watches.pop(address).endpoint))
+            self._retiring.add(retirement)
+            retirement.add_done_callback(self._retiring.discard)
+
+    async def _describe(self, endpoint: Endpoint, name: str, entries: list[tuple[str, str, str]]) -> ModelInfo | None:
         ready = tuple(version for version, state, _ in entries if state == "READY" and version)
         if not ready:
             return None
-        config = await self._config(name, ready[-1])
+        config = await endpoint.config(name, ready[-1])
         if breaches(config):
             return None
         classes = next(int(output.dims[0]) for output in config.output if output.name == PREDICTION)
         steps = tuple(step.model_name for step in config.ensemble_scheduling.step)
-        size = await self._input_size(steps[-1]) if steps else (None, None)
-        labels = await self._read_labels(name, ready[-1], classes)
+        height, width = await _input_size(endpoint, steps[-1]) if steps else (None, None)
         return ModelInfo(
             name,
-            ready,
+            versions=ready,
             ready=True,
             classes=classes,
-            labels=labels,
-            input_height=size[0],
-            input_width=size[1],
+            labels=await self._read_labels(endpoint, name, ready[-1], classes),
+            input_height=height,
+            input_width=width,
             steps=steps,
         )
 
-    async def _config(self, name: str, version: str = "") -> ModelConfig:
-        call = self._client.get_model_config(name, version, client_timeout=METADATA_TIMEOUT_SECONDS)
-        return (await self._call(call)).config
-
-    async def _input_size(self, name: str) -> tuple[int | None, int | None]:
-        """Height and width in pixels of what the last step of an ensemble takes, where it is an image."""
-        dims = (await self._config(name)).input[0].dims
-        return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
-
-    async def _read_labels(self, name: str, version: str, classes: int) -> tuple[str, ...]:
+    async def _read_labels(self, endpoint: Endpoint, name: str, version: str, classes: int) -> tuple[str, ...]:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
-        if (name, version) not in self._labels:
-            result = await self.infer(
+        key = (endpoint.address, name, version)
+        if key not in self._labels:
+            result = await endpoint.infer(
                 probe(),
                 model_name=name,
                 model_version=version,
                 top_k=classes,
-                timeout_seconds=METADATA_TIMEOUT_SECONDS,
+                timeout_seconds=ASK_TIMEOUT_SECONDS,
                 request_id="labels",
             )
             by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
-            self._labels[name, version] = tuple(by_id[class_id] for class_id in sorted(by_id))
-        return self._labels[name, version]
-
-    async def _call(self, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except InferenceServerException as exc:
-            raise translate(exc) from exc
+            self._labels[key] = tuple(by_id[class_id] for class_id in sorted(by_id))
+        return self._labels[key]
 
 
-def _read(result: TritonResult, rows: int) -> InferResult:
-    """Read PREDICTION, BYTES [N, k] of "score:class id:label", and IMAGE_STATUS, INT32 [N, 1], 0 for ok."""
-    response = result.get_response()
-    classified = result.as_numpy(PREDICTION)
-    status = result.as_numpy(IMAGE_STATUS)
-    if classified is None or status is None or classified.dtype != np.object_ or len(classified) != rows:
-        msg = "the model's answer lacks PREDICTION or IMAGE_STATUS, or has another number of rows"
-        raise InferenceFailed from ValueError(msg)
-    return InferResult(
-        model_name=response.model_name,
-        model_version=response.model_version,
-        rows=tuple(
-            Row(decoded=True, predictions=tuple(_read_class(text) for text in texts))
-            if code == 0
-            else Row(decoded=False, predictions=())
-            for code, texts in zip(status.ravel().tolist(), classified.tolist(), strict=True)
-        ),
-    )
+async def _input_size(endpoint: Endpoint, name: str) -> tuple[int | None, int | None]:
+    """Height and width in pixels of what the last step of an ensemble takes, where it is an image."""
+    dims = (await endpoint.config(name)).input[0].dims
+    return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
 
 
-def _read_class(text: bytes) -> Prediction:
-    """Read "score:class id:label" of the classification extension; the label may hold colons or be absent."""
-    score, class_id, *label = text.decode("utf-8", "replace").split(":", 2)
-    return Prediction(label=label[0] if label else class_id, class_id=int(class_id), score=float(score))
+async def _retire(endpoint: Endpoint) -> None:
+    try:
+        await asyncio.sleep(RETIREMENT_SECONDS)
+    finally:
+        await endpoint.close()

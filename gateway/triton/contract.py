@@ -26,6 +26,7 @@ CLASSIFIER_INPUT, CLASSIFIER_OUTPUT = "input__0", "output__0"
 
 INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}
 OUTPUTS = {PREDICTION: "TYPE_FP32", IMAGE_STATUS: "TYPE_INT32"}
+DIMS = {RAW_IMAGE: [-1], RAW_IMAGE_LENGTH: [1], IMAGE_STATUS: [1]}
 
 
 def breaches(config: ModelConfig) -> list[str]:
@@ -35,10 +36,21 @@ def breaches(config: ModelConfig) -> list[str]:
         given = {tensor.name: tensor for tensor in tensors}
         for name, data_type in wanted.items():
             if name not in given:
-                found.append(f"{kind} [ {{ name: {name!r} }} ] is missing")
-            elif DataType.Name(given[name].data_type) != data_type:
+                found.append(f"{kind} {name!r} is missing")
+                continue
+            if DataType.Name(given[name].data_type) != data_type:
                 found.append(f"{kind} {name!r} has data_type {DataType.Name(given[name].data_type)}, not {data_type}")
+            dims = list(given[name].dims)
+            if name == PREDICTION and len(dims) != 1:
+                found.append(f"{kind} {name!r} has dims {dims}, not [ the number of classes ]")
+            if name in DIMS and dims != DIMS[name]:
+                found.append(f"{kind} {name!r} has dims {dims}, not {DIMS[name]}")
         found += [f"{kind} {name!r} is not part of the contract" for name in given if name not in wanted]
     if config.max_batch_size < 1:
-        found.append("max_batch_size is 0: batches are not allowed")
+        found.append("max_batch_size is 0, which allows no batches")
     return found
+
+
+def has_labels(step: ModelConfig) -> bool:
+    """Whether a model, the last step of an ensemble, gives its classes names."""
+    return any(output.label_filename for output in step.output)

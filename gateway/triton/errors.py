@@ -1,5 +1,7 @@
 """The one table from Triton's errors, as gRPC brings them, to the gateway's."""
 
+import re
+
 import grpc
 from tritonclient.utils import InferenceServerException
 
@@ -13,18 +15,25 @@ from gateway.errors import (
     TritonUnreachable,
 )
 
+
+class StubDied(ModelUnavailable):
+    """The process of a Python model is gone, and Triton starts no other; `step` is the model whose process it was."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__()
+        self.step = step
+
+
 BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
     # Queue-full comes as UNAVAILABLE, like a dead server; only the text tells them apart, and only one may be retried.
     ("Exceeds maximum queue size", Overloaded),
     ("Request timeout expired", DeadlineExceeded),
-    # A killed stub process comes as INTERNAL, a model between unload and load as UNAVAILABLE or NOT_FOUND.
-    ("is not healthy", ModelUnavailable),
-    ("Failed to process the request(s) for model", ModelUnavailable),
+    # A model between unload and load comes as UNAVAILABLE or NOT_FOUND.
     ("is not ready", ModelUnavailable),
     ("has no available versions", ModelUnavailable),
+    ("is not available", ModelUnavailable),
     ("unknown model", ModelNotFound),
     ("is not found", ModelNotFound),
-    ("unexpected inference", InferenceFailed),
 )
 """What Triton says → what it means, first match first; more telling than its status."""
 
@@ -50,11 +59,15 @@ BY_STATUS: dict[grpc.StatusCode, type[GatewayError]] = {
 """gRPC status → what it means where the text says nothing."""
 
 _BY_NAME = {str(status): error for status, error in BY_STATUS.items()}
+# "Stub process 'preprocessor_0_1' is not healthy.": the model, then two numbers for the instance.
+_STUB = re.compile(r"Stub process '(?P<step>.+?)(_\d+_\d+)?' is not healthy")
 
 
 def translate(exc: InferenceServerException) -> GatewayError:
     """The gateway's error for Triton's; raise it `from exc`, so that the log keeps Triton's own words."""
     text = exc.message() or ""
+    if stub := _STUB.search(text):
+        return StubDied(stub["step"])
     for words, error in BY_TEXT:
         if words in text:
             return error()

@@ -1,0 +1,168 @@
+"""One Triton at one address: the only calls that the gateway makes to it."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
+
+import numpy as np
+from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc import InferResult as TritonResult
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.utils import InferenceServerException
+
+from gateway.errors import DeadlineExceeded, InferenceFailed
+from gateway.inference.backend import Batch, InferResult, Prediction, Row
+from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.errors import translate
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+CHANNEL_OPTIONS = [
+    # Giving options replaces tritonclient's own, so its message lengths are set here again.
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A Triton that stopped answering is noticed within seconds, also between requests.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The default backoff grows to two minutes, in which a Triton that is back would be left alone.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Channels of one process share connections by default: two clients of one server would share their faults.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+ASK_TIMEOUT_SECONDS = 5.0
+LOAD_TIMEOUT_SECONDS = 120.0
+
+BEARS_CANCELLATION = (2, 53)
+"""The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
+ABANDONED_SECONDS = 30.0
+"""How long past its deadline a call may stay with a Triton that must not see it cancelled."""
+
+
+class Endpoint:
+    """A Triton's gRPC interface; every method raises errors of gateway.errors only.
+
+    Make it inside the event loop that uses it, one a process: a gRPC channel does not survive a fork.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.bears_cancellation = False
+        """Whether a call may be cancelled; false until `learn_version` knows better."""
+        self._client = InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+        self._abandoned: set[asyncio.Task[TritonResult]] = set()
+
+    async def infer(
+        self,
+        batch: Batch,
+        *,
+        model_name: str,
+        model_version: str,
+        top_k: int,
+        timeout_seconds: float,
+        request_id: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> InferResult:
+        """Classify a batch by the classification extension; see Backend.infer."""
+        inputs = [
+            InferInput(RAW_IMAGE, batch.raw_image.shape, "UINT8").set_data_from_numpy(batch.raw_image),
+            InferInput(RAW_IMAGE_LENGTH, batch.raw_image_length.shape, "INT32").set_data_from_numpy(
+                batch.raw_image_length
+            ),
+        ]
+        outputs = [InferRequestedOutput(PREDICTION, class_count=top_k), InferRequestedOutput(IMAGE_STATUS)]
+        call = self._client.infer(
+            model_name,
+            inputs,
+            model_version=model_version,
+            outputs=outputs,
+            request_id=request_id,
+            timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait in a queue
+            client_timeout=timeout_seconds + (0 if self.bears_cancellation else ABANDONED_SECONDS),
+            headers=dict(headers) if headers else None,
+        )
+        result = await (self._ask(call) if self.bears_cancellation else self._ask_uncancelled(call, timeout_seconds))
+        return _read(result, rows=len(batch.raw_image))
+
+    async def learn_version(self) -> str:
+        """Triton's version, such as 2.51.0; from then on it is known whether calls may be cancelled."""
+        metadata = await self._ask(self._client.get_server_metadata(client_timeout=ASK_TIMEOUT_SECONDS))
+        numbers = [int(part) for part in metadata.version.split(".")[:2] if part.isdigit()]
+        self.bears_cancellation = tuple(numbers) >= BEARS_CANCELLATION
+        return str(metadata.version)
+
+    async def index(self) -> RepositoryIndexResponse:
+        """Every model of the repository with its versions, state and reason."""
+        return await self._ask(self._client.get_model_repository_index(client_timeout=ASK_TIMEOUT_SECONDS))
+
+    async def config(self, name: str, version: str = "") -> ModelConfig:
+        """A model's configuration; raises ModelNotFound or ModelUnavailable."""
+        call = self._client.get_model_config(name, version, client_timeout=ASK_TIMEOUT_SECONDS)
+        return (await self._ask(call)).config
+
+    async def load(self, name: str) -> None:
+        """Load a model, or load it anew where its files have changed."""
+        await self._ask(self._client.load_model(name, client_timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def unload(self, name: str) -> None:
+        """Unload a model; what it is working on is finished first."""
+        await self._ask(self._client.unload_model(name, client_timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are given up."""
+        for task in self._abandoned:
+            task.cancel()
+        await asyncio.gather(*self._abandoned, return_exceptions=True)
+        await self._client.close()
+
+    async def _ask(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except InferenceServerException as exc:
+            raise translate(exc) from exc
+
+    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float) -> TritonResult:
+        """Wait no longer than the deadline, and let the call run on when it has passed or the waiting is cancelled."""
+        task = asyncio.ensure_future(self._ask(call))
+        self._abandoned.add(task)
+        task.add_done_callback(self._forget)
+        await asyncio.wait({task}, timeout=timeout_seconds)
+        if not task.done():
+            raise DeadlineExceeded
+        return task.result()
+
+    def _forget(self, task: "asyncio.Task[TritonResult]") -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: nobody may be left to see it
+
+
+def _read(result: TritonResult, rows: int) -> InferResult:
+    """Read PREDICTION, BYTES [N, k] of "score:class id:label", and IMAGE_STATUS, INT32 [N, 1], 0 for ok."""
+    response = result.get_response()
+    classified = result.as_numpy(PREDICTION)
+    status = result.as_numpy(IMAGE_STATUS)
+    if classified is None or status is None or classified.dtype != np.object_ or len(classified) != rows:
+        raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
+    return InferResult(
+        model_name=response.model_name,
+        model_version=response.model_version,
+        rows=tuple(
+            Row(decoded=True, predictions=tuple(_read_class(text) for text in texts))
+            if code == 0
+            else Row(decoded=False, predictions=())
+            for code, texts in zip(status.ravel().tolist(), classified.tolist(), strict=True)
+        ),
+    )
+
+
+def _read_class(text: bytes) -> Prediction:
+    """Read "score:class id:label" of the classification extension; the label may hold colons or be absent."""
+    score, class_id, *label = text.decode("utf-8", "replace").split(":", 2)
+    return Prediction(label=label[0] if label else class_id, class_id=int(class_id), score=float(score))

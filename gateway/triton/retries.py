@@ -1,0 +1,21 @@
+"""How many retries are allowed: few, or they would be the load that keeps a weak server down."""
+
+
+class RetryBudget:
+    """Each request earns a fraction of a retry, and each retry costs one; a reserve covers a server's sudden death."""
+
+    def __init__(self, earned: float = 0.2, reserve: float = 256.0) -> None:
+        self._earned = earned
+        self._reserve = reserve
+        self._balance = reserve
+
+    def deposit(self) -> None:
+        """Count a request."""
+        self._balance = min(self._reserve, self._balance + self._earned)
+
+    def withdraw(self) -> bool:
+        """Whether a retry is allowed now; if so, it is paid for."""
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
