@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import random
 import select
 import struct
@@ -20,6 +21,7 @@ from tests.samples import samples
 SEEDS = Path(__file__).parent / "seeds"
 """Files that were answered wrongly once; each is tried first, ever after."""
 SECONDS_PER_FILE = 20.0
+MOST_FAULTS = 10
 
 
 @dataclass
@@ -73,21 +75,24 @@ class Child:
         self._stderr.close()
 
 
-def run(seconds: float, seed: int, only: str = "", most_faults: int = 10) -> Report:
-    """Damage samples at random for some time; `only` restricts them to names that contain it."""
+def run(seconds: float = math.inf, seed: int = 0, only: str = "", *, files: float = math.inf) -> Report:
+    """Damage samples at random, until the time or the number of files is reached or too much has gone wrong.
+
+    `only` restricts the samples to those whose name contains it.
+    """
     forms = [one for one in samples(67, 45) if only.lower() in one.name.lower()]
     others = [one.data for one in forms]
     report, child = Report(), Child()
     kept = sorted(SEEDS.glob("*.bin")) if SEEDS.exists() else []
     deadline = time.monotonic() + seconds
     try:
-        while len(report.faults) < most_faults:
+        while len(report.faults) < MOST_FAULTS:
             number = report.files
             if number < len(kept):
                 name, data = kept[number].name, kept[number].read_bytes()
             elif number < len(kept) + len(forms):
                 name, data = forms[number - len(kept)].name, others[number - len(kept)]
-            elif time.monotonic() < deadline:
+            elif number < files and time.monotonic() < deadline:
                 # A generator of its own for each file: any one can be made again from the seed and its number.
                 rng = random.Random(f"{seed} {number}")
                 form = rng.choice(forms)
