@@ -1,0 +1,100 @@
+"""Tritons that a test may break, and a load on the gateway in front of them."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from gateway.triton.runtime import Runtime
+from gateway.triton.server import EmbeddedTriton
+from tests.photos import photo, unlike_any
+from tests.processes import Gateway, running_gateway
+
+StartGateway = Callable[..., AbstractContextManager[Gateway]]
+
+
+@pytest.fixture
+def start_triton(runtime: Runtime, model_repository: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
+    """Starts a Triton of the test's own."""
+    servers: list[EmbeddedTriton] = []
+
+    def start() -> EmbeddedTriton:
+        servers.append(EmbeddedTriton(runtime, model_repository, on_log=print))
+        servers[-1].start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop(grace_seconds=1)
+
+
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> StartGateway:
+    number = itertools.count()
+
+    def start(**settings: object) -> AbstractContextManager[Gateway]:
+        return running_gateway(tmp_path / f"gateway-{next(number)}.log", **settings)
+
+    return start
+
+
+def stub_processes(server: EmbeddedTriton, model: str) -> list[psutil.Process]:
+    """The living processes of a model's instances."""
+    found = []
+    for process in psutil.Process(server.pid).children(recursive=True):
+        try:
+            if any(f"/{model}/" in part for part in process.cmdline()):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+@dataclass
+class Load:
+    """Clients that send one new image after another, each on a connection of its own."""
+
+    url: str
+    clients: int = 8
+    answers: list[tuple[float, int | str]] = field(default_factory=list)
+    """When each answer came (time.monotonic), and its status or what went wrong with the connection."""
+
+    def __enter__(self) -> "Load":
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self.clients)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a request hangs"
+
+    def _run(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=50) as http:
+            while not self._stop.is_set():
+                outcome: int | str
+                try:
+                    outcome = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code
+                except httpx.TransportError as exc:
+                    outcome = type(exc).__name__
+                self.answers.append((time.monotonic(), outcome))
+                if outcome != 200:
+                    self._stop.wait(0.1)
+
+    def outcomes(self, since: float = 0.0) -> Counter[int | str]:
+        return Counter(outcome for at, outcome in list(self.answers) if at >= since)
+
+
+def ready(gateway: Gateway) -> bool:
+    return httpx.get(f"{gateway.url}/health/ready", timeout=10).status_code == 200

@@ -1,0 +1,106 @@
+"""What breaks in Triton is seen and mended without a hand on it."""
+
+import os
+import signal
+import time
+
+import httpx
+import pytest
+
+from tests.processes import Gateway, wait_for
+from tests.reliability.conftest import Load, ready, stub_processes
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("model", ["preprocessor", "classifier"])
+def test_a_killed_stub_under_load_is_told_and_mended(start_triton, start_gateway, model: str, capsys):
+    triton = start_triton()
+    with start_gateway(triton_url=triton.url) as gateway, Load(gateway.url) as load:
+        wait_for(lambda: load.outcomes()[200] > 20)
+        for process in stub_processes(triton, model):
+            process.kill()
+        killed_at = time.monotonic()
+        wait_for(lambda: not ready(gateway), timeout_seconds=10)
+        wait_for(lambda: load.outcomes(since=killed_at)[503] > 0, timeout_seconds=10)
+        problem = first_problem(gateway)
+        wait_for(lambda: ready(gateway))
+        healed_at = time.monotonic()
+        wait_for(lambda: load.outcomes(since=healed_at)[200] > 20)
+    assert set(load.outcomes()) == {200, 503}  # no 500, nothing hangs
+    assert set(load.outcomes(since=healed_at + 2)) <= {200}
+    if problem is not None:
+        assert problem.json()["code"] == "model_unavailable"
+        assert int(problem.headers["Retry-After"]) > 0
+    first_success = min(at for at, outcome in load.answers if outcome == 200 and at > killed_at + 1.5)
+    with capsys.disabled():
+        print(f"\n{model}: {first_success - killed_at:.1f} s from kill to first success")  # noqa: T201  # the figure
+
+
+def first_problem(gateway: Gateway) -> httpx.Response | None:
+    """What a client is told meanwhile, if the model is not back already."""
+    answer = httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", b"\x42")}, timeout=30)
+    return answer if answer.status_code == 503 else None
+
+
+def test_only_one_of_several_gateways_heals(start_triton, start_gateway):
+    log: list[str] = []
+    triton = start_triton()
+    triton._on_log = log.append
+    with (
+        start_gateway(triton_url=triton.url, workers=2) as first,
+        start_gateway(triton_url=triton.url) as second,
+        Load(first.url) as load,
+        Load(second.url) as other_load,
+    ):
+        wait_for(lambda: load.outcomes()[200] > 20 and other_load.outcomes()[200] > 20)
+        for process in stub_processes(triton, "classifier"):
+            process.kill()
+        killed_at = time.monotonic()
+        log.clear()
+        wait_for(lambda: not ready(first) and not ready(second), timeout_seconds=15)
+        wait_for(lambda: ready(first) and ready(second))
+        wait_for(lambda: load.outcomes(since=killed_at + 5)[200] > 20)
+        wait_for(lambda: other_load.outcomes(since=killed_at + 5)[200] > 20)
+    assert sum("loading: classifier:1" in line for line in log) == 1, log
+
+
+def test_healing_can_be_turned_off(start_triton, start_gateway):
+    triton = start_triton()
+    with start_gateway(triton_url=triton.url, heal="false", ready_interval_seconds=0.5) as gateway:
+        for process in stub_processes(triton, "classifier"):
+            process.kill()
+        wait_for(lambda: not ready(gateway))
+        (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+        assert endpoint["healing"] == "off"
+        assert endpoint["error"]["code"] == "model_unavailable"
+        assert not stub_processes(triton, "classifier")
+
+
+def test_a_gateway_started_before_its_triton_turns_ready_with_it(start_triton, start_gateway):
+    triton = start_triton()
+    with start_gateway(triton_url=triton.url, wait_ready=False) as gateway:
+        assert not ready(gateway)
+        answer = httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", b"\x42")}, timeout=30)
+        assert answer.status_code == 415  # what needs no Triton is told without one
+        wait_for(lambda: ready(gateway))
+
+
+def test_one_of_two_tritons_dies_under_load_and_no_request_fails(start_triton, start_gateway):
+    tritons = [start_triton(), start_triton()]
+    for triton in tritons:
+        triton.wait_ready()
+    with (
+        start_gateway(triton_url=",".join(t.url for t in tritons), ready_interval_seconds=1) as gateway,
+        Load(gateway.url) as load,
+    ):
+        wait_for(lambda: load.outcomes()[200] > 40)
+        os.kill(tritons[0].pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        wait_for(lambda: load.outcomes(since=killed_at)[200] > 100)
+        endpoints = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+        assert sorted(endpoint["ready"] for endpoint in endpoints) == [False, True]
+        tritons[0].stop()
+        tritons[0].start()
+        wait_for(lambda: all(e["ready"] for e in httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]))
+    assert set(load.outcomes()) == {200}
