@@ -34,6 +34,8 @@ def configure_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    # What is wrong with a client's form is in the answer to the client.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     structlog.configure(
         processors=[*shared[:-2], *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
-    """Width × height × frames of one image; a larger one gets `image_too_large`."""
+    """Width × height of one image, of which the first frame counts; a larger one gets `image_too_large`."""
     max_image_side: int = Field(16_384, ge=1, le=65_535)
     """Width or height of one image in pixels; a larger one gets `image_too_large`."""
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)

@@ -1,5 +1,6 @@
 """Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB picture."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -100,13 +101,11 @@ def _on_white(bgra: Pixels, info: ImageInfo) -> Pixels:
         strip = bgra[top : top + rows]
         if strip.dtype == np.uint16:
             strip = cv2.convertScaleAbs(strip, alpha=255 / (2**info.bit_depth - 1))
-        white = 255 - strip[..., 3:]
-        if info.premultiplied:
-            # Never brighter than white, whatever the file says.
-            rgb[top : top + rows] = np.minimum(strip[..., 2::-1], strip[..., 3:]) + white
-        else:
-            blended = strip[..., 2::-1] * strip[..., 3:].astype(np.uint16) + white * np.uint16(255) + np.uint16(127)
-            rgb[top : top + rows] = blended // np.uint16(255)
+        opacity = cv2.cvtColor(cv2.extractChannel(strip, 3), cv2.COLOR_GRAY2RGB)
+        colours = cv2.cvtColor(strip, cv2.COLOR_BGRA2RGB)
+        # Premultiplied colours are never brighter than their opacity, whatever the file says.
+        blend = cv2.min if info.premultiplied else functools.partial(cv2.multiply, scale=1 / 255)
+        rgb[top : top + rows] = cv2.add(blend(colours, opacity), cv2.bitwise_not(opacity))
     return rgb
 
 

@@ -163,8 +163,8 @@ def test_a_filename_of_ten_thousand_bytes_is_cut():
 
 
 def test_a_filename_that_is_not_utf8_is_kept_as_far_as_it_can_be():
-    (upload,) = read(form(b'Content-Disposition: form-data; name="f"; filename="caf\xe9.jpg"\r\n\r\nx'))
-    assert upload.filename == "caf�.jpg"
+    (upload,) = read(form(b'Content-Disposition: form-data; name="f"; filename="na\xefve.jpg"\r\n\r\nx'))
+    assert upload.filename == "na�ve.jpg"
 
 
 def test_a_file_at_the_limit_is_taken_and_one_byte_more_is_that_files_error():

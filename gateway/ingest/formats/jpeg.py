@@ -14,6 +14,7 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
 _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF})
+_MAX_GAP_BYTES = 65_536
 _MAX_SEGMENTS = 10_000
 
 
@@ -23,7 +24,9 @@ def read_jpeg(data: bytes) -> ImageInfo:
     orientation: int | None = None
     size: tuple[int, int] | None = None
     for _ in range(_MAX_SEGMENTS):
-        match = _MARKER.search(data, position)
+        match = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
+        if match is None and position + _MAX_GAP_BYTES < len(data):
+            raise InvalidImage("The JPEG's header has something in it that is no header.")
         if match is None:
             raise TruncatedImage("The JPEG is cut off in its header.")
         marker, position = data[match.start() + 1], match.end()
