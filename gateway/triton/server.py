@@ -2,7 +2,6 @@
 
 import http.client
 import os
-import re
 import secrets
 import signal
 import socket
@@ -17,6 +16,7 @@ from types import TracebackType
 
 from gateway.triton import _launch
 from gateway.triton.runtime import Runtime, TritonRuntimeError
+from gateway.triton.server_log import error_lines
 
 MIB = 2**20
 LOG_PREFIX = "triton | "
@@ -28,7 +28,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where POSIX shared memory live
 SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
-EXIT_TIMEOUT_SECONDS = 10
+EXIT_TIMEOUT_SECONDS = 5
 KILL_TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
@@ -148,10 +148,17 @@ class EmbeddedTriton:
 
     def ready(self) -> bool:
         """Whether the server says that it and all its models are ready."""
+        return self._says("/v2/health/ready")
+
+    def answers(self) -> bool:
+        """Whether the server says that it is alive, whatever its models do; waits for two seconds at most."""
+        return self._says("/v2/health/live")
+
+    def _says(self, path: str) -> bool:
         host = LOOPBACK if self.host == ANY_ADDRESS else self.host
         connection = http.client.HTTPConnection(host, self.http_port, timeout=2.0)
         try:
-            connection.request("GET", "/v2/health/ready")
+            connection.request("GET", path)
             return connection.getresponse().status == http.HTTPStatus.OK
         except (OSError, http.client.HTTPException):
             return False
@@ -178,6 +185,7 @@ class EmbeddedTriton:
             return
         if self.alive:
             self._process.terminate()
+            # Until it ends: its log says "0 in-flight" and "All models are stopped" while a request still runs.
             self.wait(grace_seconds)
         self._kill_group(self._process.pid)
         self._process.wait()
@@ -275,25 +283,3 @@ class EmbeddedTriton:
     def _reasons(self) -> str:
         reasons = error_lines(self._lines) or list(self._lines)[-5:]
         return "It says:\n" + "\n".join(f"  {reason}" for reason in reasons) if reasons else "It said nothing."
-
-
-_RECORD = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ \S+\] "?(.*?)"?$')
-_PROTOBUF_ERROR = re.compile(r"^\[libprotobuf ERROR \S+\] ")
-_NO_GPU = ("CudaDriverHelper has not been initialized", "CUDA driver version is insufficient")
-"""What Triton complains of on every machine without a GPU."""
-
-
-def error_lines(log: Iterable[str]) -> list[str]:
-    """The errors in a log of Triton's default format, each with the lines that continue it, without repeats."""
-    found: list[str] = []
-    in_error = False
-    for line in log:
-        record = _RECORD.match(line)
-        if record:
-            in_error = record[1] in "EF" and not any(complaint in record[2] for complaint in _NO_GPU)
-        text = record[2] if record else line
-        if in_error or _PROTOBUF_ERROR.match(line):
-            # Inside a message Triton writes the end of a line as \n.
-            parts = _PROTOBUF_ERROR.sub("", text).split("\\n")
-            found += [part for part in parts if part.strip() and part not in found]
-    return found

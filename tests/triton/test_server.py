@@ -4,13 +4,17 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
 
 from gateway.triton.runtime import TritonRuntimeError
-from gateway.triton.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, error_lines
+from gateway.triton.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed
+from gateway.triton.server_log import error_lines
 from tests.processes import PROJECT, wait_for
 
 pytestmark = pytest.mark.triton
@@ -68,6 +72,12 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
+def echo(server: EmbeddedTriton, number: int) -> int:
+    given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.array([[number]], np.int32))
+    with InferenceServerClient(server.url) as client:
+        return int(client.infer("echo", [given], client_timeout=30).as_numpy("OUTPUT")[0, 0])
+
+
 def regions_of(server: EmbeddedTriton) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"{server._shm_prefix}*"))
 
@@ -98,6 +108,20 @@ def test_a_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_r
     assert not server.alive
     assert not regions_of(server)
     server.stop()
+
+
+def test_a_request_in_flight_is_answered_before_the_server_stops(runtime, echo_repository):
+    model = echo_repository / "echo" / "1" / "model.py"
+    marker = echo_repository.parent / "executing"
+    execute = "    def execute(self, requests):\n"
+    slow = f"{execute}        open({str(marker)!r}, 'w').close()\n        threading.Event().wait(2)\n"
+    model.write_text(f"import threading\n{ECHO_MODEL.replace(execute, slow)}")
+    with EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None) as server, ThreadPoolExecutor(1) as pool:
+        server.wait_ready()
+        answer = pool.submit(echo, server, 42)
+        wait_for(marker.exists)
+        server.stop()
+        assert answer.result(5) == 42
 
 
 def test_a_server_that_hangs_is_killed_when_the_grace_is_over(runtime, echo_repository):
