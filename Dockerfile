@@ -79,7 +79,7 @@ CMD ["tritonserver", \
      "--cache-config=local,size=268435456", \
      "--grpc-http2-min-recv-ping-interval-without-data=1000", \
      "--grpc-http2-max-ping-strikes=0", \
-     "--exit-timeout-secs=10", \
+     "--exit-timeout-secs=5", \
      "--backend-config=python,shm-default-byte-size=16777216", \
      "--backend-config=python,shm-growth-byte-size=16777216"]
 

@@ -15,6 +15,7 @@ from gateway.serve import check_address
 from gateway.settings import Settings, variable
 from gateway.triton import _launch
 from gateway.triton.contract import CLASSIFIER
+from gateway.triton.keeper import Keeper
 from gateway.triton.runtime import Runtime, default_cache_dir, ensure_runtime
 from gateway.triton.server import EmbeddedTriton
 
@@ -45,10 +46,14 @@ def up(settings: Settings, model_repository: Path, *, say: Say, log: Say) -> Non
         api = _start_api(settings, triton.url)
         _wait_ready(settings, api)
         address = f"http://{_reachable(settings.host)}:{settings.port}"
-        say(f"ready after {time.monotonic() - started:.1f} s: open {address}/docs, or try")
+        say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  curl -F files=@examples/cat.jpg {address}/predict")
         say("Ctrl-C stops everything")
-        _watch(triton, api)
+        keeper = Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds)
+        while True:
+            _check(api)
+            keeper.check()
+            time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         say("stopping")
     finally:
@@ -139,14 +144,6 @@ def _wait_ready(settings: Settings, api: subprocess.Popen[bytes]) -> None:
             pass  # it does not listen yet
         finally:
             connection.close()
-        time.sleep(POLL_SECONDS)
-
-
-def _watch(triton: EmbeddedTriton, api: subprocess.Popen[bytes]) -> None:
-    while True:
-        _check(api)
-        if not triton.alive:
-            raise UpFailed(f"Triton ended with code {triton.poll()}")
         time.sleep(POLL_SECONDS)
 
 
