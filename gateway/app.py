@@ -5,11 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.api import health, models, predict
+from gateway.api.auth import RequireKey, document_keys
 from gateway.api.docs import add_docs
 from gateway.api.draining import draining_on_signals
+from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
@@ -18,6 +21,7 @@ from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.service import BatchLimits, InferenceService
 from gateway.ingest.prepare import DecodePolicy
+from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings
 from gateway.triton.backend import TritonBackend
@@ -26,7 +30,10 @@ DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and sco
 
 
 def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
-    """The gateway as an ASGI application; without a backend it talks to the Triton at `settings.triton_url`."""
+    """The gateway as an ASGI application; without a backend it talks to the Triton at `settings.triton_url`.
+
+    Raises KeysError where there is a file of API keys that cannot be read.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
@@ -65,7 +72,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(RequestContext)
+    _add_middleware(app, settings)
     add_handlers(app)
     app.include_router(predict.router)
     app.include_router(models.router)
@@ -73,6 +80,25 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     add_docs(app)
     add_page(app)
     return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    """From the inside out: each one sees what those after it let through."""
+    if settings.api_keys_file is not None:
+        app.add_middleware(RequireKey, KeyFile(settings.api_keys_file))
+        document_keys(app)
+    app.add_middleware(RequestContext)
+    if settings.cors_origins:
+        # Around RequestContext, so that a page can also read the answer to a fault; preflights are answered here, as
+        # browsers send them without a key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "X-API-Key", "X-Request-ID"],
+            expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID"],
+        )
+    app.add_middleware(SecurityHeaders)
 
 
 def create_app_from_environment() -> FastAPI:

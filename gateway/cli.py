@@ -8,6 +8,7 @@ import typer
 
 from gateway import __version__
 from gateway.errors import UserError
+from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import Settings, load_settings
 from gateway.triton.runtime import (
     DEFAULT_MODEL_REPOSITORY,
@@ -27,6 +28,8 @@ model_app = typer.Typer(help="Models: from a trained network to Triton's model r
 triton_app = typer.Typer(help="The Triton server that comes out of a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
+key_app = typer.Typer(help="API keys, without which the API answers everybody.", no_args_is_help=True)
+app.add_typer(key_app, name="key")
 
 Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
@@ -35,6 +38,12 @@ Workers = Annotated[
 ]
 Repository = Annotated[
     Path, typer.Option("--model-repository", help="Folder with Triton's models.", file_okay=False, show_default=False)
+]
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
+    ),
 ]
 
 
@@ -51,7 +60,17 @@ def _settings(**options: object) -> Settings:
     from gateway.serve import export_environment
 
     export_environment(options)
-    return load_settings()
+    settings = load_settings()
+    if settings.api_keys_file is not None:
+        read_keys(settings.api_keys_file)  # a broken file stops the start here, before Triton and the workers
+    return settings
+
+
+def _keys_file(given: Path | None) -> Path:
+    path = given or load_settings().api_keys_file
+    if path is None:
+        raise KeysError("which file? Name it with --file or GATEWAY_API_KEYS_FILE")
+    return path
 
 
 def _version(*, wanted: bool) -> None:
@@ -108,6 +127,32 @@ def model_export(
     from gateway.models.export import export_default
 
     export_default(model_repository, say, force=force)
+
+
+@key_app.command("new")
+def key_new(
+    name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
+    file: KeysFile = None,
+) -> None:
+    """Make a key and print it, this once: the file keeps only its hash. Running gateways take it at once."""
+    path = _keys_file(file)
+    typer.echo(add_key(path, name))
+    say(f"{path} has the hash of {name}'s key; the key itself is kept nowhere, so store it now")
+
+
+@key_app.command("list")
+def key_list(file: KeysFile = None) -> None:
+    """Print the names of the keys."""
+    for name in read_keys(_keys_file(file)).digests:
+        typer.echo(name)
+
+
+@key_app.command("remove")
+def key_remove(name: str, file: KeysFile = None) -> None:
+    """Take a key away; running gateways refuse it at once."""
+    path = _keys_file(file)
+    remove_key(path, name)
+    say(f"{name}'s key is no longer in {path}")
 
 
 @triton_app.command("fetch")

@@ -10,6 +10,7 @@
     │   ├── ImageTooLarge         422 image_too_large
     │   └── UndecodableImage      422 undecodable_image
     ├── RequestError              the whole request, and the client can mend it
+    │   ├── Unauthorized          401 unauthorized
     │   ├── InvalidMultipart      400 invalid_multipart
     │   ├── InvalidBody           400 invalid_body
     │   ├── UnknownField          400 unknown_field
@@ -110,6 +111,13 @@ class RequestError(GatewayError):
     """The whole request cannot be served as it was sent."""
 
     status = HTTPStatus.BAD_REQUEST
+
+
+class Unauthorized(RequestError):
+    """The request brings no API key, or one that is not known."""
+
+    status = HTTPStatus.UNAUTHORIZED
+    code, summary = "unauthorized", "An API key is needed"
 
 
 class InvalidMultipart(RequestError):

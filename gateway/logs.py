@@ -20,7 +20,11 @@ def configure_logs(settings: Settings) -> None:
     ]
     render: list[structlog.types.Processor]
     if as_text:
-        render = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)]
+        # By default a traceback shows local variables, and so the headers and the images of a request.
+        plainly = structlog.dev.RichTracebackFormatter(show_locals=False)
+        render = [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=plainly)
+        ]
     else:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     level = int(logging.getLevelName(settings.log_level.value.upper()))

@@ -1,0 +1,195 @@
+"""API keys: a file of their names and hashes, and the check of a key that somebody sends.
+
+name:sha256-hex        one line for each key; empty lines and lines that begin with # are passed over
+"""
+
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import structlog
+
+from gateway.errors import UserError
+
+log = structlog.get_logger("gateway")
+
+PREFIX = "tig_"
+"""What every key begins with, so that scanners for leaked secrets can know one."""
+KEY_BYTES = 32
+FILE_MODE = 0o600
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class KeysError(UserError):
+    """The file of API keys cannot be used or changed; the message says why, and never holds a key."""
+
+
+def new_key() -> str:
+    """A key of 256 random bits."""
+    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def digest(key: bytes) -> str:
+    """What the file keeps of a key: its SHA-256 in hex.
+
+    A hash that is slow on purpose protects secrets that people choose. Nobody can try out 256 random bits, however
+    fast the hash, and a slow one would make every request with a made-up key expensive.
+    """
+    return hashlib.sha256(key).hexdigest()
+
+
+class Keys:
+    """The names of the keys that are let in, by digest; it holds no key."""
+
+    def __init__(self, digests: Mapping[str, str]) -> None:
+        self.digests = dict(digests)
+
+    def name_of(self, key: bytes) -> str | None:
+        """The name under which a key was made, None for one that is not known."""
+        given = digest(key)
+        found = None
+        for name, known in self.digests.items():
+            # Never broken off, so that the time tells neither how much of a digest is right nor which key it was.
+            if hmac.compare_digest(given, known):
+                found = name
+        return found
+
+
+class KeyFile:
+    """The keys of a file, read again when the file changes.
+
+    Raises KeysError where it cannot be read at first. Later a file that cannot be read leaves the keys as they were.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = _stamp(path)
+        self._keys = read_keys(path)
+        if not self._keys.digests:
+            log.warning("api_keys_empty", file=str(path))
+
+    @property
+    def keys(self) -> Keys:
+        """The keys that are let in now."""
+        stamp = _stamp(self._path)
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._keys = read_keys(self._path)
+            except KeysError as exc:
+                log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the sentence says it all
+            else:
+                log.info("api_keys_read", keys=len(self._keys.digests))
+        return self._keys
+
+
+def read_keys(path: Path) -> Keys:
+    """Read a file of keys; raises KeysError, which names a bad line by its number and not by what is in it."""
+    return Keys(_parse(path, _read(path)))
+
+
+def add_key(path: Path, name: str) -> str:
+    """Make a key and write its name and hash to the file, which is made where there is none. Returns the key.
+
+    Raises KeysError where the name is taken or not allowed.
+    """
+    if not _NAME.fullmatch(name):
+        raise KeysError(f"{name!r} cannot be a key's name: letters, digits and . _ - are allowed, 64 at most")
+    with _changing(path):
+        text = _read(path) if path.exists() else ""
+        if name in _parse(path, text):
+            raise KeysError(f"there is a key named {name} in {path}: choose another name, or remove that one first")
+        key = new_key()
+        newline = "\n" if text and not text.endswith("\n") else ""
+        _write(path, f"{text}{newline}{name}:{digest(key.encode())}\n")
+    return key
+
+
+def remove_key(path: Path, name: str) -> None:
+    """Take a key out of the file; raises KeysError where there is none of that name."""
+    with _changing(path):
+        text = _read(path)
+        if name not in _parse(path, text):
+            raise KeysError(f"there is no key named {name} in {path}; gateway key list shows those there are")
+        lines = text.splitlines(keepends=True)
+        _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError as exc:
+        raise KeysError(f"there is no file of API keys at {path}: make one with gateway key new --file {path}") from exc
+    except OSError as exc:
+        raise KeysError(f"cannot read the API keys in {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise KeysError(f"cannot read the API keys in {path}: it is no text") from exc
+
+
+def _parse(path: Path, text: str) -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, _, known = (part.strip() for part in line.partition(":"))
+        if not (_NAME.fullmatch(name) and _DIGEST.fullmatch(known)):
+            # The line itself may be a key that was pasted by mistake.
+            raise KeysError(f"line {number} of {path} is not name:sha256-hex; gateway key new writes such lines")
+        if name in digests:
+            raise KeysError(f"line {number} of {path} has the name of an earlier key: {name}")
+        digests[name] = known
+    return digests
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or another takes its place; None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """Keep other commands from changing the file in the meantime, which would lose a key; raises KeysError."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as exc:
+        raise KeysError(f"cannot write API keys to {path}: {path.parent}: {exc.strerror}") from exc
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    except OSError as exc:
+        raise KeysError(f"cannot write API keys to {path}: {exc.strerror}") from exc
+    finally:
+        os.close(folder)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file at once, so that a gateway never reads half of it; owner and mode of an old one are kept."""
+    target = path.resolve()
+    handle, draft = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        mode = FILE_MODE
+        with suppress(FileNotFoundError):
+            old = target.stat()
+            mode = old.st_mode & 0o777
+            # Only root may give a file away; for all others it is theirs already.
+            with suppress(PermissionError):
+                os.chown(draft, old.st_uid, old.st_gid)
+        Path(draft).chmod(mode)
+        Path(draft).replace(target)
+    finally:
+        Path(draft).unlink(missing_ok=True)
