@@ -24,6 +24,22 @@ PREPROCESSED_IMAGE = "PREPROCESSED_IMAGE"
 CLASSIFIER_INPUT, CLASSIFIER_OUTPUT = "input__0", "output__0"
 """The names that Triton's libtorch backend gives to a TorchScript model's first input and output."""
 
+MODEL_PARAMETER, VERSION_PARAMETER = "model", "version"
+"""Parameters of an ensemble: the name and the version that it answers for.
+
+An ensemble's steps are the same for all of its versions, so a model with several has an ensemble for each: `flowers`
+answers with the version in use, whose number its version folder has, and `flowers.v1`, `flowers.v2` with one each.
+All of them run the one `flowers_preprocessor` and the versions of the one `flowers_classifier`.
+"""
+PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
+"""Parameters of an ensemble: fp32, bf16 or fp16; and `true` where each class has a probability of its own."""
+
+
+def pinned(name: str, version: int | str) -> str:
+    """The ensemble that answers for one version of a model, whichever version is in use."""
+    return f"{name}.v{version}"
+
+
 INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}
 OUTPUTS = {PREDICTION: "TYPE_FP32", IMAGE_STATUS: "TYPE_INT32"}
 DIMS = {RAW_IMAGE: [-1], RAW_IMAGE_LENGTH: [1], IMAGE_STATUS: [1]}
