@@ -1,0 +1,148 @@
+"""Admission: what fits passes at once, what does not waits in order, and nothing is counted twice."""
+
+import asyncio
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.inference.admission import Admission
+
+
+def admission(**limits: float) -> Admission:
+    defaults = {
+        "max_images": 2,
+        "max_bytes": 100,
+        "max_images_waiting": 2,
+        "max_bytes_waiting": 100,
+        "max_wait_seconds": 1,
+    }
+    return Admission(**{**defaults, **limits})
+
+
+def run(test):
+    return asyncio.run(test())
+
+
+def test_images_pass_up_to_the_limit_and_the_next_one_waits_for_a_release():
+    async def scenario():
+        gate = admission(max_images=2)
+        first, second = await gate.acquire(1), await gate.acquire(1)
+        assert gate.try_acquire(1) is None
+        waiting = asyncio.ensure_future(gate.acquire(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        first.release()
+        first.release()  # counts once
+        (await waiting).release()
+        second.release()
+        assert gate.try_acquire(100) is not None
+
+    run(scenario)
+
+
+def test_bytes_are_limited_too_and_an_image_beyond_the_limit_travels_alone():
+    async def scenario():
+        gate = admission(max_images=10, max_bytes=100)
+        small = await gate.acquire(1)
+        huge = asyncio.ensure_future(gate.acquire(1_000))
+        await asyncio.sleep(0)
+        assert not huge.done()
+        small.release()
+        permit = await huge
+        assert gate.try_acquire(1) is None
+        permit.release()
+        assert gate.try_acquire(100) is not None
+
+    run(scenario)
+
+
+def test_nobody_overtakes_those_who_wait():
+    async def scenario():
+        gate = admission(max_images=10, max_bytes=100)
+        held = await gate.acquire(60)
+        order: list[str] = []
+
+        async def wait(name: str, nbytes: int):
+            permit = await gate.acquire(nbytes)
+            order.append(name)
+            permit.release()
+
+        waiting = [asyncio.ensure_future(wait("large", 90)), asyncio.ensure_future(wait("small", 1))]
+        await asyncio.sleep(0)
+        assert gate.try_acquire(1) is None
+        held.release()
+        await asyncio.gather(*waiting)
+        assert order == ["large", "small"]
+
+    run(scenario)
+
+
+def test_one_who_gives_up_makes_room_for_those_behind():
+    async def scenario():
+        gate = admission(max_images=10, max_bytes=100)
+        held = await gate.acquire(60)
+        large, small = asyncio.ensure_future(gate.acquire(90)), asyncio.ensure_future(gate.acquire(40))
+        await asyncio.sleep(0)
+        large.cancel()
+        (await small).release()
+        held.release()
+        assert gate.try_acquire(100) is not None
+
+    run(scenario)
+
+
+def test_one_whose_turn_came_in_the_moment_of_giving_up_gives_it_back():
+    async def scenario():
+        gate = admission(max_images=1)
+        held = await gate.acquire(1)
+        waiting = asyncio.ensure_future(gate.acquire(1))
+        await asyncio.sleep(0)
+        held.release()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert gate.try_acquire(1) is not None
+
+    run(scenario)
+
+
+def test_a_request_that_finds_the_queue_full_is_refused_at_once():
+    async def scenario():
+        gate = admission(max_images=1, max_images_waiting=2)
+        held = await gate.acquire(1)
+        waiting = [asyncio.ensure_future(gate.acquire(1)) for _ in range(2)]
+        gate.check()  # nobody has begun to wait yet
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            gate.check()
+        held.release()
+        (await waiting[0]).release()
+        gate.check()
+        (await waiting[1]).release()
+
+    run(scenario)
+
+
+def test_uploads_that_arrive_are_bounded_in_sum():
+    gate = admission(max_bytes_waiting=100)
+    first, second = gate.buffer(), gate.buffer()
+    first.grow(60)
+    second.grow(40)
+    with pytest.raises(Overloaded):
+        second.grow(1)
+    first.clear()
+    second.grow(60)
+    second.clear()
+    first.grow(100)
+
+
+def test_a_permit_can_be_shrunk_to_what_is_still_needed():
+    async def scenario():
+        gate = admission(max_images=10, max_bytes=100)
+        permit = await gate.acquire(90)
+        permit.shrink(10)
+        other = await gate.acquire(90)
+        permit.release()
+        other.release()
+        assert gate.try_acquire(100) is not None
+
+    run(scenario)

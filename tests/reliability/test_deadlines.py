@@ -1,0 +1,152 @@
+"""Deadlines, clients that leave, and models that are not what the gateway expects."""
+
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.triton.runtime import Runtime
+from gateway.triton.server import EmbeddedTriton
+from tests.photos import photo, unlike_any
+from tests.processes import wait_for
+from tests.reliability.conftest import ready
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+SLOW_SECONDS = 0.4
+
+
+@pytest.fixture
+def repository(model_repository: Path, tmp_path: Path) -> Path:
+    """A copy of the model repository, for a test to change."""
+    return Path(shutil.copytree(model_repository, tmp_path / "models", copy_function=shutil.copy))
+
+
+@pytest.fixture
+def serve_repository(runtime: Runtime, repository: Path):
+    """Starts a Triton with the changed repository."""
+    servers = []
+
+    def start() -> EmbeddedTriton:
+        servers.append(EmbeddedTriton(runtime, repository, on_log=print))
+        servers[-1].start()
+        servers[-1].wait_ready()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop(grace_seconds=1)
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def make_slow(repository: Path) -> None:
+    """Each execution of the preprocessor takes SLOW_SECONDS and has one request."""
+    model = repository / "preprocessor" / "1" / "model.py"
+    change(
+        model,
+        "        answers = [",
+        f"        import time; time.sleep({SLOW_SECONDS} * len(requests))\n        answers = [",
+    )
+    change(repository / "preprocessor" / "config.pbtxt", "count: 2", "count: 1")
+
+
+def test_a_slow_model_is_answered_with_504_in_time_and_files_already_answered_are_kept(
+    repository, serve_repository, start_gateway
+):
+    make_slow(repository)
+    triton = serve_repository()
+    with start_gateway(triton_url=triton.url, batch_max_images=1) as gateway, gateway.client() as http:
+        cat = photo("cat")
+        started = time.monotonic()
+        answer = http.post("/predict", params={"timeout": 0.1}, files={"f": ("c.jpg", unlike_any(cat))})
+        assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+        assert time.monotonic() - started < 0.1 + SLOW_SECONDS
+
+        files = [("f", (f"{index}.jpg", unlike_any(cat))) for index in range(12)]
+        answer = http.post("/predict", params={"timeout": 4.5 * SLOW_SECONDS}, files=files)
+        assert answer.status_code == 200
+        codes = {result["error"]["code"] for result in answer.json()["results"] if result["error"]}
+        assert codes == {"deadline_exceeded"}
+        assert answer.json()["summary"]["ok"] >= 2
+
+        answer = http.post("/predict", params={"timeout": 301}, files={"f": ("c.jpg", cat)})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+
+
+def test_a_client_that_leaves_stops_its_work_and_harms_nobody(repository, serve_repository, start_gateway):
+    make_slow(repository)
+    triton = serve_repository()
+    with start_gateway(triton_url=triton.url) as gateway, gateway.client() as http:
+        files = [("f", (f"{index}.jpg", unlike_any(photo("cat")))) for index in range(50)]
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/predict", files=files, timeout=SLOW_SECONDS)
+        wait_for(lambda: "gateway_client_disconnects_total 1.0" in http.get("/metrics").text)
+        wait_for(lambda: "gateway_images_in_flight 0.0" in http.get("/metrics").text)
+        assert triton.alive
+        assert http.post("/predict", files={"f": ("c.jpg", photo("cat"))}).status_code == 200
+        wait_for(lambda: len(events_of(gateway)) == 2)
+        assert [event["status"] for event in events_of(gateway)] == [499, 200]
+        assert events_of(gateway)[0]["client_gone"] is True
+
+
+def test_many_clients_that_leave_do_not_bring_triton_down(start_triton, start_gateway):
+    triton = start_triton()
+    with start_gateway(triton_url=triton.url) as gateway:
+        end = time.monotonic() + 15
+
+        def come_and_go(seconds: float) -> None:
+            with gateway.client() as http:
+                while time.monotonic() < end:
+                    try:
+                        http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=seconds)
+                    except httpx.TimeoutException:
+                        continue
+
+        clients = [threading.Thread(target=come_and_go, args=(0.005 * number,)) for number in range(1, 13)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        assert triton.alive
+        wait_for(lambda: ready(gateway))
+
+
+def test_a_model_that_breaks_the_contract_is_told_in_words_that_name_the_line(
+    repository, serve_repository, start_gateway
+):
+    ensemble = repository / "ensemble_model" / "config.pbtxt"
+    change(ensemble, 'name: "IMAGE_STATUS"', 'name: "STATUS"')
+    change(ensemble, 'key: "IMAGE_STATUS" value: "IMAGE_STATUS"', 'key: "IMAGE_STATUS" value: "STATUS"')
+    triton = serve_repository()
+    with start_gateway(triton_url=triton.url, wait_ready=False) as gateway:
+        wait_for(lambda: readiness_error(gateway) is not None)
+        error = readiness_error(gateway)
+        assert error["code"] == "contract_broken"
+        assert error["message"].startswith("ensemble_model/config.pbtxt: output 'IMAGE_STATUS' is missing")
+
+
+def test_a_model_without_labels_is_served_with_a_warning(repository, serve_repository, start_gateway):
+    change(repository / "classifier" / "config.pbtxt", 'label_filename: "labels.txt"', "")
+    triton = serve_repository()
+    with start_gateway(triton_url=triton.url) as gateway:
+        (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+        assert "classifier/config.pbtxt" in endpoint["warnings"][0]
+        assert "label_filename" in endpoint["warnings"][0]
+
+
+def events_of(gateway) -> list[dict]:
+    return [json.loads(line) for line in gateway.log.read_text().splitlines() if '"/predict"' in line]
+
+
+def readiness_error(gateway) -> dict | None:
+    (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+    return endpoint["error"]

@@ -1,0 +1,53 @@
+"""Every error that Triton or gRPC can bring has a meaning here."""
+
+import grpc
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ModelNotFound,
+    ModelUnavailable,
+    Overloaded,
+    TritonUnreachable,
+)
+from gateway.triton.errors import BY_STATUS, StubDied, translate
+
+
+def test_no_grpc_status_lacks_a_meaning():
+    assert set(BY_STATUS) == set(grpc.StatusCode)
+
+
+@pytest.mark.parametrize("status", grpc.StatusCode)
+def test_a_status_without_telling_words_is_translated_by_itself(status):
+    error = translate(InferenceServerException("words never heard", status=str(status)))
+    assert type(error) is BY_STATUS[status]
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "meaning"),
+    [
+        ("StatusCode.UNAVAILABLE", "failed to connect to all addresses", TritonUnreachable),
+        ("StatusCode.UNAVAILABLE", "Exceeds maximum queue size", Overloaded),
+        ("StatusCode.UNAVAILABLE", "Request timeout expired", DeadlineExceeded),
+        ("StatusCode.NOT_FOUND", "Request for unknown model: 'x' is not found", ModelNotFound),
+        ("StatusCode.NOT_FOUND", "Request for unknown model: 'x' has no available versions", ModelUnavailable),
+        ("StatusCode.INTERNAL", "Stub process 'a_b_0_1' is not healthy.", StubDied),
+    ],
+)
+def test_the_words_tell_more_than_the_status(status: str, words: str, meaning: type[GatewayError]):
+    assert type(translate(InferenceServerException(words, status=status))) is meaning
+
+
+def test_a_dead_process_is_told_by_its_model():
+    words = "in ensemble 'ensemble_model', Stub process 'my_model_2_0_1' is not healthy."
+    error = translate(InferenceServerException(words, status="StatusCode.INTERNAL"))
+    assert isinstance(error, StubDied)
+    assert error.step == "my_model_2"
+    assert error.code == "model_unavailable"
+
+
+def test_a_public_message_has_none_of_tritons_words():
+    error = translate(InferenceServerException("/srv/secret/path broke", status="StatusCode.INTERNAL"))
+    assert "secret" not in error.message
