@@ -20,10 +20,13 @@ def configure_logs(settings: Settings) -> None:
     ]
     render: list[structlog.types.Processor]
     if as_text:
-        # By default a traceback shows local variables, and so the headers and the images of a request.
-        plainly = structlog.dev.RichTracebackFormatter(show_locals=False)
         render = [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=plainly)
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                pad_event_to=0,
+                # The default one shows local variables, and so the headers and the images of a request.
+                exception_formatter=structlog.dev.plain_traceback,
+            )
         ]
     else:
         render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

@@ -1,0 +1,119 @@
+"""An inference server that answers at once, for tests of what HTTP sees."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.app import create_app
+from gateway.errors import GatewayError, ModelNotFound
+from gateway.inference.backend import Batch, EndpointHealth, InferResult, ModelInfo, Prediction, Row
+from gateway.settings import Settings
+from tests.asking import encode
+
+MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
+PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
+
+
+class StubBackend:
+    """Sees a cat in every image, or raises `fault`."""
+
+    bears_cancellation = True
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.fault = fault
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def health(self) -> Sequence[EndpointHealth]:
+        return [EndpointHealth("127.0.0.1:8001", ready=True, trial=None)]
+
+    async def infer(self, batch: Batch, *, model_name: str, model_version: str, **_: object) -> InferResult:
+        if self.fault is not None:
+            raise self.fault
+        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
+        return InferResult(model_name, model_version or "1", (row,) * len(batch.raw_image))
+
+    async def models(self) -> Sequence[ModelInfo]:
+        if self.fault is not None and not isinstance(self.fault, GatewayError):
+            raise self.fault
+        return [MODEL]
+
+    async def model(self, name: str) -> ModelInfo:
+        if name != MODEL.name:
+            raise ModelNotFound
+        return MODEL
+
+
+class Client:
+    """An HTTP client of an application in this process, whose lifespan has begun."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, app: ASGIApp, state: Any) -> None:
+        self._loop, self._app, self._state = loop, app, state
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def exchange() -> httpx.Response:
+            transport = httpx.ASGITransport(self._serve, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+                return await client.request(method, path, **options)
+
+        return self._loop.run_until_complete(exchange())
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
+    def ask(
+        self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]] = (), *, receive: Receive | None = None
+    ) -> list[Message]:
+        """The messages of an answer, for paths and headers that no HTTP client would send."""
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def no_body() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": list(headers),
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+        self._loop.run_until_complete(self._serve(scope, receive or no_body, send))
+        return sent
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "state": dict(self._state)}, receive, send)
+
+
+@contextmanager
+def client_of(backend: StubBackend | None = None, **settings: Any) -> Iterator[Client]:
+    """A client of an application with these settings and no others."""
+    app = create_app(Settings(_env_file=None, **settings), backend or StubBackend())
+    loop = asyncio.new_event_loop()
+    lifespan = app.router.lifespan_context(app)
+    try:
+        yield Client(loop, app, loop.run_until_complete(lifespan.__aenter__()))
+        loop.run_until_complete(lifespan.__aexit__(None, None, None))
+    finally:
+        loop.close()

@@ -1,0 +1,220 @@
+"""API keys: who is let in, who is told what, and where a key must never appear."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.api.auth import OPEN_PATHS
+from gateway.app import create_app
+from gateway.keys import KeysError, add_key, remove_key
+from gateway.settings import Settings
+from tests.api.in_child import logged
+from tests.api.stub import PNG, Client, StubBackend, client_of
+
+OPEN = [*sorted(OPEN_PATHS), "/health/live", "/health/ready", "/assets/page.js", "/docs/assets/swagger-ui.css"]
+GUARDED = [
+    "/models",
+    "/models/ensemble_model",
+    "/predict",
+    "/nothing",
+    "/docsx",
+    "/assets",
+    "/healthy",
+    "/predict/",
+    "/health",
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def key(path: Path) -> str:
+    return add_key(path, "mobile")
+
+
+@pytest.fixture
+def client(path: Path, key: str) -> Iterator[Client]:
+    with client_of(api_keys_file=path) as client:
+        yield client
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("target", [*OPEN, *GUARDED])
+def test_without_the_setting_nobody_needs_a_key(target):
+    with client_of() as client:
+        assert client.get(target).status_code != 401
+
+
+@pytest.mark.parametrize("target", OPEN)
+def test_probes_and_pages_are_open(client, target):
+    assert client.get(target).status_code == 200
+
+
+@pytest.mark.parametrize("target", GUARDED)
+def test_every_other_path_wants_a_key_whether_there_is_something_or_not(client, target):
+    assert client.get(target).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "target", ["/health/../predict", "/docs/../predict", "/docs/%2e%2e/predict", "/assets/../models"]
+)
+def test_no_way_through_an_open_folder_leads_to_an_answer(client, target):
+    # As raw as ASGI hands it over: clients resolve the dots themselves.
+    assert client.ask("GET", target)[0]["status"] == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        lambda key: {"Authorization": f"Bearer {key}"},
+        lambda key: {"Authorization": f"bearer {key}"},
+        lambda key: {"Authorization": f"Bearer   {key} "},
+        lambda key: {"X-API-Key": key},
+        lambda key: {"X-API-Key": key, "Authorization": "Basic dXNlcjpwYXNz"},
+        lambda key: {"X-API-Key": "something else", "Authorization": f"Bearer {key}"},
+    ],
+)
+def test_a_known_key_is_let_in_as_a_bearer_token_or_as_x_api_key(client, key, headers):
+    answer = client.post("/predict", headers=headers(key), files={"files": ("cat.png", PNG)})
+    assert answer.status_code == 200
+    assert answer.json()["summary"] == {"ok": 1, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        lambda key: {},
+        lambda key: {"Authorization": ""},
+        lambda key: {"Authorization": "Bearer"},
+        lambda key: {"Authorization": "Bearer "},
+        lambda key: {"Authorization": key},
+        lambda key: {"Authorization": f"Basic {key}"},
+        lambda key: {"X-API-Key": ""},
+        lambda key: {"Cookie": f"key={key}"},
+    ],
+)
+def test_a_request_without_a_key_is_told_how_to_send_one(client, key, headers):
+    answer = client.post("/predict", headers=headers(key), files={"files": ("cat.png", PNG)})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem == {
+        "type": "about:blank",
+        "title": "An API key is needed",
+        "status": 401,
+        "code": "unauthorized",
+        "detail": "An API key is needed: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'.",
+        "request_id": answer.headers["x-request-id"],
+    }
+
+
+@pytest.mark.parametrize(
+    "change", [lambda key: key[:-1], lambda key: key + "x", lambda key: "é", lambda key: "x" * 9000]
+)
+def test_a_key_that_is_not_known_is_told_so_and_not_echoed(client, key, change):
+    sent = change(key)
+    answer = client.get("/models", headers={"X-API-Key": sent.encode("latin-1")})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+    assert "not known" in answer.json()["detail"]
+    assert sent not in answer.text
+
+
+def test_a_key_in_the_query_does_not_count(client, key):
+    assert client.get("/models", params={"key": key, "api_key": key}).status_code == 401
+
+
+def test_not_a_byte_of_the_body_is_read_before_the_key_is_checked(client):
+    async def receive():
+        pytest.fail("the body was read")
+
+    headers = ((b"content-type", b"image/jpeg"), (b"content-length", b"1000000000"), (b"x-api-key", b"wrong"))
+    start, body = client.ask("POST", "/predict", headers, receive=receive)
+    assert start["status"] == 401
+    assert json.loads(body["body"])["code"] == "unauthorized"
+
+
+def test_keys_are_rotated_without_a_restart(client, path, key):
+    second = add_key(path, "mobile-2")
+    assert client.get("/models", headers=bearer(second)).status_code == 200
+    assert client.get("/models", headers=bearer(key)).status_code == 200
+    remove_key(path, "mobile")
+    assert client.get("/models", headers=bearer(key)).status_code == 401
+    assert client.get("/models", headers=bearer(second)).status_code == 200
+
+
+def test_a_broken_new_file_keeps_the_old_keys(client, path, key):
+    path.write_text("half a li")
+    assert client.get("/models", headers=bearer(key)).status_code == 200
+    assert client.get("/models").status_code == 401
+
+
+@pytest.mark.parametrize("text", [None, "half a li"])
+def test_a_file_that_cannot_be_read_stops_the_start(path, text):
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(KeysError):
+        create_app(Settings(_env_file=None, api_keys_file=path), StubBackend())
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_key_is_in_no_log_and_in_no_answer_whatever_happens(path, key, log_format):
+    unknown = add_key(path.with_name("other"), "other")
+    asks = [
+        (method, target, headers)
+        for value in (key, unknown)
+        for headers in (bearer(value), {"X-API-Key": value})
+        for method, target in (("GET", "/models"), ("POST", "/predict"), ("GET", "/nothing"), ("GET", "/docs"))
+    ]
+    answers, log = logged(asks, fault="boom", api_keys_file=path, log_format=log_format, log_level="debug")
+    assert {status for status, *_ in answers} == {200, 401, 404, 415, 500}
+    assert "boom" in log
+    assert key not in f"{log}{answers}"
+    assert unknown not in f"{log}{answers}"
+
+
+def test_without_keys_a_traceback_shows_no_header_either():
+    asks = [("GET", "/models", {"Authorization": "Bearer somebody"})]
+    answers, log = logged(asks, fault="boom", log_format="text")
+    assert answers[0][0] == 500
+    assert "boom" in log
+    assert "somebody" not in log
+
+
+def test_the_log_has_the_name_of_the_key(path, key):
+    _, log = logged([("GET", "/models", bearer(key)), ("GET", "/models", {})], api_keys_file=path, log_format="json")
+    events = [event for event in map(json.loads, log.splitlines()) if event["event"] == "request"]
+    assert [(event.get("key"), event["status"], event.get("code")) for event in events] == [
+        ("mobile", 200, None),
+        (None, 401, "unauthorized"),
+    ]
+
+
+def test_the_openapi_document_says_what_wants_a_key_and_how_it_is_sent(client):
+    document = client.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"] == {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    operations = {path: operation for path, by_method in document["paths"].items() for operation in by_method.values()}
+    guarded = {path for path, operation in operations.items() if "security" in operation}
+    assert guarded == {"/predict", "/models", "/models/{name}"}
+    for path in guarded:
+        assert operations[path]["security"] == [{"bearer": []}, {"header": []}]
+        assert "application/problem+json" in operations[path]["responses"]["401"]["content"]
+
+
+def test_without_keys_the_openapi_document_speaks_of_none():
+    with client_of() as client:
+        document = client.get("/openapi.json").text
+    assert "securitySchemes" not in document
+    assert '"401"' not in document
