@@ -13,6 +13,7 @@ from gateway.api.auth import RequireKey, document_keys
 from gateway.api.docs import add_docs
 from gateway.api.draining import draining_on_signals
 from gateway.api.headers import SecurityHeaders
+from gateway.api.gate import Gate
 from gateway.api.middleware import RequestContext
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
@@ -84,6 +85,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(Gate)
     if settings.api_keys_file is not None:
         app.add_middleware(RequireKey, KeyFile(settings.api_keys_file))
         document_keys(app)

@@ -75,7 +75,7 @@ class RequestContext:
             for callback in at_end:
                 callback()
             timings["total"] = time.perf_counter() - started
-            route = getattr(scope.get("route"), "path", _NO_ROUTE)
+            route = state.get("route") or getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status)).inc()
             if route == "/predict":
                 for stage, seconds in timings.items():

@@ -74,7 +74,6 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
-    service.admission.check()
     buffer = service.admission.buffer()
     request.state.at_end.append(buffer.clear)
     form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)

@@ -1,6 +1,7 @@
 """How many images, and how many bytes of them, may be in flight and waiting at once."""
 
 import asyncio
+import contextlib
 from collections import deque
 
 from gateway import metrics
@@ -113,7 +114,8 @@ class Admission:
             if turn.done() and not turn.cancelled():
                 self._give_back(nbytes)  # the turn had come in the moment of giving up
             else:
-                self._waiting.remove(place)
+                with contextlib.suppress(ValueError):  # already passed over, if others were let through just now
+                    self._waiting.remove(place)
                 self._admit()
             raise
         finally:

@@ -105,6 +105,21 @@ def test_one_whose_turn_came_in_the_moment_of_giving_up_gives_it_back():
     run(scenario)
 
 
+def test_one_who_gives_up_in_the_moment_in_which_others_are_let_through_is_passed_over():
+    async def scenario():
+        gate = admission(max_images=1)
+        held = await gate.acquire(1)
+        leaving, staying = asyncio.ensure_future(gate.acquire(1)), asyncio.ensure_future(gate.acquire(1))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        held.release()
+        assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
+        (await staying).release()
+        assert gate.try_acquire(1) is not None
+
+    run(scenario)
+
+
 def test_a_request_that_finds_the_queue_full_is_refused_at_once():
     async def scenario():
         gate = admission(max_images=1, max_images_waiting=2)

@@ -1,0 +1,67 @@
+"""More than the service can do: refused at once, fair to small requests, and over when the load is."""
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.photos import photo, unlike_any
+from tests.processes import wait_for
+from tests.reliability.conftest import Load
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+
+def test_beyond_the_queue_requests_are_refused_at_once_and_the_rest_is_served(triton, start_gateway):
+    settings = {"max_images_in_flight": 2, "max_images_waiting": 2, "batch_max_images": 1, "request_max_calls": 1}
+    with start_gateway(triton_url=triton.url, **settings) as gateway, Load(gateway.url, clients=24) as load:
+        wait_for(lambda: load.outcomes()[503] > 10 and load.outcomes()[200] > 50)
+        refused = overloaded_answer(gateway)
+        assert refused.json()["code"] == "overloaded"
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert refused.elapsed.total_seconds() < 1
+    assert set(load.outcomes()) == {200, 503}
+
+
+def overloaded_answer(gateway) -> httpx.Response:
+    with gateway.client() as http:
+        while True:
+            answer = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))})
+            if answer.status_code == 503:
+                return answer
+
+
+def test_one_image_does_not_wait_behind_a_thousand(triton, start_gateway):
+    with start_gateway(triton_url=triton.url) as gateway, gateway.client() as http:
+        alone = median_seconds(http)
+        bulk_seconds: list[float] = []
+
+        def bulk() -> None:
+            files = [("f", (f"{index}.jpg", unlike_any(photo("cat")))) for index in range(1_000)]
+            started = time.monotonic()
+            with gateway.client() as other:
+                assert other.post("/predict", files=files, timeout=300).json()["summary"]["ok"] == 1_000
+            bulk_seconds.append(time.monotonic() - started)
+
+        thread = threading.Thread(target=bulk)
+        thread.start()
+        beside: list[float] = []
+        wait_for(lambda: "gateway_images_in_flight 0.0" not in http.get("/metrics").text)
+        while thread.is_alive():
+            beside.append(seconds_of_one(http))
+        thread.join()
+        beside = beside[:-1]
+        assert len(beside) > 3
+        # Ahead of it are the images that the bulk request has in flight, some thirty, and not its thousand.
+        assert sorted(beside)[len(beside) // 2] < max(bulk_seconds[0] / 5, 5 * alone)
+
+
+def seconds_of_one(http: httpx.Client) -> float:
+    started = time.monotonic()
+    assert http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code == 200
+    return time.monotonic() - started
+
+
+def median_seconds(http: httpx.Client) -> float:
+    return sorted(seconds_of_one(http) for _ in range(9))[4]
