@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
-PACKAGES := gateway triton_models triton_backends bench tests
+PACKAGES := gateway triton_models triton_backends bench tests docs
 
-.PHONY: help install up test lint fmt bench fuzz clean
+.PHONY: help install up test lint fmt docs bench fuzz clean
 
 help: ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ lint: $(VENV)/.installed-dev ## check style, types and the import rule
 fmt: $(VENV)/.installed-dev ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
+
+docs: $(VENV)/.installed-dev ## write the README's tables anew from the code
+	@$(BIN)/python docs/tables.py
 
 bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)

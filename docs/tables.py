@@ -1,0 +1,128 @@
+"""The README's tables, written from the code: `make docs` puts them in place.
+
+Each stands between two comments, `<!-- table: NAME -->` and `<!-- end -->`; a test fails where one is out of date.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+
+from gateway import errors
+from gateway.app import create_app
+from gateway.settings import GIB, KIB, MIB, Settings, allowed, variable
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+LIMITS = {
+    "max_files": "too_many_files",
+    "max_file_bytes": "file_too_large",
+    "max_request_bytes": "request_too_large",
+    "max_image_pixels": "image_too_large",
+    "max_image_side": "image_too_large",
+    "max_part_header_bytes": "headers_too_large",
+    "upload_timeout_seconds": "upload_timeout",
+    "upload_idle_timeout_seconds": "upload_timeout",
+    "max_images_waiting": "overloaded",
+    "max_bytes_waiting": "overloaded",
+    "max_wait_seconds": "overloaded",
+    "max_timeout_seconds": "invalid_parameter",
+    "max_top_k": "invalid_parameter",
+}
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    lines = [list(header), ["---"] * len(list(header)), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def quantity(field: str, value: object) -> str:
+    """A setting's value as people say it."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: ""}[value]
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if "_bytes" in field and isinstance(value, int):
+        for size, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+            if value and value % size == 0:
+                return f"{value // size} {unit}"
+    if field.endswith("_seconds"):
+        return f"{value:g} s"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
+
+
+def default(field: str) -> str:
+    """The value of a setting that is not set."""
+    if field == "decode_threads":
+        return "one for each core, at most 32"
+    return quantity(field, Settings.model_fields[field].default)
+
+
+def settings() -> str:
+    """Every setting."""
+    rows = (
+        (f"`{variable(name)}`", default(name), allowed(name), field.description or "")
+        for name, field in Settings.model_fields.items()
+    )
+    return table(("variable", "default", "allowed", "meaning"), rows)
+
+
+def limits() -> str:
+    """Every limit of a request or a process, and the code of what is beyond it."""
+    rows = ((f"`{variable(name)}`", default(name), f"`{code}`") for name, code in LIMITS.items())
+    return table(("limit", "default", "beyond it"), rows)
+
+
+def error_classes(root: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:
+    """The errors with a code of their own, in the order of the tree."""
+    for error in root.__subclasses__():
+        if error.__module__ == errors.__name__ and "code" in vars(error):
+            yield error
+        yield from error_classes(error)
+
+
+def error_codes() -> str:
+    """Every error code."""
+    rows = (
+        (f"`{error.code}`", str(int(error.status)), " ".join((inspect.getdoc(error) or "").split()))
+        for error in error_classes(errors.GatewayError)
+    )
+    return table(("code", "status", "meaning"), rows)
+
+
+def endpoints() -> str:
+    """Every endpoint of the OpenAPI page."""
+    paths = create_app(Settings(_env_file=None)).openapi()["paths"]
+    rows = (
+        (f"`{method.upper()} {path}`", operation["summary"])
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    )
+    return table(("endpoint", ""), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "endpoints": endpoints,
+    "settings": settings,
+    "errors": error_codes,
+    "limits": limits,
+}
+
+
+def with_tables(text: str) -> str:
+    """The text with each table written anew."""
+    for name, make in TABLES.items():
+        place = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        if not place.search(text):
+            raise ValueError(f"README.md has no place for the table {name!r}")
+        content = make()
+        text = place.sub(lambda match, content=content: match[1] + content + match[2], text)
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(README.write_text(with_tables(README.read_text())) == 0)
