@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
+from gateway.cli_models import model_app
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import Settings, load_settings
+from gateway.terminal import Repository, say
 from gateway.triton.runtime import (
     DEFAULT_MODEL_REPOSITORY,
     default_cache_dir,
@@ -24,7 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-model_app = typer.Typer(help="Models: from a trained network to Triton's model repository.", no_args_is_help=True)
 triton_app = typer.Typer(help="The Triton server that comes out of a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
@@ -36,20 +37,12 @@ Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GA
 Workers = Annotated[
     int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
 ]
-Repository = Annotated[
-    Path, typer.Option("--model-repository", help="Folder with Triton's models.", file_okay=False, show_default=False)
-]
 KeysFile = Annotated[
     Path | None,
     typer.Option(
         "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
     ),
 ]
-
-
-def say(text: str) -> None:
-    """A line of progress, on stderr so that stdout stays for results."""
-    typer.echo(f"gateway | {text}", err=True)
 
 
 def _say_plainly(line: str) -> None:
@@ -115,18 +108,6 @@ def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None
     from gateway.serve import serve as run_serve
 
     run_serve(_settings(host=host, port=port, workers=workers))
-
-
-@model_app.command("export")
-def model_export(
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-    *,
-    force: Annotated[bool, typer.Option("--force", help="Write it again even if it is there.")] = False,
-) -> None:
-    """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
-    from gateway.models.export import export_default
-
-    export_default(model_repository, say, force=force)
 
 
 @key_app.command("new")

@@ -4,19 +4,22 @@ import contextlib
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from gateway.errors import UserError
+from gateway.models.entry import RECORD, Entry, Format, Precision, Serving, Version, write_record
+from gateway.models.preprocessing import Preprocessing
+from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.model_config import parameters, read_model_config
 
 if TYPE_CHECKING:
     from torch import nn
 
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 """Part of every stamp: raised when the same recipe writes something else than before."""
 STAMP = "stamp.json"
 INPUT_SIZE = 224
@@ -24,32 +27,8 @@ INPUT_SIZE = 224
 Say = Callable[[str], None]
 
 
-class ModelRepositoryError(RuntimeError):
+class ModelRepositoryError(UserError):
     """A model repository does not fit the model that it should hold; the message names the line to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preprocessing:
-    """How a model wants its images; mean and std of RGB on a scale from 0 to 1.
-
-    `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
-    square in the middle.
-    """
-
-    resize_size: tuple[int, ...]
-    crop_size: int
-    interpolation: str
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-
-    def differences(self, given: Mapping[str, str]) -> list[str]:
-        """What the preprocessor's parameters say otherwise, in words that name the parameter."""
-        wanted = asdict(self)
-        return [
-            f"parameter {name} is {given.get(name)!r} and should be {_text(value)!r}"
-            for name, value in wanted.items()
-            if _parts(given.get(name, "")) != _parts(_text(value))
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +85,24 @@ EFFICIENTNET_LITE0 = Recipe(
     Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 )
 MOBILENET_V3_SMALL = Recipe("mobilenet-v3-small-untrained", _mobilenet_v3_small, ("torchvision",), None)
+RECIPES = {recipe.name: recipe for recipe in (EFFICIENTNET_LITE0, MOBILENET_V3_SMALL)}
+
+
+def default_entry(recipe: Recipe) -> Entry:
+    """The record of the default model, from which triton_models' config.pbtxt files can be rendered."""
+    assert recipe.preprocessing is not None
+    version = Version(f"recipe:{recipe.name}", "", "", "softmax", Precision.FP32, 0.0)
+    return Entry(
+        name=ENSEMBLE_MODEL,
+        classes=1000,
+        preprocessing=recipe.preprocessing,
+        format=Format.TORCHSCRIPT,
+        multi_label=False,
+        serving=Serving(),
+        versions={1: version},
+        preprocessor=PREPROCESSOR,
+        classifier=CLASSIFIER,
+    )
 
 
 def export_default(repository: Path, say: Say, *, force: bool = False) -> Path:
@@ -133,6 +130,7 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
         raise ModelRepositoryError(
             f"{recipe.name} is made of {exc.name}, which is not installed: pip install 'triton-image-gateway[local]'"
         ) from exc
+    record = repository / ENSEMBLE_MODEL / RECORD
     if not force and labels.is_file() and read_stamp(path) == stamp:
         return path
     say(f"exporting {recipe.name} to {path}")
@@ -147,6 +145,10 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
     export_torchscript(recipe.build(), example, path, extra_files={STAMP: stamp})
     categories = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
     labels.write_text("".join(f"{category}\n" for category in categories))
+    # By the record `gateway model parity` finds the original; a model that was never trained has none.
+    record.unlink(missing_ok=True)
+    if recipe.preprocessing is not None and record.parent.is_dir():
+        write_record(default_entry(recipe), repository)
     return path
 
 
@@ -170,19 +172,3 @@ def read_stamp(path: Path) -> str | None:
             return archive.read(entry).decode() if entry else None
     except (OSError, zipfile.BadZipFile):
         return None
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _parts(text: str) -> list[float | str]:
-    """A parameter's parts, comparable whatever way its numbers are written."""
-    return [_number(part.strip()) for part in text.split(",")]
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -3,19 +3,68 @@
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gateway.errors import UserError
 
 TOLERANCE = 1e-4
 """How far the exported module's probabilities may be from the eager one's: the same float32 sums in another order."""
 
 
-class ExportError(RuntimeError):
+class ExportError(UserError):
     """A module cannot be exported, or does not give the same answers afterwards; the message is for the terminal."""
+
+
+class Served(nn.Module):
+    """A network with what is missing to serve it: fp32 images in, fp32 probabilities out, whatever is inside."""
+
+    def __init__(self, network: nn.Module, activation: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network, self.activation, self.dtype = network, activation, dtype
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W]."""
+        # Probabilities in fp32: in bf16 a softmax over 1,000 classes does not sum to one.
+        return self.activation(self.network(images.to(self.dtype)).float())
+
+
+def load_torchscript(path: Path) -> torch.jit.ScriptModule:
+    """Load a TorchScript file onto the CPU, ready to be asked; raises ExportError where it is damaged."""
+    try:
+        with without_deprecations():
+            module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+    except (RuntimeError, OSError) as exc:
+        raise ExportError(f"{path} cannot be loaded as TorchScript: {str(exc).strip().splitlines()[0]}") from exc
+    return module.eval()
+
+
+def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Have a module compute in another floating-point type, in place; a frozen one too, whose weights are constants."""
+    module = module.to(dtype)
+    graph = getattr(module, "graph", None)
+    if graph is not None:
+        _convert_constants(graph, dtype)
+    return module
+
+
+def _convert_constants(block: Any, dtype: torch.dtype) -> None:  # noqa: ANN401  # torch._C has no public names
+    for node in block.nodes():
+        if node.kind() == "prim::Constant" and node.hasAttribute("value") and node.kindOf("value") == "t":
+            value = node.t("value")
+            if value.is_floating_point():
+                # Four dimensions are a convolution's weights, which run faster in the order of their images.
+                order = torch.channels_last if value.dim() == 4 else torch.contiguous_format
+                value = value.to(dtype).contiguous(memory_format=order)
+                node.t_("value", value)
+                node.output().inferTypeFrom(value)
+        for inner in node.blocks():
+            _convert_constants(inner, dtype)
 
 
 def export_torchscript(
@@ -39,7 +88,7 @@ def export_torchscript(
     os.close(descriptor)
     draft = Path(name)
     try:
-        with torch.no_grad(), _without_deprecations():
+        with torch.no_grad(), without_deprecations():
             frozen = torch.jit.freeze(torch.jit.trace(module, example))  # type: ignore[no-untyped-call]
             torch.jit.save(frozen, draft, _extra_files=dict(extra_files or {}))
             exported = torch.jit.load(draft, map_location="cpu")  # type: ignore[no-untyped-call]
@@ -64,7 +113,8 @@ def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: fl
 
 
 @contextmanager
-def _without_deprecations() -> Iterator[None]:
+def without_deprecations() -> Iterator[None]:
+    """Without torch's warnings that TorchScript is deprecated."""
     with warnings.catch_warnings():
         # TorchScript is what Triton's libtorch backend loads, whatever torch says of its future.
         for category in (DeprecationWarning, FutureWarning):

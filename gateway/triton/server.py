@@ -45,8 +45,8 @@ class EmbeddedTriton:
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
-    `on_log` gets each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may
-    be called again and keeps the ports.
+    `load_models` are loaded with the models that they need. `on_log` gets each line of Triton's log, prefixed, on a
+    thread of its own. After the process has ended, `start` may be called again and keeps the ports.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class EmbeddedTriton:
         http_port: int = 0,
         metrics_port: int = 0,
         cache_bytes: int = 256 * MIB,
+        load_models: Iterable[str] = ("*",),
         extra_arguments: Iterable[str] = (),
     ) -> None:
         self.runtime = runtime
@@ -68,6 +69,7 @@ class EmbeddedTriton:
         self.grpc_port, self.http_port, self.metrics_port = grpc_port, http_port, metrics_port
         self.cache_bytes = cache_bytes
         self._on_log = on_log
+        self._load_models = tuple(load_models)
         self._extra_arguments = tuple(extra_arguments)
         self._shm_prefix = f"triton_{os.getpid()}_{secrets.token_hex(4)}_"
         self._process: subprocess.Popen[str] | None = None
@@ -243,7 +245,7 @@ class EmbeddedTriton:
             f"--backend-directory={self.runtime.backend_directory}",
             # Explicit, because only then a model whose stub died can be unloaded and loaded again.
             "--model-control-mode=explicit",
-            "--load-model=*",
+            *(f"--load-model={model}" for model in self._load_models),
             # Completing a configuration starts every Python model once more, and ours are complete.
             "--disable-auto-complete-config",
             f"--cache-directory={self.runtime.cache_directory}",

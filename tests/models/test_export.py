@@ -46,7 +46,7 @@ def test_the_default_model_is_written_with_its_labels_and_only_once(model_reposi
 
 
 def test_the_exported_model_gives_probabilities_for_any_batch_size(model_repository):
-    with torchscript._without_deprecations():
+    with torchscript.without_deprecations():
         model = torch.jit.load(export_default(model_repository, print))
     for size in (1, 2, 7):
         with torch.inference_mode():
@@ -100,7 +100,7 @@ def test_any_module_can_be_exported(tmp_path):
     path = tmp_path / "new" / "model.pt"
     export_torchscript(Doubling(), torch.rand(2, 3, 8, 8), path, extra_files={"note": "hello"})
     extra = {"note": ""}
-    with torchscript._without_deprecations():
+    with torchscript.without_deprecations():
         model = torch.jit.load(path, _extra_files=extra)
     batch = torch.rand(5, 3, 8, 8)
     assert torch.allclose(model(batch), batch.mean(dim=(2, 3)) * 2)

@@ -1,0 +1,51 @@
+"""Versions and removal: what changes an entry that is there."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.models.add import rewrite
+from gateway.models.entry import Entry, EntryError, entry_names, read_entry
+
+
+def entries(repository: Path) -> list[Entry]:
+    """Every entry with a record, by name."""
+    return [read_entry(repository, name) for name in entry_names(repository)]
+
+
+def use_version(repository: Path, name: str, version: int) -> Entry:
+    """Have a model answer with another of its versions, an older one to roll back; raises EntryError."""
+    entry = _with_version(repository, name, version)
+    entry = replace(entry, in_use=version)
+    rewrite(entry, repository)
+    return entry
+
+
+def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tuple[str, ...]]:
+    """Delete a version that is not in use; returns the entry and the folders that are gone. Raises EntryError."""
+    old = _with_version(repository, name, version)
+    if version == old.in_use:
+        raise EntryError(f"version {version} of {name} is in use: `gateway model versions {name} --use N` first")
+    entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
+    gone = tuple(folder for folder in old.folders if folder not in entry.folders)
+    rewrite(entry, repository)
+    for folder in gone:
+        shutil.rmtree(repository / folder, ignore_errors=True)
+    shutil.rmtree(repository / entry.classifier / str(version), ignore_errors=True)
+    return entry, gone
+
+
+def remove(repository: Path, name: str) -> tuple[str, ...]:
+    """Delete a model's folders and return their names; raises EntryError where there is no such entry."""
+    entry = read_entry(repository, name)
+    for folder in entry.folders:
+        shutil.rmtree(repository / folder, ignore_errors=True)
+    return entry.folders
+
+
+def _with_version(repository: Path, name: str, version: int) -> Entry:
+    entry = read_entry(repository, name)
+    if version not in entry.versions:
+        there = ", ".join(map(str, sorted(entry.versions)))
+        raise EntryError(f"{name} has no version {version}; there is {there}; `gateway model add` adds one")
+    return entry

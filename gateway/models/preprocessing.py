@@ -1,0 +1,235 @@
+"""How a model wants its images: from a torchvision weights enum, from a file, or part by part."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos")
+PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""PIL.Image.Resampling by number, as Hugging Face's preprocessor_config.json has it."""
+
+
+class PreprocessingError(UserError):
+    """What was said about a model's preprocessing is incomplete or cannot be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """How a model wants its images; mean and std of RGB on a scale from 0 to 1.
+
+    `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
+    square in the middle. Raises PreprocessingError where that cannot be.
+    """
+
+    resize_size: tuple[int, ...]
+    crop_size: int
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.resize_size) not in {1, 2}:
+            raise PreprocessingError("the resize is one number, for the shorter side, or two, for height and width")
+        if not 0 < self.crop_size <= min(self.resize_size):
+            raise PreprocessingError(
+                f"a crop of {self.crop_size} out of a resize to {_text(self.resize_size)} would have black borders"
+            )
+        if self.interpolation not in INTERPOLATIONS:
+            raise PreprocessingError(
+                f"{self.interpolation!r} is no interpolation; there are {', '.join(INTERPOLATIONS)}"
+            )
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != 3:
+                raise PreprocessingError(f"{name} has {len(values)} numbers and should have three: red, green, blue")
+            if not all(0 <= value <= 1 for value in values) or (name == "std" and not all(values)):
+                raise PreprocessingError(
+                    f"{name} is {_text(values)}, and should be on a scale from 0 to 1: divide by 255 what is beyond"
+                )
+
+    def parameters(self) -> dict[str, str]:
+        """The same as texts, as the preprocessor's config.pbtxt has them."""
+        return {name: _text(value) for name, value in asdict(self).items()}
+
+    def differences(self, given: Mapping[str, str]) -> list[str]:
+        """What the preprocessor's parameters say otherwise, in words that name the parameter."""
+        return [
+            f"parameter {name} is {given.get(name)!r} and should be {value!r}"
+            for name, value in self.parameters().items()
+            if _parts(given.get(name, "")) != _parts(value)
+        ]
+
+    def described(self) -> str:
+        """One line for people."""
+        sides = "×".join(map(str, self.resize_size))
+        resize = sides if len(self.resize_size) == 2 else f"shorter side {sides}"
+        return (
+            f"resize {resize} {self.interpolation}, crop {self.crop_size}, "
+            f"mean {_text(self.mean)}, std {_text(self.std)}"
+        )
+
+
+def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
+    """Read what `asdict` gave; numbers and lists may stand where the dataclass has tuples."""
+    known = {field.name for field in fields(Preprocessing)}
+    unknown, missing = sorted(set(values) - known), sorted(known - set(values))
+    if unknown or missing:
+        said = [
+            f"{', '.join(names)} {word}"
+            for names, word in ((unknown, "is not known"), (missing, "is missing"))
+            if names
+        ]
+        raise PreprocessingError(f"preprocessing: {'; '.join(said)}")
+    try:
+        return Preprocessing(
+            resize_size=tuple(int(side) for side in _list(values["resize_size"])),
+            crop_size=_side(values["crop_size"]),
+            interpolation=str(values["interpolation"]),
+            mean=_three(values["mean"]),
+            std=_three(values["std"]),
+        )
+    except (TypeError, ValueError) as exc:
+        raise PreprocessingError(f"preprocessing: {exc}") from exc
+
+
+def from_file(path: Path) -> Preprocessing:
+    """Read a JSON file: the fields of Preprocessing, or Hugging Face's preprocessor_config.json."""
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as exc:
+        raise PreprocessingError(f"cannot read {path} as JSON: {exc}") from exc
+    if not isinstance(values, dict):
+        raise PreprocessingError(f"{path} holds no JSON object")
+    try:
+        return _from_hugging_face(values) if "image_mean" in values else from_mapping(values)
+    except PreprocessingError as exc:
+        raise PreprocessingError(f"{path}: {exc}") from exc
+
+
+def from_weights(name: str) -> Preprocessing:
+    """What torchvision's weights of that name, such as ResNet50_Weights.IMAGENET1K_V2, were evaluated with."""
+    transforms = weights_enum(name).transforms()
+    try:
+        return Preprocessing(
+            resize_size=tuple(transforms.resize_size),
+            crop_size=_side(transforms.crop_size),
+            interpolation=transforms.interpolation.value,
+            mean=_three(transforms.mean),
+            std=_three(transforms.std),
+        )
+    except AttributeError as exc:
+        raise PreprocessingError(f"{name} is not for classifying images") from exc
+
+
+def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
+    """The torchvision weights of a name; raises PreprocessingError with names that are near."""
+    import difflib
+
+    from torchvision.models import get_model_weights, get_weight, list_models
+
+    try:
+        return get_weight(name)
+    except (ValueError, AttributeError, KeyError) as exc:
+        every = [str(weights) for model in list_models() for weights in get_model_weights(model)]
+        near = difflib.get_close_matches(name, every, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "one is ResNet50_Weights.IMAGENET1K_V2"
+        raise PreprocessingError(f"torchvision has no weights {name!r}: {hint}") from exc
+
+
+def reference_transforms(preprocessing: Preprocessing) -> "Callable[[Image], Tensor]":
+    """What torchvision makes of a PIL image, as in training and evaluation there: RGB → fp32 [3, crop, crop]."""
+    import torch
+    from torchvision.transforms import v2
+
+    compose: Callable[[Image], Tensor] = v2.Compose(
+        [
+            v2.Resize(
+                list(preprocessing.resize_size), v2.InterpolationMode(preprocessing.interpolation), antialias=True
+            ),
+            v2.CenterCrop(preprocessing.crop_size),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(list(preprocessing.mean), list(preprocessing.std)),
+        ]
+    )
+    return compose
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """The numbers in text such as 0.485,0.456,0.406; raises PreprocessingError."""
+    try:
+        return tuple(float(part) for part in text.replace("x", ",").split(","))
+    except ValueError as exc:
+        raise PreprocessingError(f"{text!r} is not numbers with commas between them") from exc
+
+
+def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
+    """Read https://huggingface.co/docs/transformers/main_classes/image_processor files for image classification."""
+    size = values.get("size", {})
+    if isinstance(size, int):
+        resize: tuple[int, ...] = (size,)
+    elif "shortest_edge" in size:
+        resize = (int(size["shortest_edge"]),)
+    elif {"height", "width"} <= set(size):
+        resize = (int(size["height"]), int(size["width"]))
+    else:
+        raise PreprocessingError("size has neither shortest_edge nor height and width")
+    if values.get("do_center_crop"):
+        crop = values.get("crop_size", resize[0])
+        crop = (crop["height"], crop["width"]) if isinstance(crop, Mapping) else (crop,)
+    elif len(resize) == 2:
+        crop = resize
+    else:
+        raise PreprocessingError("shortest_edge without do_center_crop gives images of many sizes; a batch needs one")
+    if abs(float(values.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6 or not values.get("do_rescale", True):
+        raise PreprocessingError("rescale_factor is not 1/255, which this service divides by")
+    return Preprocessing(
+        resize_size=resize,
+        crop_size=_side(crop),
+        interpolation=PILLOW_RESAMPLING[int(values.get("resample", 2))],
+        mean=_three(values["image_mean"]),
+        std=_three(values.get("image_std", [])),
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _side(value: object) -> int:
+    sides = [int(side) for side in _list(value)]
+    if len(set(sides)) != 1:
+        raise PreprocessingError(f"the crop is {_text(tuple(sides))}; only squares are served")
+    return sides[0]
+
+
+def _three(value: object) -> tuple[float, ...]:
+    # As many as there are: Preprocessing says what is wrong with another number of them.
+    return tuple(float(part) for part in _list(value))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _parts(text: str) -> list[float | str]:
+    """A parameter's parts, comparable whatever way its numbers are written."""
+    return [_number(part.strip()) for part in text.split(",")]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,15 @@
+"""What the commands share: a line of progress, and options that several have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Repository = Annotated[
+    Path, typer.Option("--model-repository", help="Folder with Triton's models.", file_okay=False, show_default=False)
+]
+
+
+def say(text: str) -> None:
+    """A line of progress, on stderr so that stdout stays for results."""
+    typer.echo(f"gateway | {text}", err=True)

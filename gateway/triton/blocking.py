@@ -1,0 +1,106 @@
+"""A Triton asked from a command: blocking calls, each step of an ensemble on its own as well."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.utils import InferenceServerException
+
+from gateway.errors import UserError
+from gateway.ingest.padding import pad
+from gateway.triton.contract import (
+    CLASSIFIER_INPUT,
+    CLASSIFIER_OUTPUT,
+    IMAGE_STATUS,
+    PREDICTION,
+    PREPROCESSED_IMAGE,
+    RAW_IMAGE,
+    RAW_IMAGE_LENGTH,
+)
+
+TIMEOUT_SECONDS = 120.0
+LOAD_TIMEOUT_SECONDS = 600.0
+
+
+class TritonRefused(UserError):
+    """Triton did not do what it was asked; the message has its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What came for N images: `status` int32 [N], 0 where the image was decoded; `values` fp32 [N, …]."""
+
+    status: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+
+class BlockingTriton:
+    """A Triton at host:port; every method raises TritonRefused. Not for several threads: each makes its own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = InferenceServerClient(address)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __enter__(self) -> "BlockingTriton":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def predict(self, ensemble: str, images: Sequence[bytes]) -> Answers:
+        """Probabilities fp32 [N, classes] of encoded images."""
+        return self._ask_images(ensemble, images, PREDICTION)
+
+    def preprocess(self, preprocessor: str, images: Sequence[bytes]) -> Answers:
+        """What the classifier gets of encoded images: fp32 [N, 3, height, width]."""
+        return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
+
+    def classify(self, classifier: str, images: NDArray[np.float32], version: str = "") -> NDArray[np.float32]:
+        """Probabilities fp32 [N, classes] of preprocessed images fp32 [N, 3, height, width]."""
+        given = InferInput(CLASSIFIER_INPUT, images.shape, "FP32").set_data_from_numpy(images)
+        with self._translated():
+            result = self._client.infer(classifier, [given], model_version=version, client_timeout=TIMEOUT_SECONDS)
+        values: NDArray[np.float32] = result.as_numpy(CLASSIFIER_OUTPUT)
+        return values
+
+    def config(self, model: str) -> ModelConfig:
+        """A model's configuration."""
+        with self._translated():
+            return self._client.get_model_config(model, client_timeout=TIMEOUT_SECONDS).config
+
+    def load(self, *models: str) -> None:
+        """Load models one after another, or take up what changed in their files."""
+        with self._translated():
+            for model in models:
+                self._client.load_model(model, client_timeout=LOAD_TIMEOUT_SECONDS)
+
+    def unload(self, *models: str) -> None:
+        """Unload models one after another."""
+        with self._translated():
+            for model in models:
+                self._client.unload_model(model, client_timeout=LOAD_TIMEOUT_SECONDS)
+
+    def _ask_images(self, model: str, images: Sequence[bytes], output: str) -> Answers:
+        raw_image, length = pad(images)
+        inputs = [
+            InferInput(RAW_IMAGE, raw_image.shape, "UINT8").set_data_from_numpy(raw_image),
+            InferInput(RAW_IMAGE_LENGTH, length.shape, "INT32").set_data_from_numpy(length),
+        ]
+        with self._translated():
+            result = self._client.infer(model, inputs, client_timeout=TIMEOUT_SECONDS)
+        return Answers(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(output))
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except InferenceServerException as exc:
+            raise TritonRefused(f"Triton at {self.address} says: {exc.message()}") from exc

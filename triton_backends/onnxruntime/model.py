@@ -1,0 +1,110 @@
+"""A Python-based Triton backend that runs ONNX, for servers without the onnxruntime backend.
+
+Triton takes it for `platform: "onnxruntime_onnx"` where it finds `onnxruntime/model.py` in its backend directory, so
+one model repository serves here and under the real backend. What config.pbtxt says is honoured the same way: tensors
+by name, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/onnxruntime_backend:
+intra_op_thread_count, inter_op_thread_count, execution_mode, and optimization.graph.level.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+import triton_python_backend_utils as pb_utils
+from torch import Tensor
+
+LEVELS = {
+    -1: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    2: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+}
+"""optimization.graph.level → ONNX Runtime's; any other is its default, all of them."""
+
+
+class TritonPythonModel:
+    """One instance of an ONNX model on one device."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load model.onnx onto the instance's device; raises TritonModelException with what to do where it cannot."""
+        config = json.loads(args["model_config"])
+        parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        # One core for each instance unless the configuration says otherwise: instances must not fight for cores.
+        options.intra_op_num_threads = int(parameters.get("intra_op_thread_count", 1))
+        options.inter_op_num_threads = int(parameters.get("inter_op_thread_count", 1))
+        if parameters.get("execution_mode") == "1":
+            options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        level = int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0))
+        options.graph_optimization_level = LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+        # Tensors are exchanged with torch, which keeps its threads to itself.
+        torch.set_num_threads(1)
+        path = Path(pb_utils.get_model_dir()) / (config.get("default_model_filename") or "model.onnx")
+        if not path.is_file():
+            raise pb_utils.TritonModelException(f"there is no {path}: `gateway model add` writes it")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), options, providers=providers_of(args))
+        except Exception as exc:  # ONNX Runtime's errors have no common base class
+            raise pb_utils.TritonModelException(f"{path} is no ONNX model that runs: {exc}") from exc
+        self.inputs = [tensor["name"] for tensor in config["input"]]
+        self.outputs = [tensor["name"] for tensor in config["output"]]
+        self._check_names()
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {self.session.get_providers()[0]}")
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Run the requests as one batch; where that fails, one by one, so that each has its own answer or error."""
+        try:
+            return self._run(requests)
+        except Exception as exc:  # whatever it is, Triton must get one response for each request
+            if len(requests) > 1:
+                return [self.execute([request])[0] for request in requests]
+            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(exc).__name__}: {exc}"))]
+
+    def _run(self, requests: list[Any]) -> list[Any]:
+        # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
+        given = [
+            [torch.from_dlpack(pb_utils.get_input_tensor_by_name(request, name).to_dlpack()) for name in self.inputs]
+            for request in requests
+        ]
+        sizes = [len(tensors[0]) for tensors in given]
+        batch = [joined(parts) for parts in zip(*given, strict=True)]
+        feed = {name: tensor.numpy() for name, tensor in zip(self.inputs, batch, strict=True)}
+        results = [torch.from_numpy(result) for result in self.session.run(self.outputs, feed)]
+        parts = [result.contiguous().split(sizes) for result in results]
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor.from_dlpack(name, part) for name, part in zip(self.outputs, row, strict=True)]
+            )
+            for row in zip(*parts, strict=True)
+        ]
+
+    def _check_names(self) -> None:
+        for kind, configured, tensors in (
+            ("input", self.inputs, self.session.get_inputs()),
+            ("output", self.outputs, self.session.get_outputs()),
+        ):
+            there = [tensor.name for tensor in tensors]
+            missing = [name for name in configured if name not in there]
+            if missing:
+                raise pb_utils.TritonModelException(
+                    f"config.pbtxt has {kind} {missing[0]!r}, and the ONNX model has {', '.join(there)}"
+                )
+
+
+def joined(parts: "tuple[Tensor, ...]") -> Tensor:
+    """The requests' tensors as one batch in the CPU's memory, from where ONNX Runtime takes them to its device."""
+    return (torch.cat(parts) if len(parts) > 1 else parts[0]).cpu().contiguous()
+
+
+def providers_of(args: dict[str, str]) -> list[Any]:
+    """ONNX Runtime's execution providers for an instance; raises TritonModelException where its GPU is out of reach."""
+    cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    kind = args["model_instance_kind"]
+    if kind == "GPU" and not cuda:
+        raise pb_utils.TritonModelException(
+            "instance_group asks for a GPU and this ONNX Runtime has no CUDA: use KIND_CPU, or install onnxruntime-gpu"
+        )
+    cpu = "CPUExecutionProvider"
+    return [("CUDAExecutionProvider", {"device_id": args["model_instance_device_id"]}), cpu] if kind == "GPU" else [cpu]
