@@ -6,14 +6,16 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 from gateway import __version__
 from gateway.api import health, models, predict
 from gateway.api.auth import RequireKey, document_keys
+from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.draining import draining_on_signals
-from gateway.api.headers import SecurityHeaders
 from gateway.api.gate import Gate
+from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
@@ -75,6 +77,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     )
     _add_middleware(app, settings)
     add_handlers(app)
+    app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
     app.include_router(models.router)
     app.include_router(health.router)

@@ -123,11 +123,11 @@ class Settings(BaseSettings):
     """Images of one process that may be on their way through Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of images that one process may hold on their way through Triton at once."""
-    max_images_waiting: int = Field(32, ge=1, le=100_000)
+    max_images_waiting: int = Field(64, ge=1, le=100_000)
     """Images of one process that may wait for their turn; a request that finds as many gets 503 `overloaded`."""
     max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of uploads that one process may hold while they arrive and wait; beyond, uploads get 503 `overloaded`."""
-    max_wait_seconds: float = Field(1.0, gt=0, le=3_600)
+    max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
 
     # How images travel

@@ -20,6 +20,11 @@ class ClientGone(Response):
         """Send nothing."""
 
 
+async def answer_nobody(request: Request, _: Exception) -> Response:
+    """Handle ClientDisconnect, which comes out of a body that ends with its connection."""
+    return _gone(request)
+
+
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """The result of `work`, or None if the client went away first, in which case the work is cancelled.
 
@@ -37,9 +42,14 @@ async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -
         for task in (working, leaving):
             task.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+    _gone(request)
+    return None
+
+
+def _gone(request: Request) -> ClientGone:
     metrics.CLIENTS_GONE.inc()
     request.state.event["client_gone"] = True
-    return None
+    return ClientGone()
 
 
 async def _leaves(request: Request) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import threading
 import time
 from pathlib import Path
@@ -40,6 +41,13 @@ def serve_repository(runtime: Runtime, repository: Path):
     yield start
     for server in servers:
         server.stop(grace_seconds=1)
+
+
+@pytest.fixture
+def gateway_alone(start_gateway):
+    """A gateway whose Triton is away."""
+    with start_gateway(triton_url="127.0.0.1:9", wait_ready=False) as gateway:
+        yield gateway
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -96,6 +104,18 @@ def test_a_client_that_leaves_stops_its_work_and_harms_nobody(repository, serve_
         wait_for(lambda: len(events_of(gateway)) == 2)
         assert [event["status"] for event in events_of(gateway)] == [499, 200]
         assert events_of(gateway)[0]["client_gone"] is True
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_upload_is_no_fault(gateway_alone):
+    with socket.create_connection(("127.0.0.1", int(gateway_alone.url.rpartition(":")[2]))) as client:
+        client.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+        )
+    wait_for(lambda: len(events_of(gateway_alone)) == 1)
+    (event,) = events_of(gateway_alone)
+    assert (event["status"], event["client_gone"]) == (499, True)
+    assert "unexpected_error" not in gateway_alone.log.read_text()
 
 
 def test_many_clients_that_leave_do_not_bring_triton_down(start_triton, start_gateway):
