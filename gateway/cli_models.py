@@ -272,3 +272,47 @@ def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = 
             triton.unload(*unload)
             triton.load(*load)
         say(f"Triton at {url} has taken it up")
+
+
+@model_app.command("parity")
+def parity(
+    name: Name,
+    images: Annotated[
+        list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", help="By default the one in use.", show_default=False)
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="How far any probability may be off.", min=0, max=1)
+    ] = 1e-3,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Prove that the served answers are those of the original model, prepared by PIL and torchvision as in training.
+
+    Ends with 1 where a probability is further off than the tolerance.
+    """
+    from gateway.models.add import LABELS
+    from gateway.models.manage import entry_with_version
+    from gateway.models.parity import Comparison, Parity, Refused, compare
+    from gateway.models.parity_report import report
+    from gateway.models.pictures import image_files, read_pictures
+    from gateway.models.serving import serving
+    from gateway.models.sources import read_labels
+    from gateway.models.summary import progress
+    from gateway.triton.runtime import PROJECT
+
+    entry = entry_with_version(model_repository, name, version)
+    files = image_files(images or [PROJECT / "examples"])
+    number = version or entry.in_use
+    models = tuple(ensemble for ensemble, asked in entry.ensembles.items() if asked == number)[:1]
+    with serving(model_repository, models, say, url=url) as triton:
+        results = list(progress(compare(entry, number, triton, read_pictures(files)), len(files), "comparing"))
+    found = Parity(
+        [each for each in results if isinstance(each, Comparison)],
+        [each for each in results if isinstance(each, Refused)],
+    )
+    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance)
+    if not found.holds(tolerance):
+        raise typer.Exit(1)

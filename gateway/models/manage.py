@@ -15,7 +15,7 @@ def entries(repository: Path) -> list[Entry]:
 
 def use_version(repository: Path, name: str, version: int) -> Entry:
     """Have a model answer with another of its versions, an older one to roll back; raises EntryError."""
-    entry = _with_version(repository, name, version)
+    entry = entry_with_version(repository, name, version)
     entry = replace(entry, in_use=version)
     rewrite(entry, repository)
     return entry
@@ -23,7 +23,7 @@ def use_version(repository: Path, name: str, version: int) -> Entry:
 
 def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tuple[str, ...]]:
     """Delete a version that is not in use; returns the entry and the folders that are gone. Raises EntryError."""
-    old = _with_version(repository, name, version)
+    old = entry_with_version(repository, name, version)
     if version == old.in_use:
         raise EntryError(f"version {version} of {name} is in use: `gateway model versions {name} --use N` first")
     entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
@@ -43,9 +43,10 @@ def remove(repository: Path, name: str) -> tuple[str, ...]:
     return entry.folders
 
 
-def _with_version(repository: Path, name: str, version: int) -> Entry:
+def entry_with_version(repository: Path, name: str, version: int | None) -> Entry:
+    """Read an entry; raises EntryError where it lacks the version, or is none. None is the version in use."""
     entry = read_entry(repository, name)
-    if version not in entry.versions:
+    if version is not None and version not in entry.versions:
         there = ", ".join(map(str, sorted(entry.versions)))
         raise EntryError(f"{name} has no version {version}; there is {there}; `gateway model add` adds one")
     return entry

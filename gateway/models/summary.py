@@ -1,21 +1,25 @@
 """What the commands about models say at their end, on stdout."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gateway.models.add import LABELS
 from gateway.models.entry import RECORD, Entry
 from gateway.triton.contract import pinned
 
+T = TypeVar("T")
+
 
 def added(entry: Entry, repository: Path, version: int) -> None:
     """What `gateway model add` wrote and how to call it."""
     this = entry.versions[version]
-    console = _console()
-    console.print(f"[bold]{entry.name}[/] version {version} is in {repository}")
+    out = console()
+    out.print(f"[bold]{entry.name}[/] version {version} is in {repository}")
     table = Table.grid(padding=(0, 2))
     facts = {
         "network": f"{this.source}, ends in {this.ending}",
@@ -27,7 +31,7 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     }
     for name, fact in facts.items():
         table.add_row(f"  {name}", fact)
-    console.print(table)
+    out.print(table)
     written = [
         f"{entry.classifier}/{version}/{entry.format.filename}",
         f"{entry.classifier}/{LABELS}",
@@ -35,16 +39,16 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         f"{entry.preprocessor}/1/model.py",
         f"{entry.name}/{RECORD}",
     ]
-    console.print("written:")
+    out.print("written:")
     for path in written:
-        console.print(f"  {path}")
-    console.print("to call it:")
+        out.print(f"  {path}")
+    out.print("to call it:")
     where = "" if version == entry.in_use else f"&version={version}"
-    console.print(f"  gateway model parity {entry.name}{_at(repository)}   # the served answers against the original's")
-    console.print(f"  {'' if _at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{_at(repository)}")
-    console.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")
+    out.print(f"  gateway model parity {entry.name}{_at(repository)}   # the served answers against the original's")
+    out.print(f"  {'' if _at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{_at(repository)}")
+    out.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")
     if version != entry.in_use:
-        console.print(
+        out.print(
             f"version {entry.in_use} stays in use; `gateway model versions {entry.name} --use {version}` changes that"
         )
 
@@ -62,12 +66,12 @@ def listed(entries: Sequence[Entry]) -> None:
             entry.precision.value,
             _versions(entry),
         )
-    _console().print(table)
+    console().print(table)
 
 
 def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
     """All that is known of a model."""
-    console = _console()
+    out = console()
     table = Table.grid(padding=(0, 2))
     some = ", ".join(labels[:5]) + (f", … ({len(labels)} in all)" if len(labels) > 5 else "")
     facts = {
@@ -79,10 +83,10 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
     }
-    console.print(f"[bold]{entry.name}[/]")
+    out.print(f"[bold]{entry.name}[/]")
     for name, fact in facts.items():
         table.add_row(f"  {name}", fact)
-    console.print(table)
+    out.print(table)
     versioned(entry)
 
 
@@ -99,12 +103,23 @@ def versioned(entry: Entry) -> None:
             version.precision.value,
             pinned(entry.name, number) if several else entry.name,
         )
-    _console().print(table)
+    console().print(table)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Where results go."""
     # Paths are to be copied, so no line is broken; without a terminal there is no width to keep to.
     return Console(soft_wrap=True, highlight=False)
+
+
+def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
+    """Pass items through and show how many of them have come, on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
 
 
 def _serving(entry: Entry) -> str:

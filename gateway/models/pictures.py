@@ -1,0 +1,56 @@
+"""Image files on disk, as the gateway would send them to Triton."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.errors import ImageError, UserError
+from gateway.ingest.prepare import DecodePolicy, prepare
+from gateway.ingest.upload import Upload
+from gateway.settings import load_settings
+
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
+"""What is taken for an image in a folder; a file that is named is taken whatever its name."""
+
+
+class NoPictures(UserError):
+    """There is no image where one was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image file: `payload` is what the gateway sends of it, or `reason` says why it sends nothing."""
+
+    path: Path
+    payload: bytes = field(repr=False)
+    reason: str = ""
+
+
+def image_files(places: Iterable[Path]) -> list[Path]:
+    """Files, and all images in folders and the folders in these, in order; raises NoPictures."""
+    found: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            found += sorted(path for path in place.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        elif place.is_file():
+            found.append(place)
+        else:
+            raise NoPictures(f"there is no file or folder {place}")
+    if not found:
+        raise NoPictures("there are no images in " + ", ".join(map(str, places)))
+    return found
+
+
+def read_pictures(paths: Iterable[Path]) -> Iterator[Picture]:
+    """Each file as the gateway's ingest makes it, by the GATEWAY_ settings of this process."""
+    policy = DecodePolicy.from_settings(load_settings())
+    return (_read(index, path, policy) for index, path in enumerate(paths))
+
+
+def _read(index: int, path: Path, policy: DecodePolicy) -> Picture:
+    try:
+        return Picture(path, prepare(Upload(index, path.name, path.read_bytes()), policy).payload)
+    except ImageError as exc:
+        return Picture(path, b"", str(exc))
+    except OSError as exc:
+        return Picture(path, b"", exc.strerror or str(exc))
