@@ -1,0 +1,1 @@
+"""Throughput of the service beside the bare limit of the machine, measured side by side in one run."""

@@ -1,0 +1,157 @@
+"""`make bench`: images per second of the service and of its parts, as shares of the bare limit."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import photos as photographs
+from bench.parts import TITLES, Limit, Part, limit_processes, parts_of
+from bench.photos import NoPhotos, Photo
+from bench.remote import RemoteFailed
+from bench.report import Report
+from bench.repository import RECIPES, NoSuchSetting, repository
+from bench.servers import GatewayFailed, service
+from bench.tally import Tally, WrongAnswer
+from gateway.errors import UserError
+
+CACHE_BYTES = 256 * 2**20
+WARM_UP_SECONDS = 3.0
+MAX_ATTEMPTS = 10
+KNOWN = {("efficientnet-lite0", "coffee.jpg"): "espresso"}
+"""What a trained model must see; anything else means that the limit itself is computed wrongly."""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def say(text: str) -> None:
+    """A line of progress on stderr; stdout is for the tables."""
+    typer.echo(f"bench | {text}", err=True)
+
+
+@app.command()
+def main(
+    model: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}, or a model.pt.")] = "mobilenet-v3-small",
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of photographs.", exists=True, file_okay=False, show_default="one photo")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 5.0,
+    concurrency: Annotated[int, typer.Option(help="Requests in flight in (b), (c) and (e).", min=1)] = 32,
+    rounds: Annotated[int, typer.Option(help="Each measures every part once; medians count.", min=1)] = 5,
+    quiet: Annotated[
+        float | None,
+        typer.Option(
+            help="Measure a round again when others fill more cores than this.", min=0.0, show_default="never"
+        ),
+    ] = None,
+    parts: Annotated[str, typer.Option(help="Which parts, such as acd.")] = "abcde",
+    processes: Annotated[
+        int | None, typer.Option(help="Bare loops in (a).", min=1, show_default="one for each core")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of a config.pbtxt: classifier.instance_group.count=2; repeatable."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench/results"),
+) -> None:
+    """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
+
+    a: decode, resize, normalise and forward in a loop, a process on each core, no server. b: gRPC straight to Triton's
+    ensemble, one image a call. c: POST /predict with one file. d: POST /predict with 200 files. e: like c, always with
+    the same photograph and Triton's response cache, which is off in b to d.
+
+    Every answer's label is checked. GATEWAY_ variables reach the gateway.
+    """
+    cores = len(os.sched_getaffinity(0))
+    unknown = set(parts) - set(TITLES)
+    if unknown:
+        raise typer.BadParameter(f"there is no part {''.join(sorted(unknown))}: {', '.join(TITLES)}")
+    try:
+        photos = photographs.load(images)
+        with measured_parts(model, photos, concurrency, parts, processes or cores, changes or []) as measured:
+            tallies = measure(measured, seconds, rounds, quiet)
+    except (UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError) as exc:
+        typer.secho(f"error: {exc}", err=True, fg="red")
+        raise typer.Exit(1) from exc
+    now = datetime.now(timezone.utc)
+    conditions: dict[str, object] = {
+        "model": model,
+        "photos": {photo.name: len(photo.data) for photo in photos},
+        "seconds": seconds,
+        "rounds": rounds,
+        "concurrency": concurrency,
+        "changes": [*(changes or []), *(f"{name}={value}" for name, value in os.environ.items() if "GATEWAY_" in name)],
+        "cores": cores,
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in ("torch", "opencv-python-headless", "tritonclient")},
+        "at": now.isoformat(timespec="seconds"),
+    }
+    report = Report(conditions, tallies)
+    report.print()
+    for path in report.save(out, f"{Path(model).stem}-{now:%Y%m%d-%H%M%S}"):
+        say(f"wrote {path}")
+
+
+@contextmanager
+def measured_parts(
+    model: str, photos: list[Photo], concurrency: int, parts: str, processes: int, changes: list[str]
+) -> Iterator[dict[str, Part]]:
+    """The parts that were asked for, with everything they need running and warm."""
+    with ExitStack() as stack:
+        models = stack.enter_context(repository(model, changes, say))
+        say(f"(a) warming up {processes} bare processes")
+        loops = limit_processes(models, processes)
+        for loop in loops:
+            stack.enter_context(loop)
+        limit = Limit(loops, photos)
+        say(
+            f"(a) is fastest with batches of {limit.batch_size}; labels: {', '.join(p.label for p in limit.photos[:5])}"
+        )
+        for photo in limit.photos:
+            known = KNOWN.get((model, photo.name), photo.label)
+            if photo.label != known:
+                raise WrongAnswer(f"{photo.name} should be {known!r}, and the bare loop says {photo.label!r}")
+        say("starting Triton and the gateway, without the cache and with it")
+        uncached = stack.enter_context(service(models, cache_bytes=0, say=say))
+        cached = stack.enter_context(service(models, cache_bytes=CACHE_BYTES, say=say)) if "e" in parts else uncached
+        others, senders = parts_of(uncached, cached, limit.photos, concurrency)
+        for sender in senders:
+            stack.enter_context(sender)
+        every: dict[str, Part] = {"a": limit, **others}
+        measured = {name: every[name] for name in sorted(set(parts))}
+        for name, part in measured.items():
+            say(f"warming up ({name}) {TITLES[name]}")
+            part(WARM_UP_SECONDS)
+        yield measured
+
+
+def measure(parts: dict[str, Part], seconds: float, rounds: int, quiet: float | None) -> dict[str, list[Tally]]:
+    """The tallies of each part, a round after another: neighbours on the machine then disturb all parts alike.
+
+    With `quiet` a round in which others filled more cores than that is thrown away, as long as there are no more than
+    MAX_ATTEMPTS times `rounds` in all.
+    """
+    kept: list[dict[str, Tally]] = []
+    attempts = MAX_ATTEMPTS * rounds
+    while len(kept) < rounds:
+        attempts -= 1
+        tallies = {name: part(seconds) for name, part in parts.items()}
+        others = max(tally.others_cores for tally in tallies.values())
+        disturbed = quiet is not None and others > quiet and attempts >= rounds - len(kept)
+        if not disturbed:
+            kept.append(tallies)
+        rates = "  ".join(f"{name} {tally.rate:.0f}/s" for name, tally in tallies.items())
+        again = f" (others filled {others:.1f} cores: again)" if disturbed else ""
+        say(f"round {len(kept)} of {rounds}: {rates}{again}")
+    return {name: [tallies[name] for tallies in kept] for name in parts}
+
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -1,0 +1,81 @@
+"""(a) The limit: decode, resize, normalise and forward in a loop, without any server."""
+
+import ctypes
+import time
+import warnings
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
+
+from bench.photos import Photo
+from bench.tally import Tally
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from gateway.triton.model_config import parameters, read_model_config
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+KEPT_BYTES = 2**30
+BATCH_SIZES = (1, 2, 4, 8)
+TRIAL_SECONDS = 1.0
+
+
+class Loop:
+    """One process on one core, with the repository's model and the preprocessing of its config.pbtxt."""
+
+    def __init__(self, repository: Path) -> None:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(1)
+        # As in the server: freed activations are kept, not given back to the kernel and faulted in again.
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        given = parameters(read_model_config(repository / PREPROCESSOR / "config.pbtxt"))
+        self._resize_size = [int(part) for part in given["resize_size"].split(",")]
+        self._crop_size = [int(given["crop_size"])] * 2
+        self._interpolation = InterpolationMode(given["interpolation"])
+        self._pillow = given["resize_library"] == "pillow"
+        mean, std = (torch.tensor([float(part) for part in given[name].split(",")]) for name in ("mean", "std"))
+        self._scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
+        self._bias = (-mean / std).reshape(1, 3, 1, 1)
+        with warnings.catch_warnings():
+            # TorchScript is what Triton's libtorch backend loads, whatever torch says of its future.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._model = torch.jit.load(repository / CLASSIFIER / "1" / "model.pt").eval()
+        self._labels = (repository / CLASSIFIER / "labels.txt").read_text().splitlines()
+
+    def label(self, photos: list[Photo]) -> list[str]:
+        """Each photograph's best label."""
+        return [self._labels[int(self._forward([photo]).argmax())] for photo in photos]
+
+    def best_batch_size(self, photos: list[Photo]) -> int:
+        """The batch size with which this machine is fastest; tried twice, because the first time compiles."""
+        rates = {}
+        for _ in range(2):
+            rates = {size: self.run(photos, TRIAL_SECONDS, size).rate for size in BATCH_SIZES}
+        return max(rates, key=rates.__getitem__)
+
+    def run(self, photos: list[Photo], seconds: float, batch_size: int) -> Tally:
+        """Classify batches for `seconds`."""
+        tally = Tally()
+        started = time.perf_counter()
+        while tally.seconds < seconds:
+            batch = [photos[(tally.images + row) % len(photos)] for row in range(batch_size)]
+            self._forward(batch)
+            tally.images += batch_size
+            tally.seconds = time.perf_counter() - started
+        return tally
+
+    @torch.inference_mode()
+    def _forward(self, photos: list[Photo]) -> torch.Tensor:
+        shape = (len(photos), 3, *self._crop_size)
+        batch = torch.empty(shape).contiguous(memory_format=torch.channels_last)
+        for row, photo in zip(batch, photos, strict=True):
+            pixels = cv2.imdecode(np.frombuffer(photo.data, np.uint8), cv2.IMREAD_COLOR_RGB)
+            image = Image.fromarray(pixels) if self._pillow else torch.from_numpy(pixels).permute(2, 0, 1)
+            image = functional.resize(image, self._resize_size, self._interpolation, antialias=True)
+            row.copy_(functional.to_image(functional.center_crop(image, self._crop_size)))
+        return self._model(batch.mul_(self._scale).add_(self._bias))

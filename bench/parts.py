@@ -1,0 +1,83 @@
+"""What is measured: five ways to have the same photographs classified."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from bench.cpu import accounted
+from bench.grpc_load import GrpcLoad
+from bench.http_load import HttpLoad
+from bench.limit import Loop
+from bench.photos import Photo
+from bench.remote import Remote
+from bench.servers import Service
+from bench.tally import Tally
+
+FILES_IN_BULK = 200
+
+TITLES = {
+    "a": "bare processes in a loop",
+    "b": "gRPC straight to the ensemble",
+    "c": "POST /predict, one file",
+    "d": f"POST /predict, {FILES_IN_BULK} files",
+    "e": "one photo again and again, cache on",
+}
+
+Part = Callable[[float], Tally]
+"""Measures for so many seconds."""
+
+
+class Limit:
+    """(a): a bare loop in each of several processes, with the batch size that is fastest here."""
+
+    def __init__(self, processes: Sequence[Remote], photos: list[Photo]) -> None:
+        self._processes = processes
+        labels = processes[0].call("label", photos)
+        self.photos = [replace(photo, label=label) for photo, label in zip(photos, labels, strict=True)]
+        # All at once, as they will run.
+        sizes = _together(processes, "best_batch_size", photos)
+        self.batch_size: int = sorted(sizes)[len(sizes) // 2]
+
+    def __call__(self, seconds: float) -> Tally:
+        """The sum of all processes."""
+        groups = {"bare": [psutil.Process(process.pid) for process in self._processes]}
+        return accounted(groups, lambda: self._run(seconds))
+
+    def _run(self, seconds: float) -> Tally:
+        tallies: list[Tally] = _together(self._processes, "run", self.photos, seconds, self.batch_size)
+        images = sum(tally.images for tally in tallies)
+        # Each ends with its own last batch, so the rates are added, not the counts.
+        return Tally(images, images / sum(tally.rate for tally in tallies))
+
+
+def limit_processes(repository: Path, count: int) -> list[Remote]:
+    """As many bare loops as there are cores to fill."""
+    return [Remote(Loop, repository) for _ in range(count)]
+
+
+def parts_of(
+    uncached: Service, cached: Service, photos: list[Photo], concurrency: int
+) -> tuple[dict[str, Part], list[Remote]]:
+    """Parts b to e, and the processes that send for them."""
+    grpc, http = Remote(GrpcLoad, uncached.grpc_url), Remote(HttpLoad, uncached.http_url)
+    again = Remote(HttpLoad, cached.http_url)
+
+    def part(service: Service, sender: Remote, *arguments: object) -> Part:
+        groups = {"load": [psutil.Process(sender.pid)], **service.processes}
+        return lambda seconds: accounted(groups, lambda: sender.call("run", arguments[0], seconds, *arguments[1:]))
+
+    parts = {
+        "b": part(uncached, grpc, photos, concurrency),
+        "c": part(uncached, http, photos, concurrency, 1),
+        "d": part(uncached, http, photos, 1, FILES_IN_BULK),
+        "e": part(cached, again, photos[:1], concurrency, 1),
+    }
+    return parts, [grpc, http, again]
+
+
+def _together(processes: Sequence[Remote], method: str, *arguments: object) -> list:
+    for process in processes:
+        process.start(method, *arguments)
+    return [process.result() for process in processes]

@@ -1,0 +1,41 @@
+"""The photographs that are sent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+JPEG_QUALITY = 95
+"""Gives the default photograph its 105 kB."""
+
+
+class NoPhotos(Exception):
+    """The folder has no photograph; the message is for the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """One encoded image and the label that the model must give it."""
+
+    name: str
+    data: bytes
+    label: str = ""
+
+
+def load(folder: Path | None) -> list[Photo]:
+    """The photographs of a folder, by name, or the default one; raises NoPhotos."""
+    if folder is None:
+        return [coffee()]
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise NoPhotos(f"{folder} has no {', '.join(sorted(SUFFIXES))} files")
+    return [Photo(path.name, path.read_bytes()) for path in paths]
+
+
+def coffee() -> Photo:
+    """A cup of espresso, 600 × 400 pixels, 105 kB of JPEG, from scikit-image's wheel."""
+    import cv2
+    import skimage.data
+
+    pixels = cv2.cvtColor(skimage.data.coffee(), cv2.COLOR_RGB2BGR)
+    _, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return Photo("coffee.jpg", data.tobytes())

@@ -1,0 +1,95 @@
+"""The model repository that is measured: the project's, with another model or other settings in a copy."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from gateway.models.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
+from gateway.triton.contract import CLASSIFIER
+from gateway.triton.model_config import read_model_config
+from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
+
+RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
+GENERATED = ("model.pt", "labels.txt")
+
+Say = Callable[[str], None]
+
+
+class NoSuchSetting(Exception):
+    """A setting names no field of a config.pbtxt; the message is for the terminal."""
+
+
+@contextmanager
+def repository(model: str, changes: Iterable[str], say: Say) -> Iterator[Path]:
+    """A copy of triton_models with `model` in it: a name of RECIPES, or a model.pt of the 1,000 ImageNet classes.
+
+    `changes` are such as classifier.instance_group.count=2 or classifier.dynamic_batching.preferred_batch_size=4,8.
+    Raises NoSuchSetting, FileNotFoundError, and what `export` raises.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        copy = Path(folder) / "triton_models"
+        ignored = shutil.ignore_patterns(*GENERATED, "__pycache__")
+        shutil.copytree(DEFAULT_MODEL_REPOSITORY, copy, ignore=ignored)
+        recipe = RECIPES.get(model, EFFICIENTNET_LITE0)
+        exported = _exported(recipe, copy, say)
+        path = exported / "1" / "model.pt" if model in RECIPES else Path(model)
+        (copy / CLASSIFIER / "1").mkdir(exist_ok=True)
+        shutil.copy2(path, copy / CLASSIFIER / "1" / "model.pt")
+        shutil.copy2(exported / "labels.txt", copy / CLASSIFIER)
+        for change in changes:
+            _change(copy, change)
+        yield copy
+
+
+def _exported(recipe: Recipe, configuration: Path, say: Say) -> Path:
+    """The classifier's folder in a repository that outlives the run, because an export takes its time."""
+    kept = default_cache_dir() / "bench" / recipe.name
+    shutil.copytree(configuration, kept, dirs_exist_ok=True)
+    export(recipe, kept, say)
+    return kept / CLASSIFIER
+
+
+def _change(repository: Path, change: str) -> None:
+    place, equals, value = change.partition("=")
+    model, *path = place.split(".")
+    config_path = repository / model / "config.pbtxt"
+    if not (equals and path and config_path.is_file()):
+        raise NoSuchSetting(f"{change!r} is not MODEL.FIELD=VALUE, such as classifier.instance_group.count=2")
+    config = read_model_config(config_path)
+    try:
+        set_field(config, path, value)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise NoSuchSetting(f"{change!r} does not fit config.pbtxt: {exc}") from exc
+    config_path.write_text(text_format.MessageToString(config))
+
+
+def set_field(message: Message, path: list[str], value: str) -> None:
+    """Set a field by its path; commas separate a list, and nothing leaves a message out.
+
+    Of repeated messages the first one counts. Raises AttributeError, KeyError, TypeError or ValueError.
+    """
+    *parents, name = path
+    target: object = message
+    for parent in parents:
+        target = target[parent] if _is_map(target) else getattr(target, parent)
+        if not isinstance(target, Message) and not _is_map(target):
+            target = target[0]
+    old = getattr(target, name)
+    if isinstance(old, Message):
+        if value:
+            raise ValueError(f"{name} has fields of its own: set those, or set it to nothing to be rid of it")
+        target.ClearField(name)
+    elif hasattr(old, "extend"):
+        del old[:]
+        old.extend(int(part) for part in value.split(",") if part)
+    else:
+        setattr(target, name, value == "true" if isinstance(old, bool) else type(old)(value))
+
+
+def _is_map(target: object) -> bool:
+    return hasattr(target, "items")

@@ -1,0 +1,115 @@
+"""Triton and the gateway, started for one run on free ports."""
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gateway.settings import variable
+from gateway.triton.runtime import default_cache_dir, ensure_runtime
+from gateway.triton.server import EmbeddedTriton
+
+START_SECONDS = 180.0
+STOP_SECONDS = 30.0
+POLL_SECONDS = 0.1
+
+Say = Callable[[str], None]
+
+
+class GatewayFailed(Exception):
+    """The gateway ended or was not ready in time; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A Triton with a gateway in front of it."""
+
+    grpc_url: str
+    http_url: str
+    processes: dict[str, list[psutil.Process]]
+    """The processes that do the work, by what they are."""
+
+
+@contextmanager
+def service(repository: Path, *, cache_bytes: int, say: Say) -> Iterator[Service]:
+    """Run both; raises TritonRuntimeError or GatewayFailed."""
+    runtime = ensure_runtime(default_cache_dir(), say)
+    with EmbeddedTriton(runtime, repository, on_log=lambda _: None, cache_bytes=cache_bytes) as triton:
+        triton.wait_ready(START_SECONDS)
+        with _gateway(triton.url) as (http_url, gateway):
+            assert triton.pid is not None
+            yield Service(
+                triton.url,
+                http_url,
+                {
+                    "gateway": [psutil.Process(gateway), *psutil.Process(gateway).children(recursive=True)],
+                    **_triton_processes(psutil.Process(triton.pid)),
+                },
+            )
+
+
+def _triton_processes(server: psutil.Process) -> dict[str, list[psutil.Process]]:
+    groups = {"Triton": [server]}
+    for stub in server.children(recursive=True):
+        # A stub's arguments hold the path of the model.py that it runs, and the name of its instance.
+        text = " ".join(stub.cmdline())
+        name = next((name for name in ("preprocessor", "classifier") if name in text), "Triton")
+        groups.setdefault(name, []).append(stub)
+    return groups
+
+
+@contextmanager
+def _gateway(triton_url: str) -> Iterator[tuple[str, int]]:
+    port = _free_port()
+    environment = {**os.environ, variable("triton_url"): triton_url, variable("port"): str(port)}
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log)
+        try:
+            _wait_ready(process, port, lambda: _tail(log.fileno()))
+            yield f"http://127.0.0.1:{port}", process.pid
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_ready(process: "subprocess.Popen[bytes]", port: int, tail: Callable[[], str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise GatewayFailed(f"the gateway ended with code {process.returncode}:\n{tail()}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
+        try:
+            connection.request("GET", "/health/ready")
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        except OSError:
+            pass  # it does not listen yet
+        finally:
+            connection.close()
+        time.sleep(POLL_SECONDS)
+    raise GatewayFailed(f"the gateway was not ready after {START_SECONDS:g} s:\n{tail()}")
+
+
+def _tail(descriptor: int) -> str:
+    with open(f"/proc/self/fd/{descriptor}") as log:  # noqa: PTH123  # the file has no other name
+        return "".join(deque(log, maxlen=20))
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
