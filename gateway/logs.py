@@ -46,7 +46,7 @@ def configure_logs(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared[:-2], *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
 

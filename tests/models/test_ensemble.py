@@ -78,7 +78,7 @@ def test_requests_of_different_lengths_share_batches_in_every_step(triton):
     assert statuses == [0] * 320
     for model in (PREPROCESSOR, CLASSIFIER):
         inferences, executions = (after[model][i] - before[model][i] for i in range(2))
-        assert inferences == 320
+        assert inferences >= 320  # and the gateways of other tests look after the server
         assert executions < inferences
 
 
