@@ -11,25 +11,11 @@ from enum import Enum
 from pathlib import Path
 
 from gateway import errors
+from gateway.api.limits import LIMITS
 from gateway.app import create_app
 from gateway.settings import GIB, KIB, MIB, Settings, allowed, variable
 
 README = Path(__file__).resolve().parents[1] / "README.md"
-LIMITS = {
-    "max_files": "too_many_files",
-    "max_file_bytes": "file_too_large",
-    "max_request_bytes": "request_too_large",
-    "max_image_pixels": "image_too_large",
-    "max_image_side": "image_too_large",
-    "max_part_header_bytes": "headers_too_large",
-    "upload_timeout_seconds": "upload_timeout",
-    "upload_idle_timeout_seconds": "upload_timeout",
-    "max_images_waiting": "overloaded",
-    "max_bytes_waiting": "overloaded",
-    "max_wait_seconds": "overloaded",
-    "max_timeout_seconds": "invalid_parameter",
-    "max_top_k": "invalid_parameter",
-}
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -73,7 +59,7 @@ def settings() -> str:
 
 def limits() -> str:
     """Every limit of a request or a process, and the code of what is beyond it."""
-    rows = ((f"`{variable(name)}`", default(name), f"`{code}`") for name, code in LIMITS.items())
+    rows = ((f"`{variable(name)}`", default(name), f"`{error.code}`") for name, (_, error) in LIMITS.items())
     return table(("limit", "default", "beyond it"), rows)
 
 

@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from gateway import __version__
-from gateway.api import health, models, predict
+from gateway.api import health, limits, models, predict
 from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
@@ -17,9 +17,11 @@ from gateway.api.draining import draining_on_signals
 from gateway.api.gate import Gate
 from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
+from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
 from gateway.api.state import State
+from gateway.api.unread import UnreadBody
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.service import BatchLimits, InferenceService
@@ -80,7 +82,9 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
     app.include_router(models.router)
+    app.include_router(limits.router)
     app.include_router(health.router)
+    document_answers(app)
     add_docs(app)
     add_page(app)
     return app
@@ -104,6 +108,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
             expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID"],
         )
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(UnreadBody)
 
 
 def create_app_from_environment() -> FastAPI:

@@ -7,7 +7,7 @@ from gateway import metrics
 from gateway.api.schemas import Live, Ready, endpoint_out
 from gateway.api.state import state
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 
 
 @router.get("/health/live", summary="Is the process there?")

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request
 from gateway.api.schemas import ModelDetail, ModelsResponse, Problem, model_detail
 from gateway.api.state import state
 
-router = APIRouter()
+router = APIRouter(tags=["models"])
 
 
 @router.get("/models", summary="List the models", responses={503: {"model": Problem}})

@@ -18,7 +18,7 @@ from gateway.errors import ImageError, InvalidParameter, ServiceError
 from gateway.inference.service import Query, Result
 from gateway.settings import Settings
 
-router = APIRouter()
+router = APIRouter(tags=["classify"])
 
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
@@ -38,6 +38,28 @@ REQUEST_BODY: dict[str, Any] = {
             }
         },
         "image/*": {"schema": {"type": "string", "format": "binary", "description": "One raw image."}},
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["images"],
+                "additionalProperties": False,
+                "properties": {
+                    "images": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "type": "object",
+                            "required": ["b64"],
+                            "additionalProperties": False,
+                            "properties": {
+                                "b64": {"type": "string", "format": "byte", "description": "The image in base64."},
+                                "filename": {"type": "string"},
+                            },
+                        },
+                    }
+                },
+            }
+        },
     },
 }
 """The body is read as a stream, so FastAPI sees none of it and its schema is declared here."""
@@ -50,7 +72,7 @@ REQUEST_BODY: dict[str, Any] = {
     responses={
         200: {"description": "At least one file was classified; each file has its own result."},
         **{
-            status: {"model": Problem, "content": {"application/problem+json": {}}, "description": description}
+            status: {"model": Problem, "description": description}
             for status, description in {
                 400: "The body is malformed.",
                 404: "There is no such model.",

@@ -114,6 +114,23 @@ class ModelsResponse(Schema):
     models: list[ModelDetail]
 
 
+class LimitOut(Schema):
+    """One limit: its value, and the code of what is beyond it."""
+
+    name: str
+    value: int | float
+    unit: str
+    code: str
+    setting: str
+    """The environment variable that sets it."""
+
+
+class LimitsResponse(Schema):
+    """What a request may bring, and how much the service takes at once."""
+
+    limits: list[LimitOut]
+
+
 class Live(Schema):
     """The process answers."""
 

@@ -1,0 +1,51 @@
+"""GET /limits: what a request may bring."""
+
+from fastapi import APIRouter, Request
+
+from gateway.api.schemas import LimitOut, LimitsResponse
+from gateway.api.state import state
+from gateway.errors import (
+    FileTooLarge,
+    GatewayError,
+    HeadersTooLarge,
+    ImageTooLarge,
+    InvalidParameter,
+    Overloaded,
+    RequestTooLarge,
+    TooManyFiles,
+    UploadTimeout,
+)
+from gateway.settings import variable
+
+router = APIRouter(tags=["service"])
+
+LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
+    "max_files": ("files", TooManyFiles),
+    "max_file_bytes": ("bytes", FileTooLarge),
+    "max_request_bytes": ("bytes", RequestTooLarge),
+    "max_image_pixels": ("pixels", ImageTooLarge),
+    "max_image_side": ("pixels", ImageTooLarge),
+    "max_part_header_bytes": ("bytes", HeadersTooLarge),
+    "upload_timeout_seconds": ("seconds", UploadTimeout),
+    "upload_idle_timeout_seconds": ("seconds", UploadTimeout),
+    "max_images_in_flight": ("images", Overloaded),
+    "max_bytes_in_flight": ("bytes", Overloaded),
+    "max_images_waiting": ("images", Overloaded),
+    "max_bytes_waiting": ("bytes", Overloaded),
+    "max_wait_seconds": ("seconds", Overloaded),
+    "max_timeout_seconds": ("seconds", InvalidParameter),
+    "max_top_k": ("predictions", InvalidParameter),
+}
+"""Each setting that is a limit: its unit, and the error of what is beyond it."""
+
+
+@router.get("/limits", summary="The limits of a request and of the service")
+async def get_limits(request: Request) -> LimitsResponse:
+    """Every limit with its value, its unit, the code of what is beyond it, and the variable that sets it."""
+    settings = state(request)["settings"]
+    return LimitsResponse(
+        limits=[
+            LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
+            for name, (unit, error) in LIMITS.items()
+        ]
+    )

@@ -1,0 +1,39 @@
+"""What FastAPI cannot know of the answers: faults are problem documents, and a file's own fault is a result."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
+RESULTS = {"$ref": "#/components/schemas/PredictResponse"}
+RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
+"""With these /predict also answers in results, where no file of several, or of different faults, was classified."""
+
+
+def document_answers(app: FastAPI) -> None:
+    """Declare each answer under the media type that it has."""
+    plain = app.openapi
+
+    def with_answers() -> dict[str, Any]:
+        schema = plain()
+        for operations in schema["paths"].values():
+            for operation in operations.values():
+                for status, response in operation["responses"].items():
+                    _declare_problem(status, response)
+        answers = schema["paths"]["/predict"]["post"]["responses"]
+        for status in RESULT_STATUSES:
+            answers[status]["content"]["application/json"] = {"schema": RESULTS}
+        answers["200"]["content"]["application/x-ndjson"] = {
+            "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
+        }
+        return schema
+
+    app.openapi = with_answers  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _declare_problem(status: str, response: dict[str, Any]) -> None:
+    content = response.get("content", {})
+    as_json = content.get("application/json", {}).get("schema", {})
+    if as_json == PROBLEM or (status == "422" and as_json.get("$ref", "").endswith("/HTTPValidationError")):
+        response["content"] = {PROBLEM_MEDIA_TYPE: {"schema": PROBLEM}}

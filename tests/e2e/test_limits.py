@@ -1,0 +1,190 @@
+"""Every limit over HTTP: at the limit all is well, one past it the answer names the limit and its value."""
+
+import io
+import socket
+import time
+
+import httpx
+import pytest
+from PIL import Image
+
+from gateway.api.limits import LIMITS
+from gateway.settings import MIB, Settings
+from tests.processes import Gateway
+
+pytestmark = pytest.mark.triton
+
+SMALL = {
+    "max_files": 3,
+    "max_file_bytes": 40_000,
+    "max_request_bytes": 100_000,
+    "max_image_pixels": 10_000,
+    "max_image_side": 200,
+    "max_part_header_bytes": 512,
+    "upload_idle_timeout_seconds": 0.5,
+    "upload_timeout_seconds": 1.5,
+}
+
+
+@pytest.fixture(scope="module")
+def strict(start_gateway):
+    """A gateway with small limits."""
+    with start_gateway(**SMALL) as running:
+        yield running
+
+
+@pytest.fixture
+def http(strict: Gateway):
+    with strict.client() as client:
+        yield client
+
+
+def image(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), "teal").save(file, "PNG")
+    return file.getvalue()
+
+
+SMALL_IMAGE = image(50, 50)
+
+
+def padded(nbytes: int) -> bytes:
+    """A JPEG of an exact size, filled up by comments."""
+    file = io.BytesIO()
+    Image.new("RGB", (50, 50), "teal").save(file, "JPEG")
+    jpeg, filler = file.getvalue(), b""
+    left = nbytes - len(jpeg)
+    while left:
+        length = min(left, 60_000) if left != 60_001 else 30_000
+        filler += b"\xff\xfe" + (length - 2).to_bytes(2, "big") + bytes(length - 4)
+        left -= length
+    return jpeg[:2] + filler + jpeg[2:]
+
+
+def error_of(answer: httpx.Response, index: int = 0) -> str | None:
+    error = answer.json()["results"][index]["error"]
+    return error["code"] if error else None
+
+
+def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bool:
+    body = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, body["code"], body["limit"], body["value"]) == (status, code, limit, SMALL[limit])
+    return True
+
+
+def test_limits_are_published_with_what_is_beyond_them(http: httpx.Client):
+    limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
+    assert set(limits) == set(LIMITS)
+    for name, limit in limits.items():
+        assert limit["value"] == SMALL.get(name, Settings.model_fields[name].default)
+        assert limit["setting"] == f"GATEWAY_{name.upper()}"
+
+
+def test_files(http: httpx.Client):
+    files = [("f", (f"{n}.png", SMALL_IMAGE)) for n in range(4)]
+    assert http.post("/predict", files=files[:3]).json()["summary"] == {"ok": 3, "failed": 0}
+    assert is_problem(http.post("/predict", files=files), 413, "too_many_files", "max_files")
+
+
+def test_bytes_of_a_file_cost_only_that_file_its_answer(http: httpx.Client):
+    files = [("f", ("at.jpg", padded(40_000))), ("f", ("past.jpg", padded(40_001))), ("f", ("next.png", SMALL_IMAGE))]
+    answer = http.post("/predict", files=files)
+    assert [error_of(answer, n) for n in range(3)] == [None, "file_too_large", None]
+
+
+def test_bytes_of_a_raw_body(http: httpx.Client):
+    headers = {"Content-Type": "image/jpeg"}
+    assert http.post("/predict", content=padded(40_000), headers=headers).status_code == 200
+    answer = http.post("/predict", content=padded(40_001), headers=headers)
+    assert is_problem(answer, 413, "file_too_large", "max_file_bytes")
+
+
+def multipart_of(total: int) -> bytes:
+    """A multipart body of an exact length, of three files."""
+    head = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
+    sizes = [33_000, 33_000]
+    overhead = 3 * (len(head) + 2) + len(b"--b--\r\n")
+    sizes.append(total - overhead - sum(sizes))
+    return b"".join(head + padded(size) + b"\r\n" for size in sizes) + b"--b--\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_bytes_of_a_request(http: httpx.Client, chunked: bool):
+    def send(total: int) -> httpx.Response:
+        body = multipart_of(total)
+        assert len(body) == total
+        content = iter([body[:5_000], body[5_000:]]) if chunked else body
+        return http.post("/predict", content=content, headers={"Content-Type": "multipart/form-data; boundary=b"})
+
+    assert send(100_000).json()["summary"] == {"ok": 3, "failed": 0}
+    assert is_problem(send(100_001), 413, "request_too_large", "max_request_bytes")
+
+
+def test_pixels_and_sides_of_an_image(http: httpx.Client):
+    shapes = {(100, 100): None, (101, 100): "image_too_large", (200, 50): None, (201, 49): "image_too_large"}
+    for (width, height), code in shapes.items():
+        answer = http.post("/predict", files={"f": ("x.png", image(width, height))})
+        assert error_of(answer) == code, (width, height)
+        assert answer.status_code == (422 if code else 200)
+
+
+def test_headers_of_a_part(http: httpx.Client):
+    def send(nbytes: int) -> httpx.Response:
+        head = b'Content-Disposition: form-data; name="f"; filename="x.png"\r\n'
+        # What counts is every byte between the boundary's line and the empty line.
+        head += b"X-Filler: " + b"x" * (nbytes - len(head) - len(b"X-Filler: \r\n")) + b"\r\n"
+        body = b"--b\r\n" + head + b"\r\n" + SMALL_IMAGE + b"\r\n--b--\r\n"
+        return http.post("/predict", content=body, headers={"Content-Type": "multipart/form-data; boundary=b"})
+
+    assert send(400).status_code == 200
+    assert is_problem(send(600), 431, "headers_too_large", "max_part_header_bytes")
+
+
+@pytest.mark.parametrize(
+    ("pause_seconds", "limit"), [(2.0, "upload_idle_timeout_seconds"), (0.3, "upload_timeout_seconds")]
+)
+def test_a_client_that_stalls_or_drips_is_cut_off(strict: Gateway, pause_seconds: float, limit: str):
+    port = int(strict.url.rpartition(":")[2])
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+        )
+        client.settimeout(pause_seconds)
+        answer = b""
+        while b"upload_timeout" not in answer and time.monotonic() - started < 8:
+            try:
+                answer += client.recv(4096)
+            except TimeoutError:
+                client.sendall(b"x")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert f'"limit":"{limit}"'.encode() in answer
+
+
+def test_a_large_body_that_is_refused_early_is_not_read_for_ever(strict: Gateway):
+    port = int(strict.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Type: text/plain\r\n\r\n"
+        )
+        chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+        sent, started = 0, time.monotonic()
+        with pytest.raises(OSError):  # noqa: PT012  # the connection is closed under the endless body
+            while time.monotonic() - started < 20:
+                client.sendall(chunk)
+                sent += len(chunk)
+    assert sent < 200 * MIB
+
+
+def test_a_refused_client_sees_its_answer_though_its_body_was_not_read(strict: Gateway):
+    body = bytes(20 * MIB)
+    for _ in range(5):
+        answer = httpx.post(f"{strict.url}/predict", content=body, headers={"Content-Type": "text/plain"}, timeout=30)
+        assert answer.status_code == 415
+        assert answer.headers["connection"] == "close"
+
+
+def test_the_service_goes_on(http: httpx.Client):
+    assert http.post("/predict", files={"f": ("c.png", SMALL_IMAGE)}).status_code == 200
