@@ -110,6 +110,24 @@ def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None
     run_serve(_settings(host=host, port=port, workers=workers))
 
 
+@app.command()
+def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Look at the machine, the settings, the models and Triton, and say what to do; exits 1 where something fails.
+
+    Where GATEWAY_TRITON_URL is set, that Triton is looked at instead of what `gateway up` needs.
+    """
+    from rich.console import Console
+
+    from gateway.doctor.finding import Level
+    from gateway.doctor.report import examine, show, summary
+
+    with Console(stderr=True).status("looking"):
+        findings = list(examine(model_repository))
+    show(findings, Console())
+    say(summary(findings))
+    raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
+
+
 @key_app.command("new")
 def key_new(
     name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],

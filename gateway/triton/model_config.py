@@ -6,6 +6,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+__all__ = ["ModelConfig", "parameters", "read_model_config"]
+
 
 def read_model_config(path: Path) -> ModelConfig:
     """The model configuration in a config.pbtxt; raises OSError, or ValueError that names the file and the line."""

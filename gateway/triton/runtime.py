@@ -110,6 +110,11 @@ def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKEN
     )
 
 
+def is_fetched(cache_dir: Path) -> bool:
+    """Whether Triton is in the cache, so that a start needs no package index."""
+    return not _missing_from(cache_dir / f"triton-{WHEEL_VERSION}")
+
+
 def check_platform() -> None:
     """Raise UnsupportedPlatform unless the wheel's Triton runs on this machine and this Python."""
     advice = "use a Triton in a container instead: docker compose up, or gateway serve with GATEWAY_TRITON_URL"

@@ -1,0 +1,90 @@
+"""The settings, and what they name: keys and ports."""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+
+from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.keys import KeysError, read_keys
+from gateway.serve import AddressUnusable, check_address
+from gateway.settings import Settings, SettingsError, load_settings, variable
+
+TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}
+"""What `gateway triton run` listens on unless it is told otherwise."""
+TIMEOUT_SECONDS = 2.0
+
+
+def settings() -> tuple[Settings, Finding]:
+    """The settings with what is to be said of them; the defaults where they cannot be taken."""
+    try:
+        loaded = load_settings()
+    except SettingsError as exc:
+        return Settings.model_construct(), fail("settings", str(exc), "correct the variables or .env")
+    given = sorted(map(variable, loaded.model_fields_set))
+    return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all as by default")
+
+
+def api_keys(path: Path | None) -> Finding:
+    """Who may ask."""
+    if path is None:
+        name = variable("api_keys_file")
+        return ok("API keys", f"off: whoever reaches the port may ask; {name} and gateway key new switch them on")
+    try:
+        count = len(read_keys(path).digests)
+        readable = path.stat().st_mode & 0o004
+    except KeysError as exc:
+        return fail("API keys", str(exc))
+    if not count:
+        return warn("API keys", f"{path} has none, so nobody is let in", f"gateway key new --name NAME --file {path}")
+    text = f"{count} in {path}"
+    if readable:
+        return warn("API keys", f"{text}, which everybody on this machine can read", f"chmod o-r {path}")
+    return ok("API keys", text)
+
+
+def api_port(settings: Settings) -> Finding:
+    """Whether the API can listen where it is told to."""
+    address = f"{settings.host} port {settings.port}"
+    try:
+        check_address(settings)
+    except AddressUnusable as exc:
+        if _is_gateway(settings):
+            return warn("API port", f"{address} is in use by a gateway", "nothing, if it is the one that should run")
+        return fail("API port", str(exc))
+    return ok("API port", f"{address} is free")
+
+
+def triton_ports() -> Finding:
+    """Whether `gateway triton run` can listen on its ports; `gateway up` takes free ones by itself."""
+    taken = [f"{name} {port}" for name, port in TRITON_PORTS.items() if not _is_free(port)]
+    if taken:
+        return warn(
+            "Triton ports",
+            f"taken on 127.0.0.1: {', '.join(taken)}",
+            "gateway triton run needs --grpc-port, --http-port and --metrics-port; gateway up takes free ports itself",
+        )
+    return ok("Triton ports", f"{', '.join(map(str, sorted(TRITON_PORTS.values())))} are free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _is_gateway(settings: Settings) -> bool:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # reached from here
+    connection = http.client.HTTPConnection(host, settings.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/health/live")
+        answer = json.loads(connection.getresponse().read(1_000))
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+    return bool(answer == {"status": "live"})

@@ -1,0 +1,37 @@
+"""What a check has to say."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Level(str, Enum):
+    """`ok`; `warn`: it works, but not as well as it could; `fail`: it will not work."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: what was looked at, what was found, and what to do about it."""
+
+    check: str
+    level: Level
+    text: str
+    advice: str = ""
+
+
+def ok(check: str, text: str) -> Finding:
+    """Nothing is to be done."""
+    return Finding(check, Level.OK, text)
+
+
+def warn(check: str, text: str, advice: str = "") -> Finding:
+    """It works, but not as well as it could."""
+    return Finding(check, Level.WARN, text, advice)
+
+
+def fail(check: str, text: str, advice: str = "") -> Finding:
+    """It will not work."""
+    return Finding(check, Level.FAIL, text, advice)

@@ -1,0 +1,201 @@
+"""The machine: its system, its Python, its memory, its cores and its GPU."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.settings import GIB, MIB, Settings, variable
+from gateway.triton.runtime import (
+    TRITON_VERSION,
+    WHEEL_PLATFORM,
+    WHEEL_VERSION,
+    LibpythonMissing,
+    UnsupportedPlatform,
+    check_platform,
+    find_libpython,
+    is_fetched,
+)
+from gateway.triton.server import SHARED_MEMORY, SHM_BYTES
+
+SHM_COMFORT_BYTES = 256 * MIB
+"""Room for regions that grow with large batches; Docker gives a container 64 MiB unless it is told otherwise."""
+INSTANCE_BYTES = 450 * MIB
+"""Memory of one Python-backend process that has imported torch, measured with the default model."""
+WORKER_BYTES = 150 * MIB
+"""Memory of one API process without images."""
+INSTALL_LOCAL = "pip install 'triton-image-gateway[local]'"
+TIMEOUT_SECONDS = 60.0
+
+CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+
+
+def system() -> Finding:
+    """Whether the wheel's Triton runs on this operating system, processor, C library and Python."""
+    try:
+        check_platform()
+    except UnsupportedPlatform as exc:
+        return fail("platform", str(exc))
+    libc = " ".join(platform.libc_ver())
+    return ok(
+        "platform",
+        f"{platform.system()} on {platform.machine()}, {libc}, {platform.python_implementation()} "
+        f"{platform.python_version()}",
+    )
+
+
+def libpython() -> Finding:
+    """Whether Triton's Python backend finds the library of this Python."""
+    try:
+        return ok("libpython", str(find_libpython()))
+    except LibpythonMissing as exc:
+        return fail("libpython", str(exc))
+
+
+def runtime(cache_dir: Path) -> Finding:
+    """Whether Triton is in the cache, or else whether pip is there and can fetch it."""
+    if is_fetched(cache_dir):
+        return ok("runtime", f"Triton {TRITON_VERSION} is in {cache_dir}")
+    if importlib.util.find_spec("pip") is None:
+        return fail(
+            "runtime",
+            f"Triton is not in {cache_dir} and there is no pip to fetch it with",
+            f"{sys.executable} -m ensurepip",
+        )
+    # What could be installed, without installing it.
+    asked = _run(
+        sys.executable, "-m", "pip", "index", "versions", "nvidia-pytriton", "--disable-pip-version-check",
+        "--only-binary=:all:", f"--platform={WHEEL_PLATFORM}",
+    )  # fmt: skip
+    if asked is None or asked.returncode:
+        reason = _last_line(asked.stderr) if asked else "pip does not answer"
+        return fail(
+            "runtime",
+            f"Triton is not in {cache_dir} and pip cannot fetch it: {reason}",
+            "make a package index reachable (PIP_INDEX_URL, PIP_FIND_LINKS), or run gateway triton fetch where there "
+            f"is one and copy {cache_dir}",
+        )
+    if WHEEL_VERSION not in asked.stdout:
+        return fail(
+            "runtime", f"the package index has no nvidia-pytriton {WHEEL_VERSION}", "choose another one: PIP_INDEX_URL"
+        )
+    return ok("runtime", f"Triton {TRITON_VERSION} is not in {cache_dir} yet; the first start fetches it (55 MB)")
+
+
+def torch() -> Finding:
+    """Whether the models' processes will find torch."""
+    if importlib.util.find_spec("torch") is None:
+        return fail("torch", f"{sys.executable} has no torch, which the models need", INSTALL_LOCAL)
+    return ok("torch", "installed")
+
+
+def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
+    """Whether there is room for the regions through which images reach `instances` Python-backend processes."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError as exc:
+        return fail("shared memory", f"{folder}: {exc.strerror}", f"mount a tmpfs on {folder}")
+    text = f"{_size(usage.free)} of {_size(usage.total)} are free in {folder}"
+    advice = "give it 1 GiB: docker run --shm-size=1g, an emptyDir with medium: Memory, or mount -o remount,size=1G"
+    needed = instances * SHM_BYTES
+    if usage.free < needed:
+        return fail("shared memory", f"{text}, and {instances} model instances take {_size(needed)} to start", advice)
+    if usage.free < SHM_COMFORT_BYTES:
+        return warn("shared memory", f"{text}, which large batches may fill", advice)
+    return ok("shared memory", text)
+
+
+def memory(settings: Settings, instances: int) -> Finding:
+    """Whether there is memory for the API and for `instances` Python-backend processes, 0 for a Triton elsewhere."""
+    free = _free_memory()
+    if free is None:
+        return warn("memory", f"{MEMINFO} does not say how much is free")
+    api = settings.workers * (WORKER_BYTES + settings.max_bytes_in_flight + settings.max_bytes_waiting)
+    wanted = api + (instances * INSTANCE_BYTES + settings.triton_cache_bytes if instances else 0)
+    text = f"{_size(free)} are free, up to {_size(wanted)} are wanted under load"
+    if free < wanted:
+        names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]
+        return warn("memory", text, f"lower {names[0]}, {names[1]} or {names[2]}, or fewer model instances")
+    return ok("memory", text)
+
+
+def cores(settings: Settings) -> Finding:
+    """Whether there is a core for each API process."""
+    count = _cores()
+    text = f"{count:g} {'core' if count == 1 else 'cores'}"
+    if settings.workers > count:
+        name = variable("workers")
+        return warn("cores", f"{text} for {settings.workers} API processes", f"lower {name} to {max(1, int(count))}")
+    return ok("cores", text)
+
+
+def gpu() -> Finding:
+    """Whether there is a GPU, and if so whether torch can use it."""
+    asked = _run("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    if asked is None:
+        return ok("GPU", "none: models run on the CPU")
+    if asked.returncode:
+        reason = _last_line(asked.stdout + asked.stderr)
+        return warn("GPU", f"nvidia-smi fails: {reason}", "repair the driver, or give the container GPUs (--gpus all)")
+    text = "; ".join(asked.stdout.strip().splitlines())
+    # In a process of its own: a context on the GPU and some hundred MB would stay with this one.
+    code = "import torch; print(torch.__version__, torch.cuda.is_available())"
+    tried = _run(sys.executable, "-c", code)
+    if tried is None or tried.returncode:
+        return warn("GPU", f"{text}, but torch cannot be imported", INSTALL_LOCAL)
+    version, available = tried.stdout.split()
+    if available != "True":
+        return warn("GPU", f"{text}, but torch {version} cannot use it", "install a torch with CUDA for this driver")
+    return ok("GPU", f"{text}; torch {version} uses it")
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
+    """What a program says; None where there is no such program or it does not come to an end."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it says nothing"
+
+
+def _size(nbytes: float) -> str:
+    return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
+
+
+def _free_memory() -> int | None:
+    """What may still be used by this machine and by this container, in bytes."""
+    limit, used = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
+    left = [limit - used] if limit is not None and used is not None else []
+    try:
+        lines = MEMINFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    # In kB: /proc/meminfo, proc(5).
+    left += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min(left, default=None)
+
+
+def _cores() -> float:
+    """Cores that this process may use, by affinity and by the container's quota."""
+    count = float(len(os.sched_getaffinity(0)))
+    try:
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        return min(count, int(quota) / int(period))
+    except (OSError, ValueError):  # no cgroup v2, or "max"
+        return count
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

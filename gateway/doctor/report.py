@@ -1,0 +1,74 @@
+"""Every finding in order, and how they are shown."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.doctor import configuration, machine, repository
+from gateway.doctor.finding import Finding, Level
+from gateway.doctor.tritons import tritons
+from gateway.triton.runtime import default_cache_dir
+
+COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+def examine(model_repository: Path) -> Iterator[Finding]:
+    """Look at all that `gateway up` needs, or `gateway serve` where GATEWAY_TRITON_URL names a Triton elsewhere."""
+    settings, finding = configuration.settings()
+    yield finding
+    yield configuration.api_keys(settings.api_keys_file)
+    yield configuration.api_port(settings)
+    yield machine.cores(settings)
+    if "triton_url" in settings.model_fields_set:
+        yield machine.memory(settings, 0)
+        yield from asyncio.run(tritons(settings))
+        return
+    yield configuration.triton_ports()
+    yield machine.system()
+    yield machine.libpython()
+    yield machine.runtime(default_cache_dir())
+    yield machine.torch()
+    yield machine.gpu()
+    configs, finding = repository.read(model_repository)
+    yield finding
+    if configs:
+        yield repository.contract(configs, settings.model)
+        yield repository.files(model_repository, configs)
+        yield repository.labels(model_repository, configs)
+    instances = repository.instances(configs)
+    yield machine.memory(settings, instances)
+    yield machine.shared_memory(instances)
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """Print a table on a terminal, and elsewhere a line for each finding and one for each advice."""
+    if not console.is_terminal:
+        for finding in findings:
+            text = finding.text.replace("\n", "; ")
+            console.out(f"{finding.level.value:<5} {finding.check}: {text}", highlight=False)
+            if finding.advice:
+                console.out(f"      → {finding.advice}", highlight=False)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for finding in findings:
+        found = Text(finding.text)
+        if finding.advice:
+            found.append(f"\n→ {finding.advice}", "bold")
+        table.add_row(Text(finding.level.value, COLOURS[finding.level]), finding.check, found)
+    console.print(table)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many findings want something to be done."""
+    levels = [finding.level for finding in findings]
+    failures, warnings = levels.count(Level.FAIL), levels.count(Level.WARN)
+    if not failures and not warnings:
+        return "all is well"
+    parts = [(failures, "failure"), (warnings, "warning")]
+    return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in parts if count)

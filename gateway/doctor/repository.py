@@ -1,0 +1,111 @@
+"""The model repository, as Triton will read it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.triton.contract import CLASSIFIER, breaches
+from gateway.triton.model_config import ModelConfig, read_model_config
+
+CONFIG = "config.pbtxt"
+FILE_NAMES = {
+    "python": "model.py",
+    "pytorch": "model.pt",
+    "pytorch_libtorch": "model.pt",
+    "onnxruntime": "model.onnx",
+    "onnxruntime_onnx": "model.onnx",
+    "tensorrt": "model.plan",
+    "tensorrt_plan": "model.plan",
+}
+"""The file in a version's folder by backend or platform, where default_model_filename does not say."""
+
+Configs = Mapping[str, ModelConfig]
+
+
+def read(repository: Path) -> tuple[Configs, Finding]:
+    """The configurations that can be read, by folder, and whether all can."""
+    configs: dict[str, ModelConfig] = {}
+    faults = []
+    paths = sorted(repository.glob(f"*/{CONFIG}"))
+    for path in paths:
+        try:
+            config = read_model_config(path)
+        except (OSError, ValueError) as exc:
+            faults.append(str(exc))
+            continue
+        configs[path.parent.name] = config
+        if config.name and config.name != path.parent.name:
+            faults.append(f"{path}: name is {config.name!r}, which is not its folder's")
+        faults += [
+            f"{path}: the step {step.model_name!r} is no model of this repository"
+            for step in config.ensemble_scheduling.step
+            if not (repository / step.model_name / CONFIG).is_file()
+        ]
+    if not paths:
+        return configs, fail("models", f"{repository} has no */{CONFIG}", "name the folder with --model-repository")
+    if faults:
+        return configs, fail("models", "\n".join(faults), f"correct {CONFIG}")
+    return configs, ok("models", f"{', '.join(configs)} in {repository}")
+
+
+def contract(configs: Configs, model: str) -> Finding:
+    """Whether the model that answers by default takes and gives what the gateway does."""
+    if model not in configs:
+        return fail(
+            "contract", f"there is no model {model!r}", "GATEWAY_MODEL must name one of the repository's models"
+        )
+    found = breaches(configs[model])
+    if found:
+        return fail("contract", f"{model}: {'; '.join(found)}", f"correct {model}/{CONFIG}")
+    return ok("contract", f"{model} takes and gives what the gateway does")
+
+
+def files(repository: Path, configs: Configs) -> Finding:
+    """Whether every model has a version, and every version its file."""
+    lacks = []
+    for name, config in configs.items():
+        versions = [folder for folder in (repository / name).iterdir() if folder.is_dir() and folder.name.isdigit()]
+        if not versions:
+            lacks.append(f"{name} has no version, a folder such as {name}/1")
+        file_name = config.default_model_filename or FILE_NAMES.get(config.backend or config.platform)
+        if file_name:
+            lacks += [f"{folder / file_name} is missing" for folder in versions if not (folder / file_name).exists()]
+    if not lacks:
+        return ok("model files", "every version has its file")
+    if CLASSIFIER in configs and lacks == [f"{repository / CLASSIFIER / '1' / 'model.pt'} is missing"]:
+        return warn("model files", lacks[0], "gateway up makes it at its first start; gateway model export does so now")
+    return fail("model files", "\n".join(lacks), "put the files there, or gateway model export for the default model")
+
+
+def labels(repository: Path, configs: Configs) -> Finding:
+    """Whether the files with the classes' names are there and have as many lines as there are classes."""
+    faults = []
+    counts = []
+    for name, config in configs.items():
+        for output in config.output:
+            if not output.label_filename:
+                continue
+            path = repository / name / output.label_filename
+            classes = output.dims[-1] if output.dims else -1
+            try:
+                lines = len(path.read_text("utf-8").splitlines())
+            except (OSError, UnicodeDecodeError) as exc:
+                faults.append(f"cannot read {path}: {getattr(exc, 'strerror', 'it is no UTF-8')}")
+                continue
+            counts.append(f"{lines} in {name}/{output.label_filename}")
+            if classes > 0 and lines != classes:
+                faults.append(f"{path} has {lines} lines, and {output.name} has {classes} classes")
+    if faults:
+        return fail("labels", "\n".join(faults), "one line for each class, in the order of the model's output")
+    if not counts:
+        return warn("labels", "no model has any: answers will name classes by number", "set label_filename")
+    return ok("labels", ", ".join(counts))
+
+
+def instances(configs: Configs) -> int:
+    """Processes that the embedded Triton, whose backends are Python-based, starts for these models."""
+    return sum(
+        sum(max(1, group.count) for group in config.instance_group) or 1
+        for config in configs.values()
+        if not config.HasField("ensemble_scheduling")
+    )

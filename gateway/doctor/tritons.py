@@ -1,0 +1,132 @@
+"""The Tritons that GATEWAY_TRITON_URL names: whether they answer, and what is known of their version."""
+
+from dataclasses import dataclass
+
+from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.errors import GatewayError, ModelNotFound
+from gateway.inference.probe import probe
+from gateway.settings import Settings, variable
+from gateway.triton.addresses import resolve
+from gateway.triton.contract import breaches
+from gateway.triton.endpoint import BEARS_CANCELLATION, Endpoint
+
+NO_MODEL = "gateway-doctor-asks"
+"""A model that nobody has: to be refused for its name means that loading as such is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with every Triton older than a version, which came with a release of NVIDIA's images."""
+
+    mended_in: tuple[int, int]
+    release: str
+    text: str
+    advice: str
+
+
+FAULTS = (
+    Fault(
+        BEARS_CANCELLATION,
+        "24.12",
+        "crashes when a client cancels a call",
+        "the gateway cancels none and waits instead, which costs work that nobody needs",
+    ),
+    Fault(
+        (2, 65),
+        "26.01",
+        "says that it is ready while a model's process is dead",
+        "the gateway finds out by itself; do not rely on Triton's own health",
+    ),
+    Fault(
+        (2, 71),
+        "26.07",
+        "has known holes (CVE-2026-24207 and others)",
+        "keep it on loopback or a private network, or run nvcr.io/nvidia/tritonserver:26.07-py3 or newer",
+    ),
+)
+
+
+async def tritons(settings: Settings) -> list[Finding]:
+    """What is to be said of every Triton."""
+    found = []
+    for address in await resolve(settings.triton_url):
+        endpoint = Endpoint(address)
+        try:
+            found += await _examine(endpoint, settings)
+        finally:
+            await endpoint.close()
+    return found
+
+
+async def _examine(endpoint: Endpoint, settings: Settings) -> list[Finding]:
+    try:
+        version = await endpoint.learn_version()
+    except GatewayError as exc:
+        return [
+            fail(
+                "Triton",
+                f"{endpoint.address} does not answer: {exc.__cause__ or exc}",
+                f"start it, open its gRPC port, or correct {variable('triton_url')}",
+            )
+        ]
+    return [
+        ok("Triton", f"{endpoint.address} is Triton {version}"),
+        *known_faults(version),
+        await _control_mode(endpoint, settings),
+        await _contract(endpoint, settings.model),
+        await _inference(endpoint, settings),
+    ]
+
+
+def known_faults(version: str) -> list[Finding]:
+    """The faults of a version such as 2.51.0."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return [
+        warn("Triton's version", f"{version}, older than {fault.release}, {fault.text}", fault.advice)
+        for fault in FAULTS
+        if numbers < fault.mended_in
+    ]
+
+
+async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
+    if not settings.heal:
+        return ok("healing", f"off: {variable('heal')} is false")
+    try:
+        await endpoint.load(NO_MODEL)
+    except GatewayError as exc:
+        if "is not allowed" in str(exc.__cause__):
+            return warn(
+                "healing",
+                "Triton does not let models be loaded: one whose process dies stays dead until Triton is restarted",
+                "start it with --model-control-mode=explicit --load-model=*",
+            )
+    return ok("healing", "models whose process dies can be loaded anew")
+
+
+async def _contract(endpoint: Endpoint, model: str) -> Finding:
+    try:
+        found = breaches(await endpoint.config(model))
+    except ModelNotFound:
+        return fail(
+            "model", f"Triton serves no model {model!r}", f"load it, or name another one with {variable('model')}"
+        )
+    except GatewayError as exc:
+        return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
+    if found:
+        return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
+    return ok("model", f"{model} takes and gives what the gateway does")
+
+
+async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
+    try:
+        await endpoint.infer(
+            probe(),
+            model_name=settings.model,
+            model_version="",
+            top_k=1,
+            timeout_seconds=settings.ready_timeout_seconds,
+            request_id="doctor",
+        )
+    except GatewayError as exc:
+        return fail("inference", f"an image got no answer: {exc.__cause__ or exc}", "see Triton's log")
+    return ok("inference", "an image went through the model")
