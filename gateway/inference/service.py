@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway import metrics
-from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded, UndecodableImage
+from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded, RequestError, UndecodableImage
 from gateway.inference.admission import Admission, Permit
 from gateway.inference.backend import Backend, Batch, InferResult, Prediction
 from gateway.inference.planner import BatchPlanner
@@ -236,6 +236,8 @@ class _Request:
         results: list[Result]
         try:
             answer = await self._infer(items)
+        except RequestError:
+            raise  # no such model: the fault of the request, not of these files
         except GatewayError as error:
             results = [_result(item.image, error=error) for item in items]
         else:

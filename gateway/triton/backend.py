@@ -97,6 +97,11 @@ class TritonBackend:
                     timeout_seconds=deadline - asked_at,
                     request_id=request_id,
                 )
+            except ModelNotFound as error:
+                version = f" version {model_version}" if model_version else ""
+                raise ModelNotFound(
+                    f"There is no model {model_name!r}{version}; GET /models lists those there are."
+                ) from error
             except (TritonUnreachable, ModelUnavailable) as error:
                 if model_name == self._model_name or not isinstance(error, ModelUnavailable):
                     watch.suspect(error, asked_at)

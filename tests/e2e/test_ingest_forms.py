@@ -1,0 +1,125 @@
+"""The same picture in every form gets the same answer, whoever decodes it, and in whatever way it is sent."""
+
+import base64
+import json
+import socket
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+
+from tests.photos import photo
+from tests.processes import Gateway
+from tests.samples import Sample, by_pillow, samples
+
+pytestmark = pytest.mark.triton
+
+SAME, ALIKE = 1e-3, 0.12
+"""How far a probability may move: for a form that loses nothing, and for one that changes the pixels a little."""
+COARSE_LEVELS = 8.0
+"""A form whose pixels lie further from the photograph shows another picture: it is held to what Pillow sees in it."""
+
+
+def scores(client: httpx.Client, sample_list: list[Sample]) -> dict[str, np.ndarray]:
+    """Each form's scores by class; every file must have been classified."""
+    files = [("f", (sample.name, sample.data)) for sample in sample_list]
+    results = client.post("/predict", files=files, params={"top_k": 1000}).json()["results"]
+    found = {}
+    for sample, result in zip(sample_list, results, strict=True):
+        assert result["status"] == "ok", (sample.name, result["error"])
+        vector = np.zeros(1000)
+        for prediction in result["predictions"]:
+            vector[prediction["class_id"]] = prediction["score"]
+        found[sample.name] = vector
+    return found
+
+
+@pytest.mark.parametrize("decode", ["auto", "always"])
+def test_every_form_gets_the_answer_of_the_picture_that_it_shows(
+    decode: str, gateway: Gateway, decoding_gateway: Gateway, capsys: pytest.CaptureFixture
+):
+    sample_list = list(samples())
+    with {"auto": gateway, "always": decoding_gateway}[decode].client() as client:
+        found = scores(client, sample_list)
+        expected = {}
+        for sample in sample_list:
+            picture = by_pillow(sample.data) if sample.far > COARSE_LEVELS else sample.picture
+            key = picture.tobytes()
+            if key not in expected:
+                expected[key] = scores(client, [Sample("BMP", "reference", bmp(picture), 0, picture)])["BMP reference"]
+            expected[sample.name] = expected[key]
+    worst: dict[str, float] = {}
+    for sample in sample_list:
+        distance = float(np.abs(found[sample.name] - expected[sample.name]).max())
+        worst[sample.format] = max(worst.get(sample.format, 0), distance)
+        assert found[sample.name].argmax() == expected[sample.name].argmax(), sample.name
+        assert distance <= (ALIKE if 0 < sample.far <= COARSE_LEVELS else SAME), (sample.name, distance)
+    with capsys.disabled():
+        told = ", ".join(f"{name} {distance:.4f}" for name, distance in worst.items())
+        print(f"\ndecode={decode}: largest difference of a probability by format: {told}")  # noqa: T201  # the figure
+
+
+def bmp(picture: np.ndarray) -> bytes:
+    return cv2.imencode(".bmp", picture[..., ::-1])[1].tobytes()
+
+
+def test_json_carries_images_in_base64(client: httpx.Client):
+    images = [{"b64": base64.b64encode(photo(name)).decode(), "filename": f"{name}.jpg"} for name in ("cat", "coffee")]
+    answer = client.post("/predict", json={"images": images})
+    assert [result["predictions"][0]["label"] for result in answer.json()["results"]] == ["Egyptian cat", "espresso"]
+    assert [result["filename"] for result in answer.json()["results"]] == ["cat.jpg", "coffee.jpg"]
+    broken = client.post("/predict", content=b'{"images": [', headers={"Content-Type": "application/json"})
+    assert (broken.status_code, broken.json()["code"]) == (400, "invalid_body")
+
+
+@pytest.mark.parametrize("field", ["file", "image", "files[]", "whatever"])
+def test_any_field_with_a_file_name_is_an_image(client: httpx.Client, field: str):
+    answer = client.post("/predict", files={field: ("cat.jpg", photo("cat"))})
+    assert answer.json()["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+
+
+def test_fields_without_a_file_are_parameters_or_refused_by_name(client: httpx.Client):
+    answer = client.post("/predict", data={"top_k": "2"}, files={"f": ("cat.jpg", photo("cat"))})
+    assert len(answer.json()["results"][0]["predictions"]) == 2
+    refused = client.post("/predict", data={"colour": "red"}, files={"f": ("cat.jpg", photo("cat"))})
+    assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
+    assert "colour" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("media_type", ["image/jpeg", "image/png", "image/x-whatever", "application/octet-stream"])
+def test_a_raw_body_is_told_by_its_content(client: httpx.Client, media_type: str):
+    answer = client.post("/predict", content=photo("coffee"), headers={"Content-Type": media_type})
+    assert answer.json()["results"][0]["predictions"][0]["label"] == "espresso"
+
+
+PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n' + photo("cat") + b"\r\n"
+
+
+def stream_in_two(gateway: Gateway, rest: bytes) -> list[dict]:
+    """Send one file, wait for its line, send the rest of the body; returns all lines."""
+    with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=30) as raw:
+        raw.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+        )
+        first = PART + b"--b\r\n"
+        raw.sendall(b"%x\r\n%b\r\n" % (len(first), first))
+        received = b""
+        while b"Egyptian cat" not in received:
+            received += raw.recv(65_536)
+        raw.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
+        while b'"summary"' not in received:
+            received += raw.recv(65_536)
+    return [json.loads(line) for line in received.split(b"\r\n") if line.startswith(b"{")]
+
+
+def test_the_first_line_comes_before_the_last_file_was_sent(gateway: Gateway):
+    lines = stream_in_two(gateway, PART[5:] + b"--b--\r\n")
+    assert [line.get("index") for line in lines] == [0, 1, None]
+
+
+def test_a_stream_that_fails_says_so_in_its_last_lines(gateway: Gateway):
+    lines = stream_in_two(gateway, b"broken")
+    assert lines[-2]["error"]["code"] == "invalid_multipart"
+    assert lines[-1]["summary"] == {"ok": 1, "failed": 0}
