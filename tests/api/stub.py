@@ -1,7 +1,7 @@
 """An inference server that answers at once, for tests of what HTTP sees."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,16 +74,24 @@ class Client:
         return self.request("POST", path, **options)
 
     def ask(
-        self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]] = (), *, receive: Receive | None = None
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+        *,
+        body: Callable[[Sequence[Message]], Message] = lambda sent: {"type": "http.request"},
     ) -> list[Message]:
-        """The messages of an answer, for paths and headers that no HTTP client would send."""
+        """The messages of an answer, for paths and headers that no HTTP client would send.
+
+        `body` is called for each message of the body, with what was sent before.
+        """
         sent: list[Message] = []
 
         async def send(message: Message) -> None:
             sent.append(message)
 
-        async def no_body() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
+        async def receive() -> Message:
+            return body(sent)
 
         scope = {
             "type": "http",
@@ -99,7 +107,7 @@ class Client:
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
         }
-        self._loop.run_until_complete(self._serve(scope, receive or no_body, send))
+        self._loop.run_until_complete(self._serve(scope, receive, send))
         return sent
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

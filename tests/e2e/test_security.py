@@ -1,0 +1,134 @@
+"""Keys, headers and request ids through a real server, byte by byte where a client would tidy up."""
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.keys import add_key, remove_key
+from tests.e2e.conftest import StartGateway
+from tests.photos import photo
+from tests.processes import Gateway, wait_for
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys"
+
+
+@pytest.fixture(scope="module")
+def key(keys: Path) -> str:
+    return add_key(keys, "mobile")
+
+
+@pytest.fixture(scope="module")
+def guarded(start_gateway: StartGateway, keys: Path, key: str) -> Iterator[Gateway]:
+    with start_gateway(api_keys_file=keys, log_level="debug", workers=2) as running:
+        yield running
+
+
+def exchange(gateway: Gateway, request: bytes) -> bytes:
+    """What comes back for a request until the server closes the connection or has said nothing for a while."""
+    host, _, port = gateway.url.removeprefix("http://").rpartition(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=10) as connection, contextlib.suppress(TimeoutError):
+        connection.sendall(request)
+        while chunk := connection.recv(65_536):
+            received += chunk
+            connection.settimeout(0.5)
+    return received
+
+
+def test_who_has_a_key_gets_an_answer_and_who_has_none_is_turned_away(guarded, key):
+    files = {"files": ("cat.jpg", photo("cat"))}
+    with guarded.client() as client:
+        assert client.post("/predict", files=files).status_code == 401
+        answer = client.post("/predict", files=files, headers={"Authorization": f"Bearer {key}"})
+    assert answer.json()["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+
+
+def test_no_worker_lets_a_removed_key_in(guarded, keys):
+    headers = {"X-API-Key": add_key(keys, "temporary")}
+
+    def statuses() -> set[int]:
+        # A connection for each request, so that both workers are met.
+        found = set()
+        for _ in range(20):
+            with guarded.client(headers=headers) as client:
+                found.add(client.get("/models").status_code)
+        return found
+
+    assert statuses() == {200}
+    remove_key(keys, "temporary")
+    assert statuses() == {401}
+
+
+def test_a_client_that_asks_first_is_not_told_to_send_its_body(guarded):
+    answer = exchange(
+        guarded,
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: 1000000\r\n"
+        b"Expect: 100-continue\r\n\r\n",
+    )
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"100 Continue" not in answer
+
+
+def test_the_key_is_in_no_log_and_its_name_is(guarded, key):
+    def names() -> list[str | None]:
+        events = map(json.loads, guarded.log.read_text().splitlines())
+        return [event.get("key") for event in events if event.get("path") == "/models/none"]
+
+    with guarded.client() as client:
+        for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}x"}):
+            client.get("/models/none", headers=headers)
+    wait_for(lambda: len(names()) == 2)
+    assert names() == ["mobile", None]
+    assert key not in guarded.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_no_answer_names_the_server(gateway, request_bytes):
+    answer = exchange(gateway, request_bytes)
+    head = answer.partition(b"\r\n\r\n")[0].lower()
+    assert head.startswith(b"http/1.1 ")
+    assert b"\r\nserver:" not in head
+    assert b"uvicorn" not in answer.lower()
+
+
+@pytest.mark.parametrize(
+    ("given", "returned"),
+    [
+        (b"plain-id", b"plain-id"),
+        (b"x" * 10_000, b"x" * 128),
+        ("ключ-1".encode(), b"-1"),
+        (b"a\tb\x80\xff", b"ab"),
+        (b"a%0d%0aSet-Cookie:x=1", b"a0d0aSet-Cookie:x=1"),
+    ],
+)
+def test_a_request_id_comes_back_clean_and_once(gateway, given, returned):
+    answer = exchange(
+        gateway, b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-ID: %s\r\nConnection: close\r\n\r\n" % given
+    )
+    lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert lines[0] == b"HTTP/1.1 200 OK"
+    assert [line for line in lines if line.lower().startswith(b"x-request-id:")] == [b"x-request-id: " + returned]
+    assert not [line for line in lines if line.lower().startswith(b"set-cookie")]
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n ", b"\x00"])
+def test_what_ends_a_line_within_a_request_id_adds_no_header(gateway, ending):
+    request = b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-ID: a%sSet-Cookie: x=1\r\nConnection: close\r\n\r\n"
+    lines = exchange(gateway, request % ending).partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert lines[0].split()[1] in {b"200", b"400"}
+    assert not [line for line in lines if line.lower().startswith(b"set-cookie")]
