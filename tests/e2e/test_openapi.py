@@ -3,7 +3,6 @@
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -14,7 +13,7 @@ from tests.processes import Gateway
 
 pytestmark = pytest.mark.triton
 
-CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
 
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=str)
@@ -30,6 +29,9 @@ def test_every_answer_is_as_documented(gateway: Gateway, mode: schemathesis.Gene
         @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case):
-            case.validate_response(case.call(timeout=30), checks=CHECKS)
+            answer = case.call(timeout=30)
+            # 503 and 504 are lawful: one of the timeouts that it makes up is 5e-324 s.
+            assert answer.status_code != 500
+            case.validate_response(answer, checks=CHECKS)
 
         check()
