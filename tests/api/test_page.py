@@ -185,3 +185,10 @@ def test_the_page_knows_which_errors_a_second_attempt_may_mend():
 def test_the_photograph_to_try_is_the_one_among_the_examples():
     example = Path(__file__).parents[2] / "examples" / "cat.jpg"
     assert (STATIC / "cat.jpg").read_bytes() == example.read_bytes()
+
+
+def test_the_field_for_a_key_is_shown_only_when_one_is_wanted_and_no_key_is_kept(page: Elements):
+    fields = {attributes["id"]: attributes for _, attributes in page.all if "id" in attributes}
+    assert "hidden" in fields["key-field"]
+    assert fields["key"]["type"] == "password"
+    assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]

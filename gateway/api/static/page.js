@@ -3,6 +3,7 @@
 import { Cards, element } from "./cards.js";
 import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
+import { keyWanted, onKey } from "./key.js";
 import { Run } from "./run.js";
 import { watchHealth } from "./service.js";
 import { Viewer } from "./viewer.js";
@@ -125,7 +126,8 @@ function stages({ timing, streamed }) {
 function drawAsked() {
   $("model-facts").textContent = $("model").selectedOptions[0].dataset.facts ?? "";
   const names = entries.length ? entries.slice(0, 3).map((entry) => entry.name) : ["cat.jpg"];
-  $("curl").value = curl(new URL(`predict?${chosenQuery()}`, document.baseURI).href, names);
+  const key = keyWanted() ? "KEY" : "";
+  $("curl").value = curl(new URL(`predict?${chosenQuery()}`, document.baseURI).href, names, key);
   $("curl-label").textContent = entries.length > 3 ? "The first three with curl" : "The same with curl";
 }
 
@@ -224,6 +226,11 @@ $("clear").addEventListener("click", clear);
 $("model").addEventListener("change", draw);
 $("top-k").addEventListener("change", draw);
 $("copy").addEventListener("click", copyCurl);
+$("key-field").addEventListener("shown", draw);
+onKey(() => {
+  watchHealth();
+  send(entries.filter((entry) => entry.error?.code === "unauthorized"));
+});
 
 addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.activeElement.closest(".tip-anchor button")?.blur();

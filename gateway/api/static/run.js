@@ -1,5 +1,7 @@
 // Files go to POST /predict in requests of moderate size, and every result is handed on as it arrives.
 
+import { askForKey, withKey } from "./key.js";
+
 // A browser reads an answer only when its whole request is out, so results of many files come sooner from several
 // requests than from one, and a lost connection costs little.
 const REQUEST_FILES = 32;
@@ -156,9 +158,10 @@ export class Run {
     const response = await fetch(`predict?${this.query}`, {
       method: "POST",
       body: form,
-      headers: { Accept: streamed ? "application/x-ndjson" : "application/json" },
+      headers: withKey({ Accept: streamed ? "application/x-ndjson" : "application/json" }),
       signal: this.#controller.signal,
     });
+    askForKey(response);
     this.waiting = "";
     const requestId = response.headers.get("X-Request-ID");
     let unanswered = new Fault("incomplete_answer", "The answer ended before this file's result.", { requestId });

@@ -1,5 +1,6 @@
 // What the service says of itself: whether it is ready, and which models it has.
 
+import { askForKey, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
 const READY_POLL_MS = 15_000;
@@ -53,7 +54,8 @@ function whatFails(endpoints) {
 async function readModels() {
   let listed;
   try {
-    const response = await fetch("models");
+    const response = await fetch("models", { headers: withKey() });
+    askForKey(response);
     if (!response.ok) return;
     listed = await response.json();
   } catch {

@@ -32,9 +32,10 @@ function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
 
-/** A request as a line for a POSIX shell. */
-export function curl(url, names) {
+/** A request as a line for a POSIX shell; `key` stands in for an API key where one is wanted. */
+export function curl(url, names, key) {
   // Curl itself gives commas, semicolons and quotes a meaning.
   const files = names.map((name) => quoted(`files=@${/[,;"\\]/.test(name) ? JSON.stringify(name) : name}`));
-  return ["curl", ...files.map((file) => `-F ${file}`), quoted(url)].join(" ");
+  const headers = key ? [`-H ${quoted(`X-API-Key: ${key}`)}`] : [];
+  return ["curl", ...headers, ...files.map((file) => `-F ${file}`), quoted(url)].join(" ");
 }

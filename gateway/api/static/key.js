@@ -1,0 +1,34 @@
+// The API key, where the gateway wants one: asked for after the first refusal, and forgotten with the page.
+
+const $ = (id) => document.getElementById(id);
+
+let key = "";
+
+/** Headers with the key, where there is one. */
+export function withKey(headers = {}) {
+  return key ? { ...headers, "X-API-Key": key } : headers;
+}
+
+/** Show the field for the key if it is what an answer wants. */
+export function askForKey({ status }) {
+  if (status !== 401) return;
+  if ($("key-field").hidden) {
+    $("key-field").hidden = false;
+    $("key-field").dispatchEvent(new Event("shown"));
+  }
+  $("key-facts").textContent = key ? "not known here" : "needed here";
+  $("key").setAttribute("aria-invalid", String(key !== ""));
+}
+
+export const keyWanted = () => !$("key-field").hidden;
+
+/** Call back whenever a key was entered. */
+export function onKey(entered) {
+  $("key").addEventListener("change", () => {
+    // What a key cannot hold was pasted along with it, and a header could not carry it.
+    key = $("key").value.replace(/[^\x21-\x7e]/g, "");
+    $("key-facts").textContent = "";
+    $("key").removeAttribute("aria-invalid");
+    if (key) entered();
+  });
+}
