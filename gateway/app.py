@@ -29,6 +29,7 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings
+from gateway.tracing import Tracer, require_sdk
 from gateway.triton.backend import TritonBackend
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
@@ -37,8 +38,10 @@ DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and sco
 def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     """The gateway as an ASGI application; without a backend it talks to the Triton at `settings.triton_url`.
 
-    Raises KeysError where there is a file of API keys that cannot be read.
+    Raises KeysError where there is a file of API keys that cannot be read, and TracingUnavailable where spans are to be
+    exported without OpenTelemetry.
     """
+    tracer = _open_tracer(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
@@ -68,6 +71,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 yield State(settings=settings, service=service, draining=draining)
             await triton.close()
+        if tracer is not None:
+            tracer.close()
 
     app = FastAPI(
         title="Triton image gateway",
@@ -77,7 +82,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    _add_middleware(app, settings)
+    _add_middleware(app, settings, tracer)
     add_handlers(app)
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
@@ -90,13 +95,23 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
+def _open_tracer(settings: Settings) -> Tracer | None:
+    """What exports spans, if an endpoint is set for them."""
+    if settings.otlp_endpoint is None:
+        return None
+    require_sdk()
+    from gateway.otlp import OtlpTracer  # an extra, which is not always installed
+
+    return OtlpTracer(settings.otlp_endpoint)
+
+
+def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
     app.add_middleware(Gate)
     if settings.api_keys_file is not None:
         app.add_middleware(RequireKey, KeyFile(settings.api_keys_file))
         document_keys(app)
-    app.add_middleware(RequestContext)
+    app.add_middleware(RequestContext, tracer)
     if settings.cors_origins:
         # Around RequestContext, so that a page can also read the answer to a fault; preflights are answered here, as
         # browsers send them without a key.

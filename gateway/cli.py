@@ -12,6 +12,7 @@ from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import Settings, load_settings
 from gateway.terminal import Repository, say
+from gateway.tracing import require_sdk
 from gateway.triton.runtime import (
     DEFAULT_MODEL_REPOSITORY,
     default_cache_dir,
@@ -56,6 +57,8 @@ def _settings(**options: object) -> Settings:
     settings = load_settings()
     if settings.api_keys_file is not None:
         read_keys(settings.api_keys_file)  # a broken file stops the start here, before Triton and the workers
+    if settings.otlp_endpoint is not None:
+        require_sdk()
     return settings
 
 

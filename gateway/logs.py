@@ -1,58 +1,92 @@
-"""One event a request, with fields: JSON lines in a container, readable text on a terminal."""
+"""One event a request, with fields: JSON lines in a container, readable text on a terminal.
+
+docs/operations.md says what each event and field means.
+"""
 
 import logging
 import sys
+from datetime import datetime
 
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from gateway.settings import LogFormat, Settings
 
+# What a client made up must not move a terminal's cursor; line ends belong to tracebacks.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class AlreadyLogged(Exception):
+    """An exception that is in the log; it is raised on only because the server closes the connection then."""
+
 
 def configure_logs(settings: Settings) -> None:
-    """Send structlog's events and the standard library's records to stderr in one format."""
+    """Send structlog's events, the standard library's records and warnings to stderr in one format."""
     as_text = settings.log_format is LogFormat.TEXT or (settings.log_format is LogFormat.AUTO and sys.stderr.isatty())
-    shared: list[structlog.types.Processor] = [
+    begin: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.stdlib.ExtraAdder(),
-        _without_colours,
     ]
-    render: list[structlog.types.Processor]
-    if as_text:
-        render = [
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(),
-                pad_event_to=0,
-                # The default one shows local variables, and so the headers and the images of a request.
-                exception_formatter=structlog.dev.plain_traceback,
-            )
-        ]
-    else:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    end = _text(colours=sys.stderr.isatty()) if as_text else _json()
     level = int(logging.getLevelName(settings.log_level.value.upper()))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+            foreign_pre_chain=[*begin, structlog.stdlib.ExtraAdder(), _without_colours],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *end],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(capture=True)
     # What is wrong with a client's form is in the answer to the client.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").addFilter(_is_new)
     structlog.configure(
-        processors=[*shared[:-2], *render],
+        processors=[*begin, *end],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
 
 
-def _without_colours(
-    _: structlog.types.WrappedLogger, __: str, event: structlog.types.EventDict
-) -> structlog.types.EventDict:
+def _json() -> list[Processor]:
+    return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
+
+
+def _text(*, colours: bool) -> list[Processor]:
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colours,
+        pad_event_to=0,
+        sort_keys=False,
+        # The default one shows local variables, and so the headers and the images of a request.
+        exception_formatter=structlog.dev.plain_traceback,
+    )
+    return [_for_people, renderer]
+
+
+def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Put first what every line has."""
+    return {"timestamp": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
+
+
+def _for_people(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    event["timestamp"] = datetime.now().astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return {name: _readable(value) for name, value in event.items()}
+
+
+def _readable(value: object) -> object:
+    if isinstance(value, str):
+        return value.translate(_CONTROL)
+    return f"{value:.4f}" if isinstance(value, float) else value
+
+
+def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     event.pop("color_message", None)  # uvicorn's message once more, with colours
     return event
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], AlreadyLogged))

@@ -1,48 +1,126 @@
-"""What the gateway counts, for Prometheus. Several workers share their numbers through PROMETHEUS_MULTIPROC_DIR."""
+"""What the gateway counts, for Prometheus. Several workers share their numbers through PROMETHEUS_MULTIPROC_DIR.
 
+Labels take few values: routes, statuses, error codes, and models that have answered; never what a client made up.
+docs/operations.md says what each metric is good for.
+"""
+
+import contextlib
 import os
+import platform
+import re
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from gateway import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_LIVE_GAUGES = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
-REQUESTS = Counter("gateway_requests_total", "Requests by route and HTTP status.", ["route", "status"])
-IMAGES = Counter("gateway_images_total", "Images by outcome: ok, or the error's code.", ["outcome"])
-BYTES_RECEIVED = Counter("gateway_received_bytes_total", "Bytes of images received.")
+# Nothing reads the time at which each series began, and there would be one for each.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+BUILD_INFO = Gauge(
+    "gateway_build_info",
+    "1, labelled with the gateway's version and Python's.",
+    ["version", "python"],
+    multiprocess_mode="livemax",
+)
+BUILD_INFO.labels(__version__, platform.python_version()).set(1)
+
+REQUESTS = Counter(
+    "gateway_requests_total",
+    "Requests answered, by route, HTTP status (499: the client left before) and the problem's code, if it was one.",
+    ["route", "status", "code"],
+)
 STAGE_SECONDS = Histogram(
     "gateway_request_duration_seconds",
-    "Time of a /predict request by stage: read, prepare, wait, infer; total is the whole request.",
+    "Time of a request to /predict in each stage: read, prepare, wait, infer; total is the whole request.",
     ["stage"],
+    buckets=_SECONDS,
+)
+CLIENTS_GONE = Counter("gateway_client_disconnects_total", "Requests whose client went away before the answer.")
+BYTES_RECEIVED = Counter("gateway_received_bytes_total", "Bytes of bodies received.")
+
+IMAGES = Counter(
+    "gateway_images_total",
+    "Images answered, by outcome (ok, or the error's code) and the model and version that answered, if one did.",
+    ["outcome", "model", "version"],
+)
+IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
+IMAGES_IN_FLIGHT_LIMIT = Gauge(
+    "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"
+)
+IMAGES_WAITING = Gauge("gateway_images_waiting", "Images that wait to be let through.", multiprocess_mode="livesum")
+IMAGES_WAITING_LIMIT = Gauge(
+    "gateway_images_waiting_limit", "Images that may wait before requests are refused.", multiprocess_mode="livesum"
+)
+BYTES_IN_FLIGHT = Gauge(
+    "gateway_in_flight_bytes", "Bytes of the images on their way through Triton.", multiprocess_mode="livesum"
+)
+BYTES_IN_FLIGHT_LIMIT = Gauge(
+    "gateway_in_flight_limit_bytes", "Bytes of images that may be on their way at once.", multiprocess_mode="livesum"
+)
+BYTES_WAITING = Gauge(
+    "gateway_waiting_bytes", "Bytes of uploads that arrive or wait to be let through.", multiprocess_mode="livesum"
+)
+BYTES_WAITING_LIMIT = Gauge(
+    "gateway_waiting_limit_bytes", "Bytes of uploads that may arrive and wait at once.", multiprocess_mode="livesum"
+)
+
+CALL_SECONDS = Histogram(
+    "gateway_triton_call_duration_seconds",
+    "Time of one call to Triton with a batch of images, retries included.",
     buckets=_SECONDS,
 )
 BATCH_IMAGES = Histogram(
     "gateway_batch_images", "Images in one call to Triton.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
 )
-IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
-BYTES_IN_FLIGHT = Gauge(
-    "gateway_in_flight_bytes", "Bytes of the images on their way through Triton.", multiprocess_mode="livesum"
-)
-IMAGES_WAITING = Gauge("gateway_images_waiting", "Images that wait to be let through.", multiprocess_mode="livesum")
+RETRIES = Counter("gateway_retries_total", "Calls to Triton that were made once more after a lost connection.")
 TRITON_READY = Gauge(
     "gateway_triton_ready",
     "1 while a real inference has lately succeeded there.",
     ["triton"],
     multiprocess_mode="livemin",
 )
-RETRIES = Counter("gateway_retries_total", "Calls to Triton that were made once more after a lost connection.")
-BYTES_WAITING = Gauge(
-    "gateway_waiting_bytes", "Bytes of uploads that arrive or wait to be let through.", multiprocess_mode="livesum"
+HEALINGS = Counter(
+    "gateway_healings_total", "Times that dead models were loaded anew, by outcome: healed or failed.", ["outcome"]
 )
-REFUSED = Counter("gateway_refused_requests_total", "Requests refused because too much was waiting.")
-CLIENTS_GONE = Counter("gateway_client_disconnects_total", "Requests whose client went away before the answer.")
+
+
+def forget_triton(address: str) -> None:
+    """Say no more of a Triton that has left the DNS name."""
+    if SHARED_FOLDER in os.environ:
+        TRITON_READY.labels(address).set(float("nan"))  # series of shared files cannot be removed
+    else:
+        TRITON_READY.remove(address)
 
 
 def exposition() -> bytes:
     """The metrics of all workers in Prometheus' text format."""
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+    folder = os.environ.get(SHARED_FOLDER)
+    if folder is None:
         return generate_latest()
+    _forget_dead_workers(Path(folder))
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
+
+
+def _forget_dead_workers(folder: Path) -> None:
+    """Leave out the gauges of workers that were killed: only those who read them are sure to be there to do it."""
+    for path in folder.iterdir():
+        if (match := _LIVE_GAUGES.fullmatch(path.name)) and not _lives(int(match[1])):
+            with contextlib.suppress(FileNotFoundError):  # another worker is asked at the same moment
+                mark_process_dead(int(match[1]), str(folder))  # type: ignore[no-untyped-call]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:  # nobody has this number, or somebody else's process
+        return False
+    return True

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from gateway.errors import UserError
+from gateway.logs import configure_logs
 from gateway.settings import Settings, variable
 
 KEEP_ALIVE_SECONDS = 75
@@ -40,6 +41,7 @@ def check_address(settings: Settings) -> None:
 def serve(settings: Settings) -> None:
     """Run the API until SIGTERM or SIGINT; the workers read their settings from the environment."""
     check_address(settings)
+    configure_logs(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)

@@ -60,6 +60,7 @@ NOT_ABOVE = (
 """Pairs of settings that contradict each other where the first is larger than the second."""
 
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
+_ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
 
 
@@ -166,11 +167,13 @@ class Settings(BaseSettings):
     ready_timeout_seconds: float = Field(5.0, gt=0, le=300)
     """Longest time such an inference may take."""
 
-    # Logs
+    # Logs and traces
     log_level: LogLevel = LogLevel.INFO
     """Least severe level that is logged."""
     log_format: LogFormat = LogFormat.AUTO
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
+    otlp_endpoint: str | None = None
+    """Where spans go over OTLP/HTTP, such as http://127.0.0.1:4318; none are made without it. Needs the extra otel."""
 
     @field_validator("api_keys_file", mode="before")
     @classmethod
@@ -180,6 +183,14 @@ class Settings(BaseSettings):
             msg = "must be the path of a file; leave it unset for an API without keys"
             raise ValueError(msg)
         return path
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _otlp_endpoint_is_a_url(cls, endpoint: str | None) -> str | None:
+        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+            msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
+            raise ValueError(msg)
+        return endpoint
 
     @field_validator("cors_origins", "triton_url", mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.problems import problem
+from gateway.api.problems import note, problem
 from gateway.api.schemas import Problem
 from gateway.errors import Unauthorized
 from gateway.keys import KeyFile
@@ -46,7 +46,7 @@ class RequireKey:
         event = scope["state"]["event"]
         if name is None:
             error = Unauthorized(UNKNOWN if key else MISSING)
-            event["code"] = error.code
+            note(event, error)
             response = problem(error, scope["state"]["request_id"])
             response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"' if key else "Bearer"
             await response(scope, receive, send)

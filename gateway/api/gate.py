@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.problems import problem
+from gateway.api.problems import note, problem
 from gateway.errors import Overloaded
 
 PREDICT = "/predict"
@@ -27,7 +27,7 @@ class Gate:
         try:
             state["service"].admission.check()
         except Overloaded as error:
-            state["event"]["code"] = error.code
+            note(state["event"], error)
             state["route"] = PREDICT
             await problem(error, state["request_id"])(scope, receive, send)
         else:

@@ -1,6 +1,7 @@
 """Health and metrics, for probes and Prometheus."""
 
 from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gateway import metrics
@@ -35,4 +36,5 @@ async def get_ready(request: Request) -> Response:
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
 async def get_metrics() -> Response:
     """All workers' counters in Prometheus' text format."""
-    return Response(metrics.exposition(), media_type=metrics.CONTENT_TYPE)
+    # On a thread, since the shared files of several workers take a while to read.
+    return Response(await run_in_threadpool(metrics.exposition), media_type=metrics.CONTENT_TYPE)

@@ -4,20 +4,25 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import metrics
+from gateway import metrics, tracing
 from gateway.api.problems import problem
+from gateway.api.server_span import begin, finish
 from gateway.errors import InternalError
+from gateway.inference.tally import Tally
+from gateway.logs import AlreadyLogged
 
 log = structlog.get_logger("gateway")
 
 CLIENT_GONE = 499
 """Logged where no answer was sent, in nginx's way."""
+QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
+"""Asked for every few seconds: logged only where they fail."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
@@ -26,14 +31,16 @@ _NO_ROUTE = "unmatched"
 
 
 class RequestContext:
-    """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event and metrics.
+    """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
-    Handlers add fields to `scope["state"]["event"]`, stage times in seconds to `scope["state"]["timings"]`, and what is
-    to be done when the answer is out, whatever it was, to `scope["state"]["at_end"]`.
+    Handlers add fields to `scope["state"]["event"]`, what becomes of the images to `scope["state"]["tally"]`, and what
+    is to be done when the answer is out, whatever it was, to `scope["state"]["at_end"]`. With a tracer, POST requests
+    get a span.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, tracer: tracing.Tracer | None = None) -> None:
         self._app = app
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -41,24 +48,24 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        event: dict[str, Any] = {"method": scope["method"], "path": scope["path"]}
+        event: dict[str, Any] = {}
         state: MutableMapping[str, Any] = scope.setdefault("state", {})
-        timings: dict[str, float] = {}
+        tally = Tally()
         at_end: list[Callable[[], None]] = []
-        state.update(request_id=request_id, event=event, timings=timings, body_read=asyncio.Event(), at_end=at_end)
+        state.update(request_id=request_id, event=event, tally=tally, body_read=asyncio.Event(), at_end=at_end)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
+        span = self._trace(scope)
         started = time.perf_counter()
         status = CLIENT_GONE
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                timings["total"] = time.perf_counter() - started
+                status = int(message["status"])
                 message["headers"] += [
                     (b"x-request-id", request_id.encode()),
-                    (b"server-timing", server_timing(timings).encode()),
+                    (b"server-timing", server_timing(_times(tally, started)).encode()),
                 ]
                 if state.get("draining"):
                     message["headers"].append((b"connection", b"close"))
@@ -66,26 +73,67 @@ class RequestContext:
 
         try:
             await self._app(scope, receive, send_with_headers)
-        except Exception:
+        except Exception as exc:
             log.exception("unexpected_error")
+            event["code"] = InternalError.code
             if status != CLIENT_GONE:
-                raise  # half an answer is out: only closing the connection can tell the client
+                # Half an answer is out: only closing the connection can tell the client.
+                raise AlreadyLogged from exc
             await problem(InternalError(), request_id)(scope, receive, send_with_headers)
         finally:
             for callback in at_end:
                 callback()
-            timings["total"] = time.perf_counter() - started
+            times = _times(tally, started)
             route = state.get("route") or getattr(scope.get("route"), "path", _NO_ROUTE)
-            metrics.REQUESTS.labels(route, str(status)).inc()
+            metrics.REQUESTS.labels(route, str(status), event.get("code", "")).inc()
             if route == "/predict":
-                for stage, seconds in timings.items():
+                for stage, seconds in times.items():
                     metrics.STAGE_SECONDS.labels(stage).observe(seconds)
-            _log(event, status, timings, quiet=route in {"/health/live", "/health/ready", "/metrics"})
+            if span is not None:
+                finish(span, scope, None if route == _NO_ROUTE else route, status, event, tally)
+            fields = {"method": scope["method"], "path": scope["path"], **event, **_account(tally)}
+            fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
+            _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
+
+    def _trace(self, scope: Scope) -> tracing.ServerSpan | None:
+        """Take up the client's trace, or begin one where spans are exported."""
+        parent = tracing.received(scope["headers"])
+        span = begin(self._tracer, scope, parent) if self._tracer is not None and scope["method"] == "POST" else None
+        if span is not None:
+            tracing.current.set(span)
+            structlog.contextvars.bind_contextvars(trace_id=span.context.trace_id)
+        elif parent is not None:
+            tracing.current.set(tracing.Span(parent))
+            structlog.contextvars.bind_contextvars(trace_id=parent.trace_id)
+        else:
+            tracing.current.set(None)
+        return span
 
 
-def server_timing(timings: dict[str, float]) -> str:
-    """The stages as a Server-Timing header (W3C Server Timing): durations in milliseconds."""
-    return ", ".join(f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in timings.items())
+def server_timing(times: Mapping[str, float]) -> str:
+    """Seconds by stage as a Server-Timing header (W3C Server Timing), which has milliseconds."""
+    return ", ".join(f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items())
+
+
+def _times(tally: Tally, started: float) -> dict[str, float]:
+    times = {name: stage.seconds for name, stage in tally.stages.items()}
+    times["total"] = time.perf_counter() - started
+    return times
+
+
+def _account(tally: Tally) -> dict[str, object]:
+    """What the log says of the images of a request whose body was read."""
+    if not tally.received_bytes:
+        return {}
+    fields: dict[str, object] = {"images_ok": tally.images_ok, "images_failed": tally.images_failed}
+    if tally.model_version:
+        fields["model_version"] = tally.model_version
+    if tally.errors:
+        fields["errors"] = dict(tally.errors)
+    if tally.fault is not None and tally.fault.__cause__ is not None:
+        fields["cause"] = str(tally.fault.__cause__)
+    fields["received_bytes"] = tally.received_bytes
+    return fields
 
 
 def _request_id(scope: Scope) -> str:
@@ -97,13 +145,12 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _log(event: dict[str, Any], status: int, timings: dict[str, float], *, quiet: bool) -> None:
-    times = {f"{stage}_seconds": round(seconds, 6) for stage, seconds in timings.items()}
+def _log(status: int, fields: dict[str, Any], *, faulty: bool, quiet: bool) -> None:
     if status >= 500:
-        log.error("request", status=status, **event, **times)
-    elif status >= 400:
-        log.warning("request", status=status, **event, **times)
+        log.error("request", status=status, **fields)
+    elif status >= 400 or faulty:
+        log.warning("request", status=status, **fields)
     elif quiet:
-        log.debug("request", status=status, **event, **times)
+        log.debug("request", status=status, **fields)
     else:
-        log.info("request", status=status, **event, **times)
+        log.info("request", status=status, **fields)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.disconnect import unless_client_leaves
-from gateway.api.problems import members
+from gateway.api.problems import members, note
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, result_out
 from gateway.errors import GatewayError
 from gateway.inference.service import Query, Result
@@ -55,10 +55,9 @@ class ResultStream(Response):
             except GatewayError as error:
                 if not (ok or failed):
                     raise
-                self._request.state.event["code"] = error.code
+                note(self._request.state.event, error)
                 await send_line(to_json({"error": members(error, self._request.state.request_id)}))
         summary = SummaryOut(ok=ok, failed=failed)
-        self._request.state.event.update(summary.model_dump())
         tail = StreamedSummary(model=ModelOut(name=self._query.model_name, version=version), summary=summary)
         await send_line(tail.model_dump_json().encode())
         await send({"type": "http.response.body", "body": b""})

@@ -98,7 +98,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     service, settings = parts["service"], parts["settings"]
     buffer = service.admission.buffer()
     request.state.at_end.append(buffer.clear)
-    form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)
+    with request.state.tally.stages["read"]:
+        form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)
     if form:
         parameters = PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **form})
     query = _query(request, parameters, settings)
@@ -109,7 +110,6 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     collected = await unless_client_leaves(request, _collect(results))
     if collected is None:
         return ClientGone()
-    request.state.event.update(summarise(collected).model_dump())
     return _answer(query, collected)
 
 
@@ -126,7 +126,7 @@ def _query(request: Request, parameters: PredictParameters, settings: Settings) 
         top_k=top_k,
         timeout_seconds=timeout_seconds,
         request_id=request.state.request_id,
-        timings=request.state.timings,
+        tally=request.state.tally,
     )
 
 

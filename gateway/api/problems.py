@@ -1,5 +1,7 @@
 """Errors as RFC 9457 problem documents."""
 
+from collections.abc import MutableMapping
+
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -34,6 +36,13 @@ def problem(error: GatewayError, request_id: str) -> Response:
     return Response(to_json(members(error, request_id)), int(error.status), headers, MEDIA_TYPE)
 
 
+def note(event: MutableMapping[str, object], error: GatewayError) -> None:
+    """Put an error into the log's event of a request: its code and, for the operator alone, the words of its cause."""
+    event["code"] = error.code
+    if error.__cause__ is not None and (cause := str(error.__cause__)):
+        event["cause"] = cause
+
+
 def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
     """One sentence for what pydantic found, naming each parameter."""
     sentences = []
@@ -49,10 +58,7 @@ def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
 
 async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
-    request.state.event["code"] = exc.code
-    if exc.status >= 500 and exc.__cause__ is not None:
-        # Triton's own words are for the operator, not for the client.
-        request.state.event["cause"] = str(exc.__cause__)
+    note(request.state.event, exc)
     return problem(exc, request.state.request_id)
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import anyio
 from starlette.requests import Request
 
+from gateway import metrics
 from gateway.api.schemas import PredictParameters
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType, UploadTimeout
 from gateway.inference.admission import Buffer
@@ -41,6 +42,8 @@ async def chunks(request: Request, settings: Settings, buffer: Buffer) -> AsyncI
             request.state.body_read.set()
             return
         left_seconds = max(0.001, left_seconds - (anyio.current_time() - started))
+        request.state.tally.received_bytes += len(chunk)
+        metrics.BYTES_RECEIVED.inc(len(chunk))
         buffer.grow(len(chunk))
         yield chunk
 

@@ -75,11 +75,14 @@ class Admission:
         self._bytes = 0
         self._held_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        metrics.IMAGES_IN_FLIGHT_LIMIT.set(max_images)
+        metrics.BYTES_IN_FLIGHT_LIMIT.set(max_bytes)
+        metrics.IMAGES_WAITING_LIMIT.set(max_images_waiting)
+        metrics.BYTES_WAITING_LIMIT.set(max_bytes_waiting)
 
     def check(self) -> None:
         """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
         if len(self._waiting) >= self._max_images_waiting:
-            metrics.REFUSED.inc()
             raise Overloaded(f"{len(self._waiting)} images wait already, as many as may; try again later.")
 
     def buffer(self) -> Buffer:
@@ -146,7 +149,6 @@ class Admission:
 
     def _hold(self, nbytes: int) -> None:
         if nbytes > 0 and self._held_bytes + nbytes > self._max_bytes_waiting:
-            metrics.REFUSED.inc()
             raise Overloaded("Too many bytes of uploads wait already; try again later.")
         self._held_bytes += nbytes
         metrics.BYTES_WAITING.inc(nbytes)

@@ -1,7 +1,6 @@
 """Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloade
 from gateway.inference.admission import Admission, Permit
 from gateway.inference.backend import Backend, Batch, InferResult, Prediction
 from gateway.inference.planner import BatchPlanner
+from gateway.inference.tally import Tally
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
 from gateway.ingest.prepare import DecodePolicy, Image, bytes_needed, examine, finish, needs_decoding
@@ -20,14 +20,14 @@ from gateway.ingest.upload import Upload
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a request asks for. `model_version` "" is the server's choice; `timings` collects seconds by stage."""
+    """What a request asks for. `model_version` "" is the server's choice; `tally` says what becomes of it."""
 
     model_name: str
     model_version: str
     top_k: int
     timeout_seconds: float
     request_id: str
-    timings: dict[str, float] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class InferenceService:
         request.spawn(request.read(uploads))
         try:
             while (result := await request.results.get()) is not None:
-                metrics.IMAGES.labels("ok" if result.error is None else result.error.code).inc()
+                query.tally.count(result.error, result.model_version)
+                _count(result, query.model_name)
                 yield result
             if request.failure is not None:
                 raise request.failure
@@ -103,6 +104,7 @@ class _Request:
     def __init__(self, service: InferenceService, query: Query) -> None:
         self._service = service
         self._query = query
+        self._stages = query.tally.stages
         self._planner: BatchPlanner[_InFlight] = BatchPlanner(
             service.batches.max_images, service.batches.max_bytes, size=lambda item: len(item.image.payload)
         )
@@ -140,35 +142,31 @@ class _Request:
 
     async def read(self, uploads: AsyncIterable[Upload]) -> None:
         """Let each upload start its way as soon as it is there; while too much is in flight, read no further."""
-        started = time.perf_counter()
-        async for upload in uploads:
-            self._time("read", started)
+        iterator = aiter(uploads)
+        while True:
+            with self._stages["read"]:
+                upload = await anext(iterator, None)
+            if upload is None:
+                break
             self._open += 1
             await self._admit(upload)
-            started = time.perf_counter()
-        self._time("read", started)
         self._read_all = True
         self._end_if_done()
 
     async def _admit(self, upload: Upload) -> None:
-        started = time.perf_counter()
         try:
-            info = examine(upload, self._service.policy)
+            with self._stages["prepare"]:
+                info = examine(upload, self._service.policy)
         except ImageError as error:
             self._answer(Result(upload.index, upload.filename, error=error))
             return
-        finally:
-            self._time("prepare", started)
         deadline = self._now() + self._query.timeout_seconds
-        started = time.perf_counter()
         try:
-            permit = await self._permit(bytes_needed(upload, info, self._service.policy))
+            with self._stages["wait"]:
+                permit = await self._permit(bytes_needed(upload, info, self._service.policy))
         except DeadlineExceeded as error:
             self._answer(Result(upload.index, upload.filename, info.width, info.height, error=error))
             return
-        finally:
-            self._time("wait", started)
-        metrics.BYTES_RECEIVED.inc(len(upload.data))
         if needs_decoding(info, self._service.policy):
             self.spawn(self._decode(upload, info, permit, deadline))
         else:
@@ -204,10 +202,10 @@ class _Request:
             raise
 
     async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: float) -> None:
-        started = time.perf_counter()
         loop = asyncio.get_running_loop()
         try:
-            image = await loop.run_in_executor(self._service.decoders, finish, upload, info, self._service.policy)
+            with self._stages["prepare"]:
+                image = await loop.run_in_executor(self._service.decoders, finish, upload, info, self._service.policy)
         except ImageError as error:
             self._permits.discard(permit)
             self._release(permit)
@@ -215,8 +213,6 @@ class _Request:
         else:
             permit.shrink(len(image.payload))
             self._plan(_InFlight(image, permit, deadline))
-        finally:
-            self._time("prepare", started)
 
     def _plan(self, item: _InFlight) -> None:
         self._planner.add(item)
@@ -232,10 +228,10 @@ class _Request:
             self.spawn(self._call(items), self._calls)
 
     async def _call(self, items: list[_InFlight]) -> None:
-        started = time.perf_counter()
         results: list[Result]
         try:
-            answer = await self._infer(items)
+            with self._stages["infer"]:
+                answer = await self._infer(items)
         except RequestError:
             raise  # no such model: the fault of the request, not of these files
         except GatewayError as error:
@@ -246,7 +242,6 @@ class _Request:
                 for item, row in zip(items, answer.rows, strict=True)
             ]
         finally:
-            self._time("infer", started)
             for item in items:
                 self._release(item.permit)
         for result in results:
@@ -260,14 +255,15 @@ class _Request:
         batch = Batch(*pad([item.image.payload for item in items]))
         for item in items:
             item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
-        return await self._service.backend.infer(
-            batch,
-            model_name=self._query.model_name,
-            model_version=self._query.model_version,
-            top_k=self._query.top_k,
-            timeout_seconds=timeout_seconds,
-            request_id=self._query.request_id,
-        )
+        with metrics.CALL_SECONDS.time():
+            return await self._service.backend.infer(
+                batch,
+                model_name=self._query.model_name,
+                model_version=self._query.model_version,
+                top_k=self._query.top_k,
+                timeout_seconds=timeout_seconds,
+                request_id=self._query.request_id,
+            )
 
     def _release(self, permit: Permit) -> None:
         self._places.release()
@@ -289,10 +285,6 @@ class _Request:
             self.failure = self.failure or task.exception()
             self.results.put_nowait(None)
 
-    def _time(self, stage: str, started: float) -> None:
-        timings = self._query.timings
-        timings[stage] = timings.get(stage, 0.0) + time.perf_counter() - started
-
 
 def _result(
     image: Image,
@@ -301,3 +293,10 @@ def _result(
     model_version: str | None = None,
 ) -> Result:
     return Result(image.index, image.filename, image.width, image.height, predictions, error, model_version)
+
+
+def _count(result: Result, model_name: str) -> None:
+    outcome = "ok" if result.error is None else result.error.code
+    # A name that a client made up must not become a label, so a model counts by name once it has answered.
+    model, version = (model_name, result.model_version) if result.model_version else ("", "")
+    metrics.IMAGES.labels(outcome, model, version).inc()

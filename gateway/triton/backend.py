@@ -160,6 +160,7 @@ class TritonBackend:
                 self._tasks[address] = asyncio.create_task(self._watches[address].run())
         for address in set(self._watches) - set(addresses):
             self._tasks.pop(address).cancel()
+            metrics.forget_triton(address)
             retirement = asyncio.create_task(_retire(self._watches.pop(address).endpoint))
             self._retiring.add(retirement)
             retirement.add_done_callback(self._retiring.discard)

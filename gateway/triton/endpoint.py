@@ -1,7 +1,7 @@
 """One Triton at one address: the only calls that the gateway makes to it."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
+from gateway import tracing
 from gateway.errors import DeadlineExceeded, InferenceFailed
 from gateway.inference.backend import Batch, InferResult, Prediction, Row
 from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
@@ -36,6 +37,7 @@ CHANNEL_OPTIONS = [
     # Channels of one process share connections by default: two clients of one server would share their faults.
     ("grpc.use_local_subchannel_pool", 1),
 ]
+INFER = "inference.GRPCInferenceService/ModelInfer"
 ASK_TIMEOUT_SECONDS = 5.0
 LOAD_TIMEOUT_SECONDS = 120.0
 
@@ -56,6 +58,14 @@ class Endpoint:
         self.bears_cancellation = False
         """Whether a call may be cancelled; false until `learn_version` knows better."""
         self._client = InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+        host, _, port = address.rpartition(":")
+        self._attributes: dict[str, tracing.Attribute] = {
+            "rpc.system.name": "grpc",
+            "rpc.method": INFER,
+            "server.address": host.strip("[]"),
+            "server.port": int(port),
+        }
+        """Of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[TritonResult]] = set()
 
     async def infer(
@@ -67,9 +77,11 @@ class Endpoint:
         top_k: int,
         timeout_seconds: float,
         request_id: str,
-        headers: Mapping[str, str] | None = None,
     ) -> InferResult:
-        """Classify a batch by the classification extension; see Backend.infer."""
+        """Classify a batch by the classification extension; see Backend.infer.
+
+        The call carries the trace of the request that is being served, so that Triton's spans join it.
+        """
         inputs = [
             InferInput(RAW_IMAGE, batch.raw_image.shape, "UINT8").set_data_from_numpy(batch.raw_image),
             InferInput(RAW_IMAGE_LENGTH, batch.raw_image_length.shape, "INT32").set_data_from_numpy(
@@ -77,17 +89,20 @@ class Endpoint:
             ),
         ]
         outputs = [InferRequestedOutput(PREDICTION, class_count=top_k), InferRequestedOutput(IMAGE_STATUS)]
-        call = self._client.infer(
-            model_name,
-            inputs,
-            model_version=model_version,
-            outputs=outputs,
-            request_id=request_id,
-            timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait in a queue
-            client_timeout=timeout_seconds + (0 if self.bears_cancellation else ABANDONED_SECONDS),
-            headers=dict(headers) if headers else None,
-        )
-        result = await (self._ask(call) if self.bears_cancellation else self._ask_uncancelled(call, timeout_seconds))
+        attributes = {**self._attributes, "gateway.model.name": model_name, "gateway.images": len(batch.raw_image)}
+        with tracing.call(INFER, attributes) as headers:
+            call = self._client.infer(
+                model_name,
+                inputs,
+                model_version=model_version,
+                outputs=outputs,
+                request_id=request_id,
+                timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait in a queue
+                client_timeout=timeout_seconds + (0 if self.bears_cancellation else ABANDONED_SECONDS),
+                headers=headers,
+            )
+            bears = self.bears_cancellation
+            result = await (self._ask(call) if bears else self._ask_uncancelled(call, timeout_seconds))
         return _read(result, rows=len(batch.raw_image))
 
     async def learn_version(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from gateway import metrics
 from gateway.errors import GatewayError
 from gateway.triton.endpoint import Endpoint
 
@@ -81,6 +82,7 @@ class Healer:
 
     def _healed(self, seconds: float) -> None:
         self.status = f"healed in {seconds:.1f} s"
+        metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
         # Backing off also after a success: a model that dies again and again must not be reloaded without pause.
         if time.monotonic() - self._succeeded_at > 2 * LAST_BACKOFF_SECONDS:
@@ -90,6 +92,7 @@ class Healer:
 
     def _failed(self, error: GatewayError) -> None:
         self.status = f"failed: {error.message}"
+        metrics.HEALINGS.labels("failed").inc()
         log.error("healing_failed", triton=self._endpoint.address, cause=str(error.__cause__ or error))
         self._back_off()
 

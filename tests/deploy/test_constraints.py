@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
-EXTRAS = ["", "local", "bench", "dev"]
+EXTRAS = ["", "local", "otel", "bench", "dev"]
 
 
 @pytest.fixture(scope="module")

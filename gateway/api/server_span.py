@@ -1,0 +1,56 @@
+"""The span of an HTTP request, by OpenTelemetry's semantic conventions for HTTP servers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Scope
+
+from gateway.inference.tally import Tally
+from gateway.tracing import Attribute, ServerSpan, TraceContext, Tracer
+
+# Each call to Triton has a span of its own, so its stage needs none.
+_STAGES = ("read", "prepare", "wait")
+
+
+def begin(tracer: Tracer, scope: Scope, parent: TraceContext | None) -> ServerSpan:
+    """Begin the span of a request, with what is known before it is routed."""
+    headers = dict(scope["headers"])
+    attributes: dict[str, Attribute] = {
+        "http.request.method": scope["method"],
+        "url.scheme": scope["scheme"],
+        "url.path": scope["path"],
+        "network.protocol.version": scope["http_version"],
+        "gateway.request_id": scope["state"]["request_id"],
+    }
+    if scope["query_string"]:
+        attributes["url.query"] = scope["query_string"].decode("latin-1")
+    if scope.get("client"):
+        attributes["client.address"] = scope["client"][0]
+    if scope.get("server"):
+        attributes["server.address"], attributes["server.port"] = scope["server"]
+    if b"user-agent" in headers:
+        attributes["user_agent.original"] = headers[b"user-agent"].decode("latin-1")
+    return tracer.server(scope["method"], parent, attributes)
+
+
+def finish(
+    span: ServerSpan, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: Tally
+) -> None:
+    """End the span; a route is a template, and None where no route matched. Faults of the client are no errors."""
+    attributes: dict[str, Attribute] = {"http.request.body.size": tally.received_bytes}
+    if event.get("client_gone"):
+        attributes["gateway.client_gone"] = True
+    else:
+        attributes["http.response.status_code"] = status
+    if route is not None:
+        attributes["http.route"] = route
+    if "model" in event:
+        attributes["gateway.model.name"] = event["model"]
+        attributes["gateway.images.ok"], attributes["gateway.images.failed"] = tally.images_ok, tally.images_failed
+    if tally.model_version:
+        attributes["gateway.model.version"] = tally.model_version
+    for name in _STAGES:
+        if stage := tally.stages.get(name):
+            span.stage(name, stage.began, stage.ended, stage.seconds)
+    fault = event.get("code", str(status)) if status >= 500 else None
+    span.end(f"{scope['method']} {route}" if route else scope["method"], attributes, fault)
