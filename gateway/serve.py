@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from gateway.errors import UserError
+from gateway.http import BoundedHeadersProtocol
 from gateway.logs import configure_logs
 from gateway.settings import Settings, variable
 
@@ -53,7 +54,9 @@ def serve(settings: Settings) -> None:
             port=settings.port,
             workers=settings.workers,
             loop="uvloop",
-            http="httptools",  # answers 400 to a request with both lengths, which h11 lets through
+            # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
+            http=BoundedHeadersProtocol,
+            h11_max_incomplete_event_size=settings.max_header_bytes,
             log_config=None,
             log_level=settings.log_level.value,
             access_log=False,

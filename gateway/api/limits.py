@@ -25,6 +25,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_request_bytes": ("bytes", RequestTooLarge),
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
+    "max_header_bytes": ("bytes", HeadersTooLarge),
     "max_part_header_bytes": ("bytes", HeadersTooLarge),
     "upload_timeout_seconds": ("seconds", UploadTimeout),
     "upload_idle_timeout_seconds": ("seconds", UploadTimeout),

@@ -20,6 +20,7 @@ SMALL = {
     "max_request_bytes": 100_000,
     "max_image_pixels": 10_000,
     "max_image_side": 200,
+    "max_header_bytes": 2_048,
     "max_part_header_bytes": 512,
     "upload_idle_timeout_seconds": 0.5,
     "upload_timeout_seconds": 1.5,
@@ -139,6 +140,32 @@ def test_headers_of_a_part(http: httpx.Client):
 
     assert send(400).status_code == 200
     assert is_problem(send(600), 431, "headers_too_large", "max_part_header_bytes")
+
+
+def test_headers_of_a_request(strict: Gateway):
+    def status(nbytes: int) -> bytes:
+        lines = b"Host: x\r\nConnection: close\r\n"
+        lines += b"X-Filler: " + b"x" * (nbytes - len(lines) - len(b"X-Filler: \r\n")) + b"\r\n"
+        with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=10) as client:
+            client.sendall(b"GET /health/live HTTP/1.1\r\n" + lines + b"\r\n")
+            answer = b"".join(iter(lambda: client.recv(65_536), b""))
+        if not answer.startswith(b"HTTP/1.1 200"):
+            assert b'"limit":"max_header_bytes","value":2048' in answer
+        return answer[9:12]
+
+    assert status(2_048) == b"200"
+    assert status(2_049) == b"431"
+
+
+@pytest.mark.parametrize("filler", [b"x" * 1_000 + b"\r\nA: ", b"x" * 50_000])
+def test_headers_without_end_are_cut_off(strict: Gateway, filler: bytes):
+    before = strict.resident_bytes()
+    with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=10) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+        with pytest.raises(OSError):  # noqa: PT012  # refused under the endless header
+            for _ in range(1_000):
+                client.sendall(filler)
+    assert strict.resident_bytes() - before < 20 * MIB
 
 
 @pytest.mark.parametrize(
