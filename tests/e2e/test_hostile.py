@@ -1,5 +1,6 @@
 """What attackers, broken clients and bad luck send: each gets a clear answer, nobody else pays, the process lives."""
 
+import contextlib
 import random
 import socket
 import threading
@@ -142,14 +143,12 @@ def test_a_content_type_that_says_nothing_is_refused(client: httpx.Client, conte
 )
 def test_broken_http_is_refused_and_the_connection_closed(gateway: Gateway, client: httpx.Client, request_bytes: bytes):
     with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=10) as raw:
-        raw.sendall(request_bytes)
-        raw.shutdown(socket.SHUT_WR)
         answer = b""
-        try:
+        with contextlib.suppress(OSError):  # it may be closed before all is sent, or read
+            raw.sendall(request_bytes)
+            raw.shutdown(socket.SHUT_WR)
             while part := raw.recv(65_536):
                 answer += part
-        except ConnectionResetError:
-            pass
     assert b"HTTP/1.1 200" not in answer
     assert b"HTTP/1.1 500" not in answer
     assert client.get("/health/live").status_code == 200
