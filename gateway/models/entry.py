@@ -113,6 +113,10 @@ class Entry:
         several = {pinned(self.name, version): version for version in self.versions} if len(self.versions) > 1 else {}
         return {self.name: self.in_use, **several}
 
+    def ensemble_of(self, version: int) -> str:
+        """The ensemble that answers with a version."""
+        return self.name if version == self.in_use else pinned(self.name, version)
+
     @property
     def folders(self) -> tuple[str, ...]:
         """Every folder of the repository that belongs to the model; each is a model to Triton."""

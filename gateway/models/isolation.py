@@ -27,7 +27,7 @@ class WorkFailed(UserError):
 class Job:
     """A network to be tried and written to `output`.
 
-    `source` is a path or torchvision:ARCH; `kind` one of torchscript, onnx, torchvision; `weights` a file, the name of
+    `source` is a path or torchvision:ARCH; `kind` is that of sources.Source; `weights` a file, the name of
     torchvision weights or "". `side` is that of the images; `labels` how many there are, or None.
     """
 
@@ -106,5 +106,5 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
             f"the process that loaded {job.source} ended {died}: the file is damaged, or memory was short.{last}"
         ) from None
     if "error" in values:
-        raise ModelFileError(f"{Path(job.source).name if job.kind != 'torchvision' else job.source}: {values['error']}")
+        raise ModelFileError(f"{Path(job.source).name}: {values['error']}")
     return Outcome(**values)

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from gateway.models.entry import Entry, EntryError, Version
 from gateway.models.files import ModelFileError
 from gateway.models.preprocessing import weights_enum
+from gateway.models.sources import RECIPE, TORCHVISION, digest
 from gateway.models.torchscript import load_torchscript
 from gateway.models.trial import Ending, activation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TORCHVISION = "torchvision:"
-RECIPE = "recipe:"
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 """What DataParallel, torch.compile and Lightning put before the names of weights."""
@@ -43,8 +42,6 @@ def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor],
 
     Raises EntryError where the original is no longer there or another, and ModelFileError.
     """
-    from gateway.models.sources import digest
-
     file = Path(version.weights if version.source.startswith(TORCHVISION) and version.sha256 else version.source)
     if version.sha256:
         if not file.is_file():

@@ -25,7 +25,6 @@ from gateway.models.originals import original_probabilities
 from gateway.models.pictures import Picture
 from gateway.models.preprocessing import reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
-from gateway.triton.contract import pinned
 
 TOLERANCE = 1e-3
 STAGES = ("decode", "resize", "model")
@@ -105,7 +104,7 @@ def compare(
 ) -> Iterator[Comparison | Refused]:
     """Compare each picture, as it comes; raises UserError where the original is gone or Triton refuses to answer."""
     original = original_probabilities(entry, entry.versions[version])
-    ensemble = entry.name if version == entry.in_use else pinned(entry.name, version)
+    ensemble = entry.ensemble_of(version)
     transforms = reference_transforms(entry.preprocessing)
     for picture in pictures:
         if picture.reason:

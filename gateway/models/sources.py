@@ -9,6 +9,8 @@ from gateway.models.files import Kind, ModelFileError, kind_of, refuse
 from gateway.models.preprocessing import Preprocessing, from_weights, weights_enum
 
 TORCHVISION = "torchvision:"
+RECIPE = "recipe:"
+"""A model that gateway.models.export makes, such as the default one."""
 
 
 class SourceError(UserError):
@@ -33,6 +35,8 @@ def find_source(text: str, *, weights: str | None, like: str | None) -> Source:
     """Look at a SOURCE without loading it; raises SourceError or ModelFileError."""
     if text.startswith(TORCHVISION):
         return _torchvision(text.removeprefix(TORCHVISION), weights, like)
+    if text.startswith(RECIPE):
+        return Source("recipe", text, "", like or "", "")
     path = Path(text).expanduser().absolute()
     if not path.is_file():
         raise SourceError(f"there is no file {path}; a SOURCE is a file, or torchvision:ARCH")

@@ -1,5 +1,6 @@
 """What the commands about models say at their end, on stdout."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -109,7 +110,7 @@ def versioned(entry: Entry) -> None:
 def console() -> Console:
     """Where results go."""
     # Paths are to be copied, so no line is broken; without a terminal there is no width to keep to.
-    return Console(soft_wrap=True, highlight=False)
+    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
