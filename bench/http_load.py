@@ -44,11 +44,22 @@ class HttpLoad:
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
         done = [loop.create_future() for _ in range(concurrency)]
+        transports: list[asyncio.BaseTransport] = []
         loop.set_exception_handler(partial(_fail, done))
         for number, future in enumerate(done):
             turn = calls[number % len(calls) :] + calls[: number % len(calls)]
-            await loop.create_connection(lambda t=turn, f=future: Client(t, tally, started + seconds, f), host, port)
-        await asyncio.gather(*done)
+            connection = loop.create_connection(
+                lambda t=turn, f=future: Client(t, tally, started + seconds, f), host, port
+            )
+            transports.append((await connection)[0])
+        try:
+            await asyncio.gather(*done)
+        finally:
+            # None may be left to the loop that is about to be closed.
+            for transport in transports:
+                transport.abort()
+            await asyncio.gather(*done, return_exceptions=True)
+            await asyncio.sleep(0)
         tally.seconds = time.perf_counter() - started
         return tally
 
