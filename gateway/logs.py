@@ -53,7 +53,7 @@ def configure_logs(settings: Settings) -> None:
 
 
 def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
+    return [_in_order, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
 def _text(*, colours: bool) -> list[Processor]:
@@ -64,12 +64,14 @@ def _text(*, colours: bool) -> list[Processor]:
         # The default one shows local variables, and so the headers and the images of a request.
         exception_formatter=structlog.dev.plain_traceback,
     )
-    return [_for_people, renderer]
+    return [_in_order, _for_people, renderer]
 
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Put first what every line has."""
-    return {"timestamp": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
+    """Put first what every line has, and last what tells which request it belongs to."""
+    first = {name: event.pop(name) for name in ("timestamp", "level", "event")}
+    last = {name: event.pop(name) for name in ("request_id", "trace_id") if name in event}
+    return {**first, **event, **last}
 
 
 def _for_people(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

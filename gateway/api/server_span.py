@@ -27,7 +27,10 @@ def begin(tracer: Tracer, scope: Scope, parent: TraceContext | None) -> ServerSp
     if scope.get("client"):
         attributes["client.address"] = scope["client"][0]
     if scope.get("server"):
-        attributes["server.address"], attributes["server.port"] = scope["server"]
+        address, port = scope["server"]
+        attributes["server.address"] = address
+        if port is not None:  # of a Unix socket, whose address is its path
+            attributes["server.port"] = port
     if b"user-agent" in headers:
         attributes["user_agent.original"] = headers[b"user-agent"].decode("latin-1")
     return tracer.server(scope["method"], parent, attributes)

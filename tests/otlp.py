@@ -1,0 +1,114 @@
+"""A small OTLP/HTTP collector: it takes what the gateway sends (protobuf) and what Triton sends (JSON)."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+KINDS = {1: "internal", 2: "server", 3: "client"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A span as a collector sees it; times in nanoseconds."""
+
+    service: str
+    name: str
+    kind: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    started: int
+    ended: int
+    attributes: dict[str, Any]
+    failed: bool
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended - self.started) / 1e9
+
+
+class Collector:
+    """What arrived so far."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.spans: list[Exported] = []
+
+    def named(self, name: str) -> list[Exported]:
+        return [span for span in self.spans if span.name == name]
+
+    def of_trace(self, trace_id: str) -> list[Exported]:
+        return [span for span in self.spans if span.trace_id == trace_id]
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector on a free port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v1/traces":
+                collector.spans += _read(body, self.headers["Content-Type"])
+            self.send_response(200 if self.path == "/v1/traces" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector = Collector(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield collector
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _read(body: bytes, content_type: str) -> Iterator[Exported]:
+    if content_type == "application/json":
+        message = json.loads(body)
+        resources, as_hex = message["resourceSpans"], str.lower
+    else:
+        request = ExportTraceServiceRequest.FromString(body)
+        resources = MessageToDict(request, use_integers_for_enums=True)["resourceSpans"]
+        as_hex = _base64_as_hex
+    for resource in resources:
+        service = _attributes(resource["resource"]).get("service.name", "")
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                yield Exported(
+                    service=service,
+                    name=span["name"],
+                    kind=KINDS.get(span["kind"], str(span["kind"])),
+                    trace_id=as_hex(span["traceId"]),
+                    span_id=as_hex(span["spanId"]),
+                    parent_id=as_hex(span.get("parentSpanId", "")),
+                    started=int(span["startTimeUnixNano"]),
+                    ended=int(span["endTimeUnixNano"]),
+                    attributes=_attributes(span),
+                    failed=span.get("status", {}).get("code") == 2,
+                )
+
+
+def _base64_as_hex(text: str) -> str:
+    return base64.b64decode(text).hex()
+
+
+def _attributes(holder: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for attribute in holder.get("attributes", []):
+        ((kind, value),) = attribute["value"].items()
+        found[attribute["key"]] = int(value) if kind == "intValue" else value
+    return found

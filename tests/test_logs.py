@@ -1,0 +1,149 @@
+"""Logs: JSON lines for machines, readable text for people, all of one format whoever writes them."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.in_child import logged
+from tests.processes import PROJECT, environment, free_port, running_gateway, wait_for
+
+PREAMBLE = """
+import logging, sys, warnings, structlog
+from gateway.logs import AlreadyLogged, configure_logs
+from gateway.settings import Settings
+configure_logs(Settings(_env_file=None, log_format=sys.argv[1]))
+log = structlog.get_logger("gateway")
+structlog.contextvars.bind_contextvars(request_id="r1", trace_id="t1")
+"""
+TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \[(info|warning|error) *\] ")
+
+
+def write(code: str, log_format: str = "json") -> str:
+    """What some code logs in a process of its own."""
+    command = [sys.executable, "-c", PREAMBLE + code, log_format]
+    done = subprocess.run(command, cwd=PROJECT, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    return done.stderr
+
+
+def on_terminal(code: str) -> str:
+    """What some code logs where stderr is a terminal."""
+    reader, writer = pty.openpty()
+    command = [sys.executable, "-c", PREAMBLE + code, "auto"]
+    subprocess.run(command, cwd=PROJECT, env=environment(), stderr=writer, check=True)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as terminal:
+        return terminal.read1(65_536).decode()
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_line_is_an_object_that_begins_with_what_all_lines_have_and_ends_with_the_ids():
+    (event,) = events(write('log.info("request", status=200, path="/predict")'))
+    assert list(event) == ["timestamp", "level", "event", "status", "path", "request_id", "trace_id"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["timestamp"])
+    assert event.items() >= {"level": "info", "event": "request", "status": 200, "trace_id": "t1"}.items()
+
+
+def test_the_standard_librarys_records_and_warnings_have_the_same_format():
+    code = """
+logging.getLogger("uvicorn.error").info("Started %s", "it", extra={"color_message": "no", "port": 1})
+warnings.warn("old")
+log.debug("unheard")
+logging.getLogger("x").debug("unheard")
+"""
+    started, warned = events(write(code))
+    expected = {"event": "Started it", "level": "info", "port": 1, "request_id": "r1"}
+    assert {name: started[name] for name in started if name not in {"timestamp", "trace_id"}} == expected
+    assert warned["level"] == "warning"
+    assert "UserWarning: old" in warned["event"]
+
+
+@pytest.mark.parametrize("logger", ["log", 'logging.getLogger("uvicorn.error")'])
+def test_a_traceback_is_a_field_of_its_line(logger):
+    (event,) = events(write(f'try:\n    1 / 0\nexcept Exception:\n    {logger}.exception("failed")'))
+    assert (event["event"], event["level"]) == ("failed", "error")
+    assert event["exception"].startswith("Traceback")
+    assert event["exception"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_the_server_does_not_tell_again_what_is_in_the_log():
+    code = """
+try:
+    try:
+        1 / 0
+    except Exception as exc:
+        raise AlreadyLogged from exc
+except AlreadyLogged:
+    logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+"""
+    assert write(code) == ""
+
+
+def test_an_unexpected_exception_is_in_the_log_once():
+    _, log = logged([("GET", "/models", {})], fault="boom", log_format="json")
+    exception, request, _ = events(log)  # and the client's own
+    assert (exception["event"], request["event"]) == ("unexpected_error", "request")
+    assert exception["exception"].endswith("RuntimeError: boom")
+    assert log.count("boom") == exception["exception"].count("boom")
+    assert exception["request_id"] == request["request_id"]
+
+
+def test_text_is_for_people():
+    text = write('log.info("request", status=200, total_seconds=0.0123456, read_seconds=4e-05)', "text")
+    assert TEXT_LINE.match(text)
+    assert text.endswith("request status=200 total_seconds=0.0123 read_seconds=0.0000 request_id=r1 trace_id=t1\n")
+
+
+def test_a_terminal_gets_coloured_text_and_a_file_json():
+    code = 'log.info("request", status=200)'
+    assert "\x1b[" in on_terminal(code)
+    assert "request" in on_terminal(code)
+    assert events(write(code, "auto"))[0]["status"] == 200
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_nothing_from_a_client_can_write_a_line_or_move_a_cursor(log_format):
+    code = r'log.info("request", path="/\n\x1b[2J\r\x9b1A\x00é")'
+    text = write(code, log_format)
+    assert text.count("\n") == 1
+    assert all(character.isprintable() for character in text.rstrip("\n"))
+
+
+def test_everything_that_a_gateway_with_workers_says_is_a_json_line(tmp_path):
+    with running_gateway(tmp_path / "log", wait_ready=False, workers=2, triton_url="127.0.0.1:9") as gateway:
+        wait_for(lambda: gateway.log.read_text().count("Application startup complete") == 2)
+        httpx.get(f"{gateway.url}/nothing")
+    told = events(gateway.log.read_text())
+    said = [event["event"] for event in told]
+    assert any(event.startswith("Uvicorn running on") for event in said)
+    assert any(event.startswith("Stopping parent process") for event in said)
+    assert all(list(event)[:3] == ["timestamp", "level", "event"] for event in told)
+    (request,) = [event for event in told if event["event"] == "request"]
+    assert (request["path"], request["status"]) == ("/nothing", 404)
+
+
+def test_a_start_without_the_sdk_stops_with_a_sentence():
+    # The gateway's own command, in a process that cannot import the SDK.
+    code = "import sys; sys.modules['opentelemetry.sdk'] = None; from gateway.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve"],
+        cwd=PROJECT,
+        env=environment(otlp_endpoint="http://127.0.0.1:4318", port=free_port()),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry is not installed")
+    assert "Traceback" not in done.stderr

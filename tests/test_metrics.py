@@ -1,0 +1,155 @@
+"""Metrics: named by the conventions, and right for several workers, also when one of them dies."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway import __version__, metrics
+from tests.photos import photo, unlike_any
+from tests.processes import PROJECT, Gateway, environment, running_gateway, wait_for
+
+OWN = [family for family in REGISTRY.collect() if family.name.startswith("gateway_")]
+
+
+def sample(text: str, name: str, **labels: str) -> float | None:
+    """The value of a series; None where there is none, an error where there are several."""
+    values = [
+        found.value
+        for family in text_string_to_metric_families(text)
+        for found in family.samples
+        if found.name == name and found.labels.items() >= labels.items()
+    ]
+    assert len(values) <= 1, values
+    return values[0] if values else None
+
+
+@pytest.mark.parametrize("family", OWN, ids=lambda family: family.name)
+def test_names_follow_the_conventions(family):
+    assert re.fullmatch(r"gateway(_[a-z]+)+", family.name)
+    assert family.documentation.endswith(".")
+    exposed = metrics.exposition().decode()
+    if family.type == "counter":
+        assert f"# TYPE {family.name}_total counter" in exposed
+    if family.type == "histogram":
+        assert family.name.endswith(("_seconds", "_images"))
+    # Units are base units and stand at the end.
+    assert not re.search(r"_(ms|milliseconds|microseconds|kb|mb|percent)\b", family.name)
+    assert not re.search(r"_(seconds|bytes)_(?!total)", family.name)
+
+
+def test_nothing_tells_when_a_series_began():
+    assert "_created" not in metrics.exposition().decode()
+
+
+def test_the_build_is_told():
+    assert sample(metrics.exposition().decode(), "gateway_build_info", version=__version__) == 1
+
+
+def test_a_triton_that_is_gone_is_no_longer_told_of():
+    metrics.TRITON_READY.labels("10.0.0.1:8001").set(0)
+    assert "10.0.0.1" in metrics.exposition().decode()
+    metrics.forget_triton("10.0.0.1:8001")
+    assert "10.0.0.1" not in metrics.exposition().decode()
+    metrics.forget_triton("10.0.0.1:8001")
+
+
+WORKER = """
+import os, sys
+from gateway import metrics
+metrics.IMAGES_IN_FLIGHT.set(3)
+metrics.REQUESTS.labels("/predict", "200", "").inc(5)
+metrics.TRITON_READY.labels("a:1").set(0)
+metrics.TRITON_READY.labels("b:1").set(0)
+metrics.forget_triton("b:1")
+print(metrics.exposition().decode(), flush=True)
+sys.stdin.read()
+os._exit(9)
+"""
+
+
+def start_worker(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER],
+        cwd=PROJECT,
+        env={**environment(), metrics.SHARED_FOLDER: str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_metrics(worker: "subprocess.Popen[str]") -> str:
+    assert worker.stdout is not None
+    lines = []
+    while not lines or lines[-1] != "\n":
+        lines.append(worker.stdout.readline())
+    return "".join(lines)
+
+
+def test_the_gauges_of_a_killed_worker_go_with_it_and_its_counts_stay(tmp_path):
+    first = start_worker(tmp_path)
+    assert sample(read_metrics(first), "gateway_images_in_flight") == 3
+    first.kill()
+    first.communicate()
+    second = start_worker(tmp_path)
+    text = read_metrics(second)
+    second.communicate("")
+    assert sample(text, "gateway_images_in_flight") == 3
+    assert sample(text, "gateway_requests_total", route="/predict") == 10
+
+
+def test_a_triton_that_is_gone_fires_no_alert_with_several_workers_either(tmp_path):
+    worker = start_worker(tmp_path)
+    text = read_metrics(worker)
+    worker.communicate("")
+    assert sample(text, "gateway_triton_ready", triton="a:1") == 0
+    assert sample(text, "gateway_triton_ready", triton="b:1") not in {0, 1}
+
+
+def workers(gateway: Gateway) -> set[int]:
+    """The process ids of the living workers; the tracker of shared resources is a child, too."""
+    found = set()
+    for child in psutil.Process(gateway.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # nor a zombie
+            if any("spawn_main" in part for part in child.cmdline()):
+                found.add(child.pid)
+    return found
+
+
+@pytest.mark.triton
+def test_several_workers_tell_what_all_of_them_do_also_after_one_has_died(triton, tmp_path):
+    answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
+    with running_gateway(tmp_path / "log", triton_url=triton.url, workers=2) as gateway:
+
+        def told(name: str, **labels: str) -> float | None:
+            try:
+                return sample(httpx.get(f"{gateway.url}/metrics", timeout=10).text, name, **labels)
+            except httpx.TransportError:  # it came to the worker that dies
+                return None
+
+        wait_for(lambda: told("gateway_images_in_flight_limit") == 64)
+        for _ in range(20):
+            with gateway.client() as http:  # on a connection of its own, for either worker to take
+                assert http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code == 200
+        assert told("gateway_images_total", **answered) == 20
+        assert told("gateway_images_in_flight") == 0
+        assert told("gateway_request_duration_seconds_count", stage="total") == 20
+        assert told("gateway_build_info", version=__version__) == 1
+
+        before = workers(gateway)
+        assert len(before) == 2
+        os.kill(min(before), signal.SIGKILL)
+        wait_for(lambda: len(workers(gateway)) == 2 and workers(gateway) != before)
+        wait_for(lambda: told("gateway_images_in_flight_limit") == 64)
+        assert told("gateway_images_total", **answered) == 20
+        wait_for(lambda: told("gateway_triton_ready", triton=triton.url) == 1)

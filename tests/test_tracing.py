@@ -1,0 +1,206 @@
+"""Traces: what of a client's headers is taken, what is handed on, and what is exported."""
+
+import asyncio
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gateway import tracing
+from gateway.app import create_app
+from gateway.errors import TritonUnreachable
+from gateway.otlp import FLUSH_SECONDS, OtlpTracer
+from gateway.settings import Settings
+from gateway.tracing import Span, TraceContext, TracingUnavailable, call, received
+from tests.otlp import Collector, collecting
+from tests.processes import wait_for
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CONTEXT = TraceContext(TRACE, PARENT, 1)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "flags"),
+    [
+        (f"00-{TRACE}-{PARENT}-01", 1),
+        (f"00-{TRACE}-{PARENT}-00", 0),
+        (f"00-{TRACE}-{PARENT}-03", 3),
+        (f"00-{TRACE}-{PARENT}-ff", 3),  # bits that this version does not know are not handed on
+        (f" 00-{TRACE}-{PARENT}-01 ", 1),
+        (f"01-{TRACE}-{PARENT}-01", 1),
+        (f"cc-{TRACE}-{PARENT}-01-what-comes-later", 1),
+    ],
+)
+def test_a_clients_trace_is_taken(traceparent, flags):
+    assert received([(b"host", b"x"), (b"traceparent", traceparent.encode())]) == TraceContext(TRACE, PARENT, flags)
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        f"00-{TRACE}-{PARENT}",
+        f"00-{TRACE}-{PARENT}-1",
+        f"00-{TRACE}-{PARENT}-01-more",
+        f"01-{TRACE}-{PARENT}-01more",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE[1:]}-{PARENT}-01",
+        f"00-{TRACE[1:]}ä-{PARENT}-01",
+        f"00-{TRACE}\n-{PARENT}-01",
+    ],
+)
+def test_a_broken_trace_is_none(traceparent):
+    assert received([(b"traceparent", traceparent.encode("latin-1"))]) is None
+
+
+def test_two_traces_are_none():
+    header = (b"traceparent", f"00-{TRACE}-{PARENT}-01".encode())
+    assert received([header, header]) is None
+    assert received([(b"tracestate", b"a=1")]) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "taken"),
+    [
+        ([], ""),
+        ([b"congo=t61rcWkgMzE"], "congo=t61rcWkgMzE"),
+        ([b" a=1 ", b"", b"b=2,c=3"], "a=1,b=2,c=3"),
+        ([b"a=" + b"x" * 510], "a=" + "x" * 510),
+        ([b"a=" + b"x" * 511], ""),
+        ([b"a=\xff"], ""),  # gRPC would refuse to send it
+        ([b"a=\x01"], ""),
+    ],
+)
+def test_what_vendors_add_is_taken_where_it_can_be_handed_on(states, taken):
+    headers = [(b"traceparent", f"00-{TRACE}-{PARENT}-01".encode()), *((b"tracestate", state) for state in states)]
+    context = received(headers)
+    assert context == TraceContext(TRACE, PARENT, 1, taken)
+    assert context.headers().get("tracestate", "") == taken
+
+
+def test_calls_carry_the_clients_trace_unchanged_and_none_without_one():
+    with call("Call", {}) as headers:
+        assert headers is None
+    token = tracing.current.set(Span(TraceContext(TRACE, PARENT, 0, "a=1")))
+    try:
+        with call("Call", {}) as headers:
+            assert headers == {"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": "a=1"}
+    finally:
+        tracing.current.reset(token)
+
+
+def test_a_request_is_exported_with_its_stages_and_its_calls(collector):
+    tracer = OtlpTracer(collector.url)
+    request = tracer.server("POST", CONTEXT, {"http.request.method": "POST"})
+    began = time.perf_counter()
+    with request.call("Call", {"rpc.system.name": "grpc"}) as headers:
+        pass
+    unreachable = TritonUnreachable()
+    unreachable.__cause__ = OSError("gone")
+    with pytest.raises(TritonUnreachable), request.call("Call", {}):
+        raise unreachable
+    request.stage("read", began, began + 0.25, 0.125)
+    request.end("POST /predict", {"http.route": "/predict"}, None)
+    tracer.close()
+
+    (server,) = collector.named("POST /predict")
+    assert (server.kind, server.trace_id, server.parent_id, server.failed) == ("server", TRACE, PARENT, False)
+    assert server.attributes == {"http.request.method": "POST", "http.route": "/predict"}
+    assert server.service == "triton-image-gateway"
+    (read,) = collector.named("read")
+    assert (read.kind, read.parent_id, read.seconds) == ("internal", server.span_id, pytest.approx(0.25))
+    assert read.attributes == {"gateway.stage.seconds": 0.125}
+    fine, failed = collector.named("Call")
+    assert {fine.parent_id, failed.parent_id} == {server.span_id}
+    assert (fine.kind, fine.failed, fine.attributes) == ("client", False, {"rpc.system.name": "grpc"})
+    assert headers == {"traceparent": f"00-{TRACE}-{fine.span_id}-01"}
+    assert (failed.failed, failed.attributes) == (True, {"error.type": "triton_unreachable"})
+
+
+def test_a_request_without_a_trace_begins_one(collector):
+    tracer = OtlpTracer(f"{collector.url}/v1/traces")  # the whole address is taken too
+    tracer.server("POST", None, {}).end("POST /predict", {}, "internal_error")
+    tracer.close()
+    (span,) = collector.spans
+    assert len(span.trace_id) == 32
+    assert (span.parent_id, span.failed, span.attributes) == ("", True, {"error.type": "internal_error"})
+
+
+def test_what_the_client_does_not_sample_is_not_exported_and_still_handed_on(collector):
+    tracer = OtlpTracer(collector.url)
+    span = tracer.server("POST", TraceContext(TRACE, PARENT, 0, "a=1"), {})
+    span.stage("read", 0.0, 1.0, 1.0)
+    with span.call("Call", {}) as headers:
+        assert headers["traceparent"].startswith(f"00-{TRACE}-")
+        assert headers["traceparent"].endswith("-00")
+        assert headers["tracestate"] == "a=1"
+    span.end("POST /predict", {}, None)
+    tracer.close()
+    assert collector.spans == []
+
+
+def test_the_sdks_own_variables_hold(collector, monkeypatch):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "pictures")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    tracer = OtlpTracer(collector.url)
+    tracer.server("POST", None, {}).end("mine", {}, None)
+    tracer.server("POST", CONTEXT, {}).end("theirs", {}, None)
+    tracer.close()
+    assert [(span.name, span.service) for span in collector.spans] == [("theirs", "pictures")]
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_a_stop():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        tracer = OtlpTracer(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        tracer.server("POST", None, {}).end("POST /predict", {}, None)
+        started = time.monotonic()
+        tracer.close()
+        assert time.monotonic() - started < FLUSH_SECONDS + 1
+
+
+def test_many_requests_at_once_keep_their_traces_apart(collector):
+    tracer = OtlpTracer(collector.url)
+
+    async def request(number: int) -> tuple[str, str]:
+        span = tracer.server("POST", TraceContext(f"{number:032x}", PARENT, 1), {})
+        tracing.current.set(span)
+        await asyncio.sleep(0)
+        with call("Call", {}) as headers:
+            await asyncio.sleep(0)
+        span.end("POST /predict", {}, None)
+        return headers["traceparent"].split("-")[1], f"{number:032x}"
+
+    async def all_at_once() -> list[tuple[str, str]]:
+        return await asyncio.gather(*(asyncio.create_task(request(number)) for number in range(1, 50)))
+
+    assert all(carried == own for carried, own in asyncio.run(all_at_once()))
+    tracer.close()
+    wait_for(lambda: len(collector.spans) == 98)
+    servers = {span.trace_id: span.span_id for span in collector.named("POST /predict")}
+    assert all(span.parent_id == servers[span.trace_id] for span in collector.named("Call"))
+
+
+def test_without_the_extra_the_start_stops_and_says_what_to_install(monkeypatch):
+    settings = Settings(_env_file=None, otlp_endpoint="http://127.0.0.1:4318")
+    for missing in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, missing, None)
+            with pytest.raises(TracingUnavailable, match=r"pip install 'triton-image-gateway\[otel\]'"):
+                create_app(settings)
+
+
+@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://user@x"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint):
+    with pytest.raises(ValueError, match="OTLP/HTTP collector"):
+        Settings(_env_file=None, otlp_endpoint=endpoint)
