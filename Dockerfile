@@ -16,7 +16,7 @@ COPY constraints.txt LICENSE pyproject.toml README.md ./
 COPY gateway gateway
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt .
+ && pip --python /opt/gateway/bin/python install -c constraints.txt '.[otel]'
 
 
 # A checkout with all that `gateway up` would prepare: the default model and the wheel's Triton.

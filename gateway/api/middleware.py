@@ -22,7 +22,7 @@ log = structlog.get_logger("gateway")
 CLIENT_GONE = 499
 """Logged where no answer was sent, in nginx's way."""
 QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
-"""Asked for every few seconds: logged only where they fail."""
+"""Asked for every few seconds, and what they answer is told elsewhere: events of level debug."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
@@ -146,11 +146,11 @@ def _request_id(scope: Scope) -> str:
 
 
 def _log(status: int, fields: dict[str, Any], *, faulty: bool, quiet: bool) -> None:
-    if status >= 500:
+    if quiet:
+        log.debug("request", status=status, **fields)
+    elif status >= 500:
         log.error("request", status=status, **fields)
     elif status >= 400 or faulty:
         log.warning("request", status=status, **fields)
-    elif quiet:
-        log.debug("request", status=status, **fields)
     else:
         log.info("request", status=status, **fields)

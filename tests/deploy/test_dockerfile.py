@@ -78,10 +78,10 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
     assert stage.last("EXPOSE") == "8080"
 
 
-def test_the_gateway_image_takes_the_requirements_without_an_extra_and_among_them_is_no_torch(dockerfile):
-    assert dockerfile.stages["gateway-build"].last("RUN").endswith("install -c constraints.txt .")
+def test_the_gateway_image_takes_the_requirements_and_what_exports_spans_and_among_them_is_no_torch(dockerfile):
+    assert dockerfile.stages["gateway-build"].last("RUN").endswith("install -c constraints.txt '.[otel]'")
     assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
-    assert needed_by("triton-image-gateway").isdisjoint({"torch", "torchvision", "triton", "scikit-image"})
+    assert needed_by("triton-image-gateway[otel]").isdisjoint({"torch", "torchvision", "triton", "scikit-image"})
 
 
 @pytest.mark.parametrize("image", IMAGES)
