@@ -90,6 +90,11 @@ HEALINGS = Counter(
     "gateway_healings_total", "Times that dead models were loaded anew, by outcome: healed or failed.", ["outcome"]
 )
 
+# What alerts watch is there from the start: increase() does not see the first count of a series that was not.
+REQUESTS.labels("/predict", "500", "internal_error")
+for _outcome in ("healed", "failed"):
+    HEALINGS.labels(_outcome)
+
 
 def forget_triton(address: str) -> None:
     """Say no more of a Triton that has left the DNS name."""

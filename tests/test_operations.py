@@ -1,23 +1,124 @@
-"""docs/operations.md tells of every metric, and of no other."""
+"""docs/operations.md and docs/alerts.yml tell the truth about metrics, log and settings."""
 
 import re
+from typing import Any
 
+import promql_parser
+import pytest
+import structlog
+import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from gateway import metrics
+from gateway import errors, metrics
+from gateway.keys import add_key
+from gateway.settings import Settings, variable
+from tests.api.stub import PNG, StubBackend, client_of
 from tests.processes import PROJECT
 
-PAGE = (PROJECT / "docs" / "operations.md").read_text()
+TEXT = (PROJECT / "docs" / "operations.md").read_text()
+RULES = [
+    rule for group in yaml.safe_load((PROJECT / "docs" / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+METRICS = {
+    f"{metric._name}_total" if metric._type == "counter" else metric._name: metric
+    for metric in vars(metrics).values()
+    if isinstance(metric, MetricWrapperBase)
+}
+BRINGS = {"histogram": ("_bucket", "_count", "_sum")}
+
+
+def section(title: str) -> str:
+    """The text under a heading of the second order."""
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)[1]
+
+
+def rows(text: str, first: str) -> list[list[str]]:
+    """The rows of the table whose first heading is this."""
+    table = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)[1]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def codes(root: type[errors.GatewayError] = errors.GatewayError) -> set[str]:
+    return {root.code}.union(*(codes(error) for error in root.__subclasses__()))
 
 
 def test_the_table_of_metrics_is_that_of_the_code():
-    families = [each.describe()[0] for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)]
-    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
-    assert set(re.findall(r"^\| `(gateway_\w+)` \|", PAGE, re.MULTILINE)) == names
-    for family in families:
-        assert family.documentation in PAGE
+    told = rows(section("Metrics"), "metric")
+    known = [
+        [f"`{name}`", metric._type, ", ".join(metric._labelnames), metric._documentation]
+        for name, metric in METRICS.items()
+    ]
+    assert told == known
 
 
-def test_alerts_ask_for_metrics_that_there_are():
-    told = set(re.findall(r"gateway_[a-z_]+", PAGE.partition("## Alerts")[2]))
-    assert told <= set(re.findall(r"`(gateway_\w+)`", PAGE.partition("## Log")[0]))
+def test_the_table_of_log_fields_is_what_is_logged(tmp_path):
+    fault = errors.TritonUnreachable()
+    fault.__cause__ = OSError("away")
+    key = add_key(tmp_path / "keys", "mobile")
+    headers = {"X-API-Key": key, "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    left = iter([{"type": "http.request", "body": PNG[:9], "more_body": True}, {"type": "http.disconnect"}])
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as captured:
+        for backend in (StubBackend(), StubBackend(fault)):
+            with client_of(backend, api_keys_file=tmp_path / "keys") as client:
+                client.post("/predict", files={"f": ("a.png", PNG)}, headers=headers)
+        with client_of() as client:
+            client.ask("POST", "/predict", [(b"content-type", b"image/png")], body=lambda _: next(left))
+    logged = {name for event in captured if event["event"] == "request" for name in event} - {"log_level"}
+    told = {row[0].strip("`") for row in rows(section("The log"), "field")}
+    assert told == logged | {"timestamp", "level"}
+
+
+def test_the_table_of_events_has_every_event():
+    sources = [path.read_text() for path in (PROJECT / "gateway").rglob("*.py")]
+    known = {name for source in sources for name in re.findall(r'\b(?:log\.\w+|level)\(\s*"(\w+)"', source)}
+    told = {row[0].strip("`") for row in rows(section("The log"), "event")}
+    assert told | {"request"} == known
+
+
+def test_settings_that_are_named_exist():
+    assert set(re.findall(r"\bGATEWAY_[A-Z_]+", TEXT)) <= {variable(field) for field in Settings.model_fields}
+
+
+def test_every_alert_is_explained_and_every_explanation_is_of_one():
+    assert re.findall(r"^### (\w+)\n\n\S", section("Alerts"), re.MULTILINE) == [rule["alert"] for rule in RULES]
+
+
+def selectors(expression: str) -> list[Any]:
+    """The series that an expression asks for; raises ValueError where it is not PromQL."""
+    found = []
+    promql_parser.walk(promql_parser.parse(expression), found.append)
+    return [each for each in found if isinstance(each, promql_parser.VectorSelector)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_asks_for_what_there_is(rule):
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert rule["annotations"]["summary"].endswith(".")
+    assert selectors(rule["expr"])
+    series = {
+        f"{name}{suffix}": metric for name, metric in METRICS.items() for suffix in BRINGS.get(metric._type, ("",))
+    }
+    for selector in selectors(rule["expr"]):
+        metric = series[selector.name]
+        for matcher in selector.matchers.matchers:
+            assert matcher.name in metric._labelnames
+            if matcher.name == "code" or (matcher.name == "outcome" and metric is metrics.IMAGES):
+                assert set(matcher.value.split("|")) <= codes()
+
+
+def test_whatever_an_image_can_fail_of_has_an_alert():
+    watched = {
+        code
+        for rule in RULES
+        for selector in selectors(rule["expr"])
+        for matcher in selector.matchers.matchers
+        if matcher.name == "outcome" and selector.name == "gateway_images_total"
+        for code in matcher.value.split("|")
+    }
+    assert watched == (codes(errors.ImageError) | codes(errors.ServiceError)) - {"internal_error"}
+
+
+@pytest.mark.parametrize("expression", re.findall(r"```\n(.*?)\n```", section("Metrics"), re.DOTALL))
+def test_an_expression_of_the_text_asks_for_what_there_is(expression):
+    assert {selector.name for selector in selectors(expression)} <= set(METRICS)

@@ -1,0 +1,123 @@
+"""One trace from the client through the gateway into Triton's models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.endpoint import INFER
+from gateway.triton.runtime import Runtime
+from gateway.triton.server import EmbeddedTriton
+from tests.otlp import Collector, collecting
+from tests.photos import photo, unlike_any
+from tests.processes import Gateway, running_gateway, wait_for
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+PARENT = "00f067aa0ba902b7"
+MODELS = {ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER}
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def traced_triton(runtime: Runtime, model_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
+    """A Triton that sends a span of every request to the collector."""
+    tracing = [
+        "mode=opentelemetry",
+        "level=TIMESTAMPS",
+        "rate=1",
+        f"opentelemetry,url={collector.url}/v1/traces",
+        "opentelemetry,resource=service.name=triton",
+        "opentelemetry,bsp_schedule_delay=200",
+    ]
+    arguments = [f"--trace-config={option}" for option in tracing]
+    with EmbeddedTriton(runtime, model_repository, on_log=print, extra_arguments=arguments) as server:
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def traced_gateway(
+    traced_triton: EmbeddedTriton, collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        log = tmp_path_factory.mktemp("tracing") / "log"
+        with running_gateway(log, triton_url=traced_triton.url, otlp_endpoint=collector.url) as gateway:
+            yield gateway
+
+
+def descendants(collector: Collector, trace_id: str) -> dict[str, set[str]]:
+    """The names of the spans of a trace → the names of their ancestors."""
+    spans = {span.span_id: span for span in collector.of_trace(trace_id)}
+    found: dict[str, set[str]] = {}
+    for span in spans.values():
+        ancestors, parent = set(), spans.get(span.parent_id)
+        while parent is not None:
+            ancestors.add(parent.name)
+            parent = spans.get(parent.parent_id)
+        found[span.name] = ancestors
+    return found
+
+
+def test_tritons_spans_join_the_clients_trace_through_the_gateway(
+    traced_gateway: Gateway, traced_triton: EmbeddedTriton, collector: Collector
+):
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with traced_gateway.client(headers={"traceparent": f"00-{trace_id}-{PARENT}-01"}) as http:
+        assert http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code == 200
+    wait_for(lambda: {span.name for span in collector.of_trace(trace_id)} >= {"POST /predict", INFER, *MODELS})
+    ancestors = descendants(collector, trace_id)
+    assert ancestors["POST /predict"] == set()
+    assert ancestors[INFER] == {"POST /predict"}
+    for model in MODELS:
+        assert ancestors[model] >= {"POST /predict", INFER}
+    spans = {span.name: span for span in collector.of_trace(trace_id)}
+    assert spans["POST /predict"].parent_id == PARENT
+    assert (spans["POST /predict"].service, spans[CLASSIFIER].service) == ("triton-image-gateway", "triton")
+    attributes = spans[INFER].attributes
+    assert f"{attributes['server.address']}:{attributes['server.port']}" == traced_triton.url
+    assert attributes["gateway.images"] == 1
+    assert spans["POST /predict"].started <= spans[INFER].started <= spans[CLASSIFIER].started <= spans[INFER].ended
+    (event,) = [line for line in traced_gateway.log.read_text().splitlines() if trace_id in line]
+    assert '"event": "request"' in event
+
+
+def test_every_call_of_a_bulk_request_is_a_span_of_its_own(traced_gateway: Gateway, collector: Collector):
+    trace_id = "5bf92f3577b34da6a3ce929d0e0e4736"
+    files = [("f", (f"{number}.jpg", unlike_any(photo("cat")))) for number in range(40)]
+    with traced_gateway.client(headers={"traceparent": f"00-{trace_id}-{PARENT}-01"}) as http:
+        assert http.post("/predict", files=files).json()["summary"] == {"ok": 40, "failed": 0}
+    wait_for(lambda: any(span.name == "POST /predict" for span in collector.of_trace(trace_id)))
+    calls = [span for span in collector.of_trace(trace_id) if span.name == INFER]
+    assert len(calls) >= 5
+    assert sum(span.attributes["gateway.images"] for span in calls) == 40
+
+
+def test_what_the_client_does_not_sample_nobody_samples(traced_gateway: Gateway, collector: Collector):
+    unsampled, sampled = "6bf92f3577b34da6a3ce929d0e0e4736", "7bf92f3577b34da6a3ce929d0e0e4736"
+    with traced_gateway.client() as http:
+        for trace_id, flags in ((unsampled, "00"), (sampled, "01")):
+            headers = {"traceparent": f"00-{trace_id}-{PARENT}-{flags}"}
+            http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, headers=headers)
+    wait_for(lambda: {span.name for span in collector.of_trace(sampled)} >= {"POST /predict", *MODELS})
+    assert "POST /predict" not in {span.name for span in collector.of_trace(unsampled)}
+
+
+def test_without_an_endpoint_tritons_spans_still_join_the_clients_trace(
+    traced_triton: EmbeddedTriton, collector: Collector, tmp_path: Path
+):
+    trace_id = "8bf92f3577b34da6a3ce929d0e0e4736"
+    with running_gateway(tmp_path / "log", triton_url=traced_triton.url) as gateway, gateway.client() as http:
+        headers = {"traceparent": f"00-{trace_id}-{PARENT}-01"}
+        http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, headers=headers)
+        wait_for(lambda: {span.name for span in collector.of_trace(trace_id)} >= MODELS)
+        (request,) = [line for line in gateway.log.read_text().splitlines() if '"event": "request"' in line]
+    assert trace_id in request
+    assert {span.service for span in collector.of_trace(trace_id)} == {"triton"}
