@@ -1,12 +1,12 @@
-"""uvicorn's HTTP protocol with a bound on the headers of a request, of which llhttp and uvicorn know none."""
+"""uvicorn's HTTP protocol with bounds on the headers of a request, and deaf to offers of other protocols."""
 
 import asyncio
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEADER_SECONDS = 20.0
-"""How long a connection may take to send the headers of a request that it began."""
+from gateway.settings import Settings
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -23,32 +23,46 @@ class HeadersTooLong(Exception):
 
 
 class BoundedHeadersProtocol(HttpToolsProtocol):
-    """Answers 431 to headers that are too large, and closes a connection whose headers do not end.
+    """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
 
-    The bound is the option `h11_max_incomplete_event_size`, which is that of uvicorn's other protocol.
+    It answers 431 to headers of more than `max_header_bytes`, and closes a connection that sends none to their end. It
+    has `upload_idle_timeout_seconds` for them, from its opening on, or from its first byte after an answer: be that
+    byte of the next request or of a body that nobody wanted.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
         super().__init__(*arguments, **options)
-        self._max_header_bytes = self.config.h11_max_incomplete_event_size or 0
+        settings: Settings = self.app_state["settings"]
+        self._max_header_bytes = settings.max_header_bytes
+        self._header_seconds = settings.upload_idle_timeout_seconds
         self._header_bytes = self._received_bytes = 0
-        self._in_headers = self._refused = False
+        self._in_headers = self._refused = self._offered = False
         self._overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Begin to wait."""
+        super().connection_made(transport)
+        self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Parse; what has come of headers that are not complete counts as well."""
         if self._refused:
             return
-        super().data_received(data)
+        if self._idle:
+            self._wait()
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._in_headers:
             self._received_bytes += len(data)
             if self._received_bytes > self._max_header_bytes:
                 self._refuse()
 
     def on_message_begin(self) -> None:
-        """Begin to count and to wait."""
+        """Begin to count."""
         self._in_headers, self._header_bytes, self._received_bytes = True, 0, 0
-        self._overdue = self.loop.call_later(HEADER_SECONDS, self._give_up)
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -62,8 +76,36 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop counting and waiting."""
         self._in_headers = False
-        self._stop_waiting()
-        super().on_headers_complete()
+        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offered:
+            self._stop_waiting()
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End the request, unless it is parsed once more."""
+        if not self._offered:
+            super().on_message_complete()
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse; an offer to upgrade is ignored, as a server may (RFC 9110, section 7.8).
+
+        The parser takes such a request for one without a body, but Java's HTTP client offers HTTP/2 with every upload.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:  # noqa: PERF203  # it may happen once a request
+                data = data[upgrade.args[0] :]
+                if not self._offered:
+                    return
+                self.parser.feed_data(self._without_offer())
+            else:
+                return
+
+    def _without_offer(self) -> bytes:
+        line = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
+        fields = [b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, unless it has its answer."""
@@ -79,12 +121,23 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         if not self._refused:
             self._refused = True
             self._stop_waiting()
-            body = PROBLEM % (self._max_header_bytes, self._max_header_bytes)
-            self.transport.write(TOO_LARGE % (len(body), body))
+            if self._idle:  # else it would land in the middle of the answer to the request before
+                body = PROBLEM % (self._max_header_bytes, self._max_header_bytes)
+                self.transport.write(TOO_LARGE % (len(body), body))
             self.transport.close()
 
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is being served; uvicorn's type hides that there may have been none."""
+        return not self.cycle or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._overdue is None:
+            self._overdue = self.loop.call_later(self._header_seconds, self._give_up)
+
     def _give_up(self) -> None:
-        if not self.transport.is_closing():
+        self._overdue = None
+        if self._idle:
             self.transport.close()
 
     def _stop_waiting(self) -> None:

@@ -56,7 +56,7 @@ def serve(settings: Settings) -> None:
             loop="uvloop",
             # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
             http=BoundedHeadersProtocol,
-            h11_max_incomplete_event_size=settings.max_header_bytes,
+            ws="none",
             log_config=None,
             log_level=settings.log_level.value,
             access_log=False,

@@ -105,7 +105,7 @@ def test_the_gauges_of_a_killed_worker_go_with_it_and_its_counts_stay(tmp_path):
     text = read_metrics(second)
     second.communicate("")
     assert sample(text, "gateway_images_in_flight") == 3
-    assert sample(text, "gateway_requests_total", route="/predict") == 10
+    assert sample(text, "gateway_requests_total", route="/predict", status="200") == 10
 
 
 def test_a_triton_that_is_gone_fires_no_alert_with_several_workers_either(tmp_path):

@@ -83,7 +83,12 @@ class Admission:
     def check(self) -> None:
         """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
         if len(self._waiting) >= self._max_images_waiting:
-            raise Overloaded(f"{len(self._waiting)} images wait already, as many as may; try again later.")
+            value = self._max_images_waiting
+            raise Overloaded(
+                f"{value} images wait already, as many as may; try again later.",
+                limit="max_images_waiting",
+                value=value,
+            )
 
     def buffer(self) -> Buffer:
         """A count of what one request has sent and what is not in flight yet."""
@@ -149,6 +154,11 @@ class Admission:
 
     def _hold(self, nbytes: int) -> None:
         if nbytes > 0 and self._held_bytes + nbytes > self._max_bytes_waiting:
-            raise Overloaded("Too many bytes of uploads wait already; try again later.")
+            value = self._max_bytes_waiting
+            raise Overloaded(
+                f"The uploads that wait would have more than {value} bytes; try again later.",
+                limit="max_bytes_waiting",
+                value=value,
+            )
         self._held_bytes += nbytes
         metrics.BYTES_WAITING.inc(nbytes)

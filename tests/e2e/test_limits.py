@@ -138,8 +138,8 @@ def test_headers_of_a_part(http: httpx.Client):
         body = b"--b\r\n" + head + b"\r\n" + SMALL_IMAGE + b"\r\n--b--\r\n"
         return http.post("/predict", content=body, headers={"Content-Type": "multipart/form-data; boundary=b"})
 
-    assert send(400).status_code == 200
-    assert is_problem(send(600), 431, "headers_too_large", "max_part_header_bytes")
+    assert send(512).status_code == 200
+    assert is_problem(send(513), 431, "headers_too_large", "max_part_header_bytes")
 
 
 def test_headers_of_a_request(strict: Gateway):
@@ -163,7 +163,7 @@ def test_headers_without_end_are_cut_off(strict: Gateway, filler: bytes):
     with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=10) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
         with pytest.raises(OSError):  # noqa: PT012  # refused under the endless header
-            for _ in range(1_000):
+            for _ in range(100 * MIB // len(filler)):
                 client.sendall(filler)
     assert strict.resident_bytes() - before < 20 * MIB
 

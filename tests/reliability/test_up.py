@@ -127,10 +127,11 @@ def test_a_stop_under_load_loses_nothing(model_repository, tmp_path):
             stopped_at = time.monotonic()
             assert up.process.wait(60) == 0
         assert load.outcomes(since=stopped_at)[200] > 0
-        # Each client may knock once in the moment in which the port is closed; afterwards the door is shut.
+        # In the moment in which the port is closed each client may find its idle connection gone and, knocking anew, be
+        # turned away once more; afterwards the door is shut.
         outcomes = load.outcomes()
         assert set(outcomes) <= {200, "ConnectError", "ReadError", "RemoteProtocolError"}
-        assert outcomes["ReadError"] + outcomes["RemoteProtocolError"] <= load.clients
+        assert outcomes["ReadError"] + outcomes["RemoteProtocolError"] <= 2 * load.clients
         # Whoever was let in got an answer.
         events = [line for line in up.log.read_text().splitlines() if '"path": "/predict"' in line]
         assert sum('"status": 200' in event for event in events) == len(events) == outcomes[200]

@@ -1,0 +1,184 @@
+"""Connections that say too much or too little, and answers that come before the end of the body."""
+
+import contextlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import MIB
+from tests.photos import photo, unlike_any
+from tests.processes import Gateway, wait_for
+
+IDLE_SECONDS = 1.0
+LIMITS = {"max_request_bytes": 3 * MIB, "max_file_bytes": 2 * MIB, "upload_idle_timeout_seconds": IDLE_SECONDS}
+
+
+@pytest.fixture(scope="module")
+def impatient(start_gateway):
+    """A gateway that does not wait long, and whose Triton is away."""
+    with start_gateway(triton_url="127.0.0.1:9", wait_ready=False, **LIMITS) as running:
+        yield running
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while not received.endswith(end):
+        chunk = connection.recv(65_536)
+        assert chunk, received
+        received += chunk
+    return received
+
+
+def connect(gateway: Gateway) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=10)
+
+
+def seconds_until_closed(connection: socket.socket, drip: bytes) -> float:
+    """Send one byte after the other, and read, until the connection ends."""
+    started = time.monotonic()
+    connection.settimeout(0.05)
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() - started < 10:
+            with contextlib.suppress(TimeoutError):
+                if drip:
+                    connection.sendall(drip)
+                if not connection.recv(65_536):
+                    break
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("begin", "drip"),
+    [
+        (b"", b""),
+        (b"", b"\r\n"),
+        (b"G", b""),
+        (b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", b"x"),
+        (b"GET /health/live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", b"x"),
+    ],
+    ids=["says nothing", "sends empty lines", "begins", "drips a header", "drips into an answer", "drips into a fault"],
+)
+def test_a_connection_that_brings_no_request_to_its_end_is_closed(impatient: Gateway, begin: bytes, drip: bytes):
+    with connect(impatient) as connection:
+        connection.sendall(begin)
+        # Two seconds are what an answered request's body gets besides.
+        assert seconds_until_closed(connection, drip) < IDLE_SECONDS + 2 + 2
+
+
+def test_a_connection_that_is_kept_serves_requests_for_longer_than_one_may_take(impatient: Gateway):
+    started = time.monotonic()
+    with connect(impatient) as connection:
+        while time.monotonic() - started < 2 * IDLE_SECONDS:
+            connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert read_until(connection, b"}").startswith(b"HTTP/1.1 200")
+
+
+def test_headers_without_end_behind_a_request_spoil_no_answer(impatient: Gateway):
+    with connect(impatient) as connection:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nA: " + b"x" * 100_000)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while chunk := connection.recv(65_536):
+                received += chunk
+    assert received.count(b"HTTP/1.1 ") <= 2
+    assert received.startswith((b"HTTP/1.1 200", b"HTTP/1.1 431")) or not received
+
+
+@pytest.mark.parametrize(
+    ("content_type", "limit"),
+    [("multipart/form-data; boundary=b", "max_request_bytes"), ("image/png", "max_file_bytes")],
+)
+def test_a_body_that_announces_itself_as_too_large_is_not_asked_for(impatient: Gateway, content_type: str, limit: str):
+    def answer(announced: int, end: bytes) -> bytes:
+        with connect(impatient) as connection:
+            connection.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (content_type.encode(), announced)
+            )
+            return read_until(connection, end)
+
+    assert answer(LIMITS[limit], b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+    refused = answer(LIMITS[limit] + 1, b"}")
+    assert refused.startswith(b"HTTP/1.1 413 ")
+    assert f'"limit":"{limit}","value":{LIMITS[limit]}'.encode() in refused
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("options", [[], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"], ["--http2"]], ids=str)
+def test_curl_sees_why_its_upload_was_refused(impatient: Gateway, tmp_path: Path, options: list[str]):
+    upload = tmp_path / "large.jpg"
+    with upload.open("wb") as file:
+        file.truncate(20 * MIB)
+    command = ["curl", "-sS", "-o", "-", *options, "-F", f"files=@{upload}", f"{impatient.url}/predict"]
+    curl = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert json.loads(curl.stdout)["limit"] == "max_request_bytes"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("option", ["--http1.0", "--http1.1", "--http2"])
+def test_curl_gets_its_answer_whatever_it_would_rather_speak(gateway: Gateway, tmp_path: Path, option: str):
+    upload = tmp_path / "cat.jpg"
+    upload.write_bytes(photo("cat"))
+    command = ["curl", "-sS", option, "-F", f"files=@{upload}", f"{gateway.url}/predict?top_k=1"]
+    curl = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert json.loads(curl.stdout)["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+
+
+OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+
+
+def test_offers_of_another_protocol_are_ignored_one_after_the_other(impatient: Gateway):
+    with connect(impatient) as connection:
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n" + OFFER)
+        assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
+        connection.sendall((b"GET /health/live HTTP/1.1\r\nHost: x\r\n" + OFFER) * 1_000)
+        received = b""
+        while received.count(b'{"status":"live"}') < 1_000:
+            received += connection.recv(65_536)
+    assert received.count(b"HTTP/1.1 200 ") == 1_000
+
+
+@pytest.mark.parametrize(
+    "request_line", [b"CONNECT x:1 HTTP/1.1", b"POST /predict HTTP/1.1\r\nTransfer-Encoding: chunked"]
+)
+def test_what_is_wrong_behind_an_offer_is_refused(impatient: Gateway, request_line: bytes):
+    with connect(impatient) as connection:
+        connection.sendall(request_line + b"\r\nHost: x\r\n" + OFFER + b"ZZ\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 4")
+
+
+def test_who_hangs_up_between_two_lines_stops_the_work(start_gateway, triton):
+    with start_gateway() as gateway, gateway.client() as http:
+
+        def images_ok() -> float:
+            counts = re.findall(
+                r'^gateway_images_total{.*outcome="ok".*} (\S+)$', http.get("/metrics").text, re.MULTILINE
+            )
+            return sum(map(float, counts))
+
+        before = images_ok()
+        with connect(gateway) as connection:
+            connection.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nContent-Length: 1000000000\r\n"
+                b"Content-Type: multipart/form-data; boundary=b\r\n\r\n" + part() + part()
+            )
+            assert b"Egyptian cat" in connection.recv(65_536) + connection.recv(65_536)
+            connection.sendall(b"".join(part() for _ in range(200)))
+        wait_for(lambda: "gateway_client_disconnects_total 1.0" in http.get("/metrics").text)
+        wait_for(lambda: "gateway_images_in_flight 0.0" in http.get("/metrics").text)
+        assert images_ok() - before < 200
+        assert triton.alive
+        answer = http.post("/predict", files={"f": ("c.jpg", photo("cat"))})
+        assert answer.json()["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+
+
+def part() -> bytes:
+    head = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
+    return head + unlike_any(photo("cat")) + b"\r\n"

@@ -1,0 +1,110 @@
+"""Damaged and deceitful files of every form through the real service: each has an answer, and good ones keep theirs."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterable
+
+import httpx
+import pytest
+
+from gateway.errors import ImageError
+from tests import encoders
+from tests.photos import photo
+from tests.samples import encode, photograph, samples
+
+CODES = {error.code for error in ImageError.__subclasses__()}
+DAMAGED = {"truncated_image", "invalid_image", "undecodable_image"}
+SMALL = (67, 45)
+AT_ONCE = 900
+
+
+def outcomes(client: httpx.Client, files: Iterable[bytes]) -> list[str]:
+    """What became of each file; a good one stands between every few of them and must have its answer."""
+    codes: list[str] = []
+    waiting = list(files)
+    while waiting:
+        batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
+        form = [("f", (f"{index}", data)) for index, data in enumerate(batch)]
+        good = ("f", ("good.jpg", photo("cat")))
+        for place in range(len(form), -1, -100):
+            form.insert(place, good)
+        answer = client.post("/predict", params={"top_k": 1}, files=form)
+        assert answer.status_code == 200, answer.text
+        for result in answer.json()["results"]:
+            if result["filename"] == "good.jpg":
+                assert result["predictions"][0]["label"] == "Egyptian cat"
+            else:
+                codes.append("ok" if result["error"] is None else result["error"]["code"])
+    return codes
+
+
+def test_every_form_cut_off_at_every_twentieth_is_told_to_be_damaged(client: httpx.Client):
+    # Those that have something behind the picture may lose it.
+    forms = [one for one in samples(*SMALL) if "behind" not in one.name and "padded" not in one.name]
+    files = [one.data[: len(one.data) * percent // 100] for one in forms for percent in range(5, 100, 5)]
+    codes = outcomes(client, files)
+    assert len(codes) == len(files)
+    assert set(codes) <= DAMAGED
+
+
+def test_any_byte_of_a_header_may_be_wrong(client: httpx.Client):
+    first_of_each = {one.format: one.data for one in reversed(samples(*SMALL))}
+    files = [
+        data[:place] + wrong + data[place + 1 :]
+        for data in first_of_each.values()
+        for place in range(1, 64, 2)
+        for wrong in (b"\0", b"\xff")
+    ]
+    assert set(outcomes(client, files)) <= {"ok", *CODES}
+
+
+def test_a_form_turned_inside_out_is_no_image(client: httpx.Client):
+    assert set(outcomes(client, (one.data[::-1] for one in samples(*SMALL)))) == {"unsupported_format"}
+
+
+def zip_of_text() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("payload.txt", "no picture")
+    return file.getvalue()
+
+
+def deceits() -> dict[str, tuple[bytes, str]]:
+    cat = photograph().resize((64, 64))
+    jpeg, png, gif, webp = (encode(cat, name) for name in ("JPEG", "PNG", "GIF", "WEBP"))
+    script = b"<script>alert(1)</script>"
+    return {
+        "JPEG and ZIP": (jpeg + zip_of_text(), "ok"),
+        "JPEG with a script as its comment": (jpeg[:2] + b"\xff\xfe\0\x1b" + script + jpeg[2:], "ok"),
+        "PNG and JPEG": (png + jpeg, "ok"),
+        "WebP and PNG": (webp + png, "ok"),
+        "PDF and JPEG": (b"%PDF-1.7\n" + jpeg, "unsupported_format"),
+        "ZIP and PNG": (zip_of_text() + png, "unsupported_format"),
+        "GIF that is a script": (b"GIF89a=1;" + script, "truncated_image"),
+        "JPEG's name on a script": (b"\xff\xd8\xff\xe0" + script, "truncated_image"),
+        "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', "unsupported_format"),
+        "PNG of no width": (encoders.png_header(0, 64) + png[33:], "invalid_image"),
+        "PNG of no height": (encoders.png_header(64, 0) + png[33:], "invalid_image"),
+        "GIF of no width": (gif[:6] + b"\0\0" + gif[8:], "invalid_image"),
+        "PNG whose chunk is 4 GiB long": (png[:33] + struct.pack(">I", 0xFFFFFFF0) + png[37:], "truncated_image"),
+        "JPEG whose segment has no length": (jpeg[:2] + b"\xff\xe1\0\0" + jpeg[2:], "invalid_image"),
+        "WebP longer than its file": (webp[:4] + struct.pack("<I", 2**31) + webp[8:], "truncated_image"),
+        "PNG bomb": (encoders.png_bomb(20_000, 20_000), "image_too_large"),
+        "PNG that promises what its bytes cannot hold": (encoders.png_header(7_000, 7_000) + png[33:], "invalid_image"),
+    }
+
+
+@pytest.mark.parametrize("name", deceits())
+def test_a_file_that_is_two_things_or_lies_is_taken_for_its_beginning(client: httpx.Client, name: str):
+    data, code = deceits()[name]
+    assert outcomes(client, [data]) == [code]
+
+
+def test_pictures_just_within_the_limits_are_decoded_one_by_one_and_the_memory_comes_back(start_gateway):
+    bomb = encoders.png_bomb(7_000, 7_000)
+    with start_gateway() as gateway, gateway.client() as http:
+        outcomes(http, [bomb])
+        before = gateway.resident_bytes()
+        assert set(outcomes(http, [bomb] * 6)) == {"ok"}
+        assert gateway.resident_bytes() - before < 50 * 2**20
