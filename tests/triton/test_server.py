@@ -222,6 +222,13 @@ def test_a_repository_that_is_not_there_is_named(runtime, tmp_path):
         EmbeddedTriton(runtime, tmp_path / "nowhere", on_log=print).start()
 
 
+def test_a_repository_with_a_blank_in_its_path_is_refused(runtime, tmp_path):
+    repository = tmp_path / "my models"
+    repository.mkdir()
+    with pytest.raises(TritonRuntimeError, match=r"no blank in a path: move .*/my models elsewhere"):
+        EmbeddedTriton(runtime, repository, on_log=print).start()
+
+
 def test_a_server_that_is_not_ready_in_time_says_so(runtime, echo_repository):
     model = echo_repository / "echo" / "1" / "model.py"
     model.write_text(f"import threading\nthreading.Event().wait(60)\n{ECHO_MODEL}")

@@ -4,6 +4,7 @@ The numbers are those of torchvision's reference transforms on a PIL image: Resi
 → Normalize. The parameters come from config.pbtxt.
 """
 
+import ctypes
 import enum
 import json
 import os
@@ -25,6 +26,10 @@ from torchvision.transforms.v2 import functional
 # One instance is one process on one core. More throughput comes from more instances, which then do not fight for cores.
 cv2.setNumThreads(1)
 torch.set_num_threads(1)
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
+KEPT_BYTES = 32 * 2**20
+"""A photograph's buffers are smaller: malloc keeps them, instead of having the kernel map and clear each anew."""
 
 MAX_ASPECT = 4
 """Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
@@ -50,6 +55,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
         self.device = device_of(args)
+        keep_freed_memory()
         try:
             self.resize_size = integers(parameters["resize_size"])
             self.crop_size = pair(integers(parameters["crop_size"]))
@@ -157,6 +163,13 @@ def without_ends(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     top, left = max(0, (height - longest) // 2), max(0, (width - longest) // 2)
     # As much from one end as from the other, so that the centre stays where it is.
     return pixels[top : height - top, left : width - left]
+
+
+def keep_freed_memory() -> None:
+    """Have malloc keep the buffers of a picture for the next one: a quarter of the time went into fresh pages."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+    libc.mallopt(M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
 
 
 def device_of(args: dict[str, str]) -> torch.device:
