@@ -15,7 +15,9 @@ from gateway.models.entry import (
     Serving,
     Version,
     check_name,
+    classifier_of,
     entry_names,
+    preprocessor_of,
     read_entry,
     write_record,
 )
@@ -56,6 +58,8 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     check_name(request.name)
     check_gpus(request.serving)
     old = _entry_to_extend(request, repository)
+    if old is None:
+        _check_folders_are_free(request.name, repository)
     source = find_source(request.source, weights=request.weights, like=request.like)
     kind = Format.ONNX if source.kind == "onnx" else Format.TORCHSCRIPT
     written_as = request.format or (old.format if old else kind)
@@ -100,7 +104,6 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 versions={number: version},
                 in_use=number,
             )
-            _check_folders_are_free(entry, repository)
         target = entry.model_file(repository, number)
         target.parent.mkdir(parents=True, exist_ok=True)
         output.replace(target)
@@ -180,12 +183,10 @@ def _check_same(
         raise EntryError(f"its labels are not those of the others: {advice}")
 
 
-def _check_folders_are_free(entry: Entry, repository: Path) -> None:
-    for folder in entry.folders:
+def _check_folders_are_free(name: str, repository: Path) -> None:
+    for folder in (name, preprocessor_of(name), classifier_of(name)):
         if (repository / folder).exists():
-            raise EntryError(
-                f"{repository / folder} is there already, and no entry of this command: take another --name"
-            )
+            raise EntryError(f"{repository / folder} is there already, of another origin: take another --name")
 
 
 def _write(entry: Entry, repository: Path, labels: tuple[str, ...]) -> None:

@@ -35,9 +35,10 @@ def read_dataset(place: Path, labels: Sequence[str], *, multi_label: bool = Fals
         folders = sorted(folder for folder in place.iterdir() if folder.is_dir() and not folder.name.startswith("."))
         if not folders:
             raise DatasetError(f"{place} has no folders; there should be one for each class, named as the class")
+        numbers = [classes.number(folder.name, str(folder)) for folder in folders]
         return [
-            Sample(path, frozenset({classes.number(folder.name, str(folder))}))
-            for folder in folders
+            Sample(path, frozenset({number}))
+            for folder, number in zip(folders, numbers, strict=True)
             for path in image_files([folder])
         ]
     if not place.is_file():

@@ -99,8 +99,8 @@ class Entry:
     classifier: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "preprocessor", self.preprocessor or f"{self.name}_preprocessor")
-        object.__setattr__(self, "classifier", self.classifier or f"{self.name}_classifier")
+        object.__setattr__(self, "preprocessor", self.preprocessor or preprocessor_of(self.name))
+        object.__setattr__(self, "classifier", self.classifier or classifier_of(self.name))
 
     @property
     def precision(self) -> Precision:
@@ -129,6 +129,16 @@ class Entry:
     def with_serving(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of Serving
         """The same with other settings of Serving."""
         return replace(self, serving=replace(self.serving, **changes))
+
+
+def preprocessor_of(name: str) -> str:
+    """The folder of a model's preprocessor."""
+    return f"{name}_preprocessor"
+
+
+def classifier_of(name: str) -> str:
+    """The folder of a model's network."""
+    return f"{name}_classifier"
 
 
 def check_name(name: str) -> None:

@@ -192,7 +192,7 @@ def _dims(tensor: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _inner(name: str) -> str:
-    return f"gateway/{name}"
+    return f"network/{name}"
 
 
 def _rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401

@@ -57,8 +57,7 @@ def probes(side: int) -> list[Tensor]:
 def ending_of(outputs: Iterable[object]) -> Ending:
     """What a last layer is, by its outputs [N, C] for several inputs."""
     rows = torch.cat([_tensor(output).detach().float() for output in outputs])
-    if not torch.isfinite(rows).all():
-        raise ModelFileError("it gives NaN or infinity for ordinary images: were its weights loaded?")
+    _check_finite(rows)
     # Within rounding of a half-precision network.
     within = bool((rows >= -SUM_TOLERANCE).all() and (rows <= 1 + SUM_TOLERANCE).all())
     if within and rows.shape[1] > 1 and _ones(rows.sum(dim=1)):
@@ -108,6 +107,7 @@ def _first_answer(run: Run, side: int) -> Tensor:
             f"it gives {list(scores.shape)} for a batch of 2 images, and one score for each class, [2, classes], is "
             "expected: is it a classifier, with its last layer?"
         )
+    _check_finite(scores)
     return scores
 
 
@@ -165,6 +165,11 @@ def _check_batches(run: Run, side: int, classes: int) -> None:
             "an image's answer depends on the others in its batch: call model.eval() before saving, which has batch "
             "normalisation use what it learned"
         )
+
+
+def _check_finite(scores: Tensor) -> None:
+    if not torch.isfinite(scores).all():
+        raise ModelFileError("it gives NaN or infinity for ordinary images: were its weights loaded?")
 
 
 def _ones(sums: Tensor) -> bool:

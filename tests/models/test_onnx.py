@@ -1,0 +1,100 @@
+"""ONNX files are checked, finished and written with the names of the contract."""
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+from gateway.models.files import ModelFileError
+from gateway.models.onnx_graph import check_signature, finish, load_onnx, runner, to_fp16, write
+from gateway.models.trial import Ending, try_out
+from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
+from tests.models.builders import Head, save_onnx
+
+IMAGES = torch.randn(3, 3, 32, 32)
+
+
+def probabilities(multi_label: bool = False) -> torch.Tensor:
+    with torch.no_grad():
+        scores = Head().eval()(IMAGES)
+    return scores.sigmoid() if multi_label else scores.softmax(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("last", "ending", "multi_label"),
+    [
+        (None, Ending.LOGITS, False),
+        (nn.Softmax(dim=1), Ending.SOFTMAX, False),
+        (nn.LogSoftmax(dim=1), Ending.LOG_SOFTMAX, False),
+        (None, Ending.LOGITS, True),
+        (nn.Sigmoid(), Ending.SIGMOID, True),
+    ],
+)
+def test_what_is_missing_is_appended_to_the_graph(tmp_path, last, ending, multi_label):
+    path = save_onnx(Head(last=last), tmp_path / "head.onnx")
+    assert try_out(runner(path), 32).ending is ending
+    model = finish(load_onnx(path), ending, multi_label=multi_label, side=32, classes=5)
+    write(model, tmp_path / "new" / "model.onnx")
+    assert [tensor.name for tensor in model.graph.input] == [CLASSIFIER_INPUT]
+    assert [tensor.name for tensor in model.graph.output] == [CLASSIFIER_OUTPUT]
+    answers = runner(tmp_path / "new" / "model.onnx")(IMAGES)
+    assert torch.allclose(answers, probabilities(multi_label), atol=1e-5)
+
+
+def test_a_finished_model_may_compute_in_fp16(tmp_path):
+    model = finish(
+        load_onnx(save_onnx(Head(), tmp_path / "m.onnx")), Ending.LOGITS, multi_label=False, side=32, classes=5
+    )
+    answers = runner(to_fp16(model))(IMAGES)
+    assert answers.dtype == torch.float32
+    assert torch.allclose(answers, probabilities(), atol=5e-3)
+
+
+def test_tensors_used_inside_of_a_branch_keep_their_meaning():
+    """An If whose branches read the graph's input, which gets another name."""
+    pooled = helper.make_node("ReduceMean", ["pixels"], ["branch"], axes=[2, 3], keepdims=0)
+    branch = helper.make_graph([pooled], "b", [], [helper.make_tensor_value_info("branch", TensorProto.FLOAT, None)])
+    yes = helper.make_node("Constant", [], ["yes"], value=helper.make_tensor("v", TensorProto.BOOL, [], [True]))
+    choice = helper.make_node("If", ["yes"], ["scores"], then_branch=branch, else_branch=branch)
+    given = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["N", 3, 32, 32])
+    result = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", 3])
+    graph = helper.make_graph([yes, choice], "g", [given], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    finished = finish(model, Ending.LOGITS, multi_label=False, side=32, classes=3)
+    assert torch.allclose(runner(finished)(IMAGES), IMAGES.mean(dim=(2, 3)).softmax(dim=1), atol=1e-6)
+
+
+def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) -> onnx.ModelProto:
+    given = helper.make_tensor_value_info("pixels", kind, dims)
+    results = [helper.make_tensor_value_info(f"out{n}", kind, None) for n in range(outputs)]
+    nodes = [helper.make_node("Identity", ["pixels"], [result.name]) for result in results]
+    return helper.make_model(helper.make_graph(nodes, "g", [given], results))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (signature([1, 3, 32, 32]), "fixed batch of 1: export it again with the first dimension dynamic"),
+        (signature(["N", 1, 32, 32]), "three channels first"),
+        (signature(["N", 32, 32, 3]), "is it in the order N, height, width, channels"),
+        (signature(["N", 3, 64, 64]), "takes 64×64 and the crop is 32×32: say --crop 64"),
+        (signature(["N", 3072]), "a batch of images"),
+        (signature(["N", 3, 32, 32], kind=TensorProto.UINT8), "is UINT8, and FLOAT or FLOAT16"),
+        (signature(["N", 3, 32, 32], outputs=2), "1 inputs and 2 outputs"),
+    ],
+)
+def test_a_graph_of_other_tensors_is_refused_in_words(model, reason):
+    with pytest.raises(ModelFileError, match=reason):
+        check_signature(model, 32)
+
+
+@pytest.mark.parametrize("dims", [["N", 3, 32, 32], ["N", 3, "height", "width"]])
+def test_a_graph_of_any_batch_is_taken(dims):
+    check_signature(signature(dims), 32)
+
+
+def test_a_file_that_is_no_graph_is_refused(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\xff not a graph")
+    with pytest.raises(ModelFileError, match="no ONNX model that can be read"):
+        load_onnx(tmp_path / "model.onnx")
