@@ -6,6 +6,7 @@ Each stands between two comments, `<!-- table: NAME -->` and `<!-- end -->`; a t
 import inspect
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -30,7 +31,7 @@ def quantity(field: str, value: object) -> str:
         return str(value.value)
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: ""}[value]
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | dict):
         return ",".join(map(str, value))
     if "_bytes" in field and isinstance(value, int):
         for size, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
@@ -82,7 +83,9 @@ def error_codes() -> str:
 
 def endpoints() -> str:
     """Every endpoint of the OpenAPI page."""
-    paths = create_app(Settings(_env_file=None)).openapi()["paths"]
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as admins:  # whose endpoints are off by default
+        print(f"docs:{'0' * 64}", file=admins, flush=True)
+        paths = create_app(Settings(_env_file=None, admin_keys_file=Path(admins.name))).openapi()["paths"]
     rows = (
         (f"`{method.upper()} {path}`", operation["summary"])
         for path, operations in paths.items()

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -87,12 +88,18 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
     app.include_router(models.router)
+    if settings.admin_keys_file is not None:
+        app.include_router(models.admin_router)
     app.include_router(limits.router)
     app.include_router(health.router)
     document_answers(app)
     add_docs(app)
     add_page(app)
     return app
+
+
+def _key_file(path: Path | None) -> KeyFile | None:
+    return None if path is None else KeyFile(path)
 
 
 def _open_tracer(settings: Settings) -> Tracer | None:
@@ -108,9 +115,10 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
     app.add_middleware(Gate)
-    if settings.api_keys_file is not None:
-        app.add_middleware(RequireKey, KeyFile(settings.api_keys_file))
-        document_keys(app)
+    keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
+    if keys or admin_keys:
+        app.add_middleware(RequireKey, keys, admin_keys)
+        document_keys(app, admin_only=keys is None)
     app.add_middleware(RequestContext, tracer)
     if settings.cors_origins:
         # Around RequestContext, so that a page can also read the answer to a fault; preflights are answered here, as
@@ -119,7 +127,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "X-API-Key", "X-Request-ID"],
+            allow_headers=["Authorization", "X-API-Key", "X-Request-ID", settings.model_split_header],
             expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID"],
         )
     app.add_middleware(SecurityHeaders)

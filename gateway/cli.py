@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
-from gateway.cli_models import model_app
+from gateway.cli_proof import model_app
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import Settings, load_settings
@@ -55,8 +55,8 @@ def _settings(**options: object) -> Settings:
 
     export_environment(options)
     settings = load_settings()
-    if settings.api_keys_file is not None:
-        read_keys(settings.api_keys_file)  # a broken file stops the start here, before Triton and the workers
+    for path in filter(None, (settings.api_keys_file, settings.admin_keys_file)):
+        read_keys(path)  # a broken file stops the start here, before Triton and the workers
     if settings.otlp_endpoint is not None:
         require_sdk()
     return settings

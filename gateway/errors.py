@@ -23,7 +23,9 @@
     │   ├── UnsupportedMediaType  415 unsupported_media_type
     │   ├── NotFound              404 not_found
     │   ├── MethodNotAllowed      405 method_not_allowed
-    │   └── ModelNotFound         404 model_not_found
+    │   ├── ModelNotFound         404 model_not_found
+    │   ├── Forbidden             403 forbidden
+    │   └── ModelInUse            409 model_in_use
     └── ServiceError              the service, and trying again may help
         ├── Overloaded            503 overloaded
         ├── ModelUnavailable      503 model_unavailable
@@ -31,6 +33,7 @@
         ├── TritonUnreachable     503 triton_unreachable
         ├── DeadlineExceeded      504 deadline_exceeded
         ├── InferenceFailed       502 inference_failed
+        ├── LoadFailed            502 load_failed
         └── InternalError         500 internal_error
 
 The message is public: it says what is wrong and what to do, and nothing of the inside. What an operator needs goes into
@@ -207,6 +210,20 @@ class ModelNotFound(RequestError):
     code, summary = "model_not_found", "There is no such model"
 
 
+class Forbidden(RequestError):
+    """The API key is known, but not as an admin's."""
+
+    status = HTTPStatus.FORBIDDEN
+    code, summary = "forbidden", "An admin's API key is needed"
+
+
+class ModelInUse(RequestError):
+    """The default model cannot be unloaded."""
+
+    status = HTTPStatus.CONFLICT
+    code, summary = "model_in_use", "The model is in use"
+
+
 class ServiceError(GatewayError):
     """The request is fine, the service is not; trying again may help."""
 
@@ -254,6 +271,14 @@ class InferenceFailed(ServiceError):
 
     status = HTTPStatus.BAD_GATEWAY
     code, summary = "inference_failed", "The inference server could not answer"
+    retry_after_seconds = None
+
+
+class LoadFailed(ServiceError):
+    """Triton could not load or unload a model; the message has its reason."""
+
+    status = HTTPStatus.BAD_GATEWAY
+    code, summary = "load_failed", "The model could not be loaded"
     retry_after_seconds = None
 
 

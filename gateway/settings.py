@@ -59,6 +59,8 @@ NOT_ABOVE = (
 )
 """Pairs of settings that contradict each other where the first is larger than the second."""
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
+_SPLIT = re.compile(r"\s*(?P<model>[^=;:,\s]+)\s*=\s*(?P<shares>\d+:\d+(\s*,\s*\d+:\d+)*)\s*")
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
@@ -82,6 +84,8 @@ class Settings(BaseSettings):
     # Who may ask
     api_keys_file: Path | None = None
     """File of the API keys' names and hashes; without it nobody needs a key. See `gateway key`."""
+    admin_keys_file: Path | None = None
+    """File of the keys that may load and unload models; without it nobody may. See `gateway key`."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 
@@ -90,6 +94,10 @@ class Settings(BaseSettings):
     """Triton's gRPC endpoint as host:port; several, with commas, or a name with several addresses, take turns."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
     """Model that answers when a request names none."""
+    model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
+    """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
+    model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
+    """Header by whose value a client always gets the same version of a split; without it chance decides."""
     default_top_k: int = Field(5, ge=1, le=10_000)
     """Predictions for each file when a request does not say `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
@@ -103,7 +111,7 @@ class Settings(BaseSettings):
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
     """Time for a body to arrive, without the time that the gateway itself makes it wait."""
     upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
-    """Longest silence of a client in the middle of its body."""
+    """Longest silence of a client in the middle of its body, and longest time for the headers of a request."""
 
     # Limits of one request
     max_files: int = Field(1_000, ge=1, le=10_000)
@@ -177,9 +185,9 @@ class Settings(BaseSettings):
     otlp_endpoint: str | None = None
     """Where spans go over OTLP/HTTP, such as http://127.0.0.1:4318; none are made without it. Needs the extra otel."""
 
-    @field_validator("api_keys_file", mode="before")
+    @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod
-    def _api_keys_file_is_named(cls, path: object) -> object:
+    def _keys_files_are_named(cls, path: object) -> object:
         # An empty value must not switch the keys off by mistake.
         if path == "":
             msg = "must be the path of a file; leave it unset for an API without keys"
@@ -193,6 +201,29 @@ class Settings(BaseSettings):
             msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
             raise ValueError(msg)
         return endpoint
+
+    @field_validator("model_split", mode="before")
+    @classmethod
+    def _split_into_shares(cls, text: object) -> object:
+        if not isinstance(text, str):
+            return text
+        splits: dict[str, dict[str, int]] = {}
+        for part in filter(str.strip, text.split(";")):
+            match = _SPLIT.fullmatch(part)
+            shares = dict(share.strip().split(":") for share in match["shares"].split(",")) if match else {}
+            if match is None or match["model"] in splits or not any(map(int, shares.values())):
+                msg = f"{part.strip()!r} is no split: a model, and versions with their shares: flowers=1:90,2:10"
+                raise ValueError(msg)
+            splits[match["model"]] = {str(int(version)): int(share) for version, share in shares.items()}
+        return splits
+
+    @field_validator("model_split_header")
+    @classmethod
+    def _is_a_headers_name(cls, name: str) -> str:
+        if not _HEADER_NAME.fullmatch(name):
+            msg = "is no name of a header, such as X-Client-ID"
+            raise ValueError(msg)
+        return name
 
     @field_validator("cors_origins", "triton_url", mode="before")
     @classmethod

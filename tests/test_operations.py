@@ -116,7 +116,7 @@ def test_whatever_an_image_can_fail_of_has_an_alert():
         if matcher.name == "outcome" and selector.name == "gateway_images_total"
         for code in matcher.value.split("|")
     }
-    assert watched == (codes(errors.ImageError) | codes(errors.ServiceError)) - {"internal_error"}
+    assert watched == (codes(errors.ImageError) | codes(errors.ServiceError)) - {"internal_error", "load_failed"}
 
 
 @pytest.mark.parametrize("expression", re.findall(r"```\n(.*?)\n```", section("Metrics"), re.DOTALL))

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.problems import note, problem
 from gateway.api.schemas import Problem
-from gateway.errors import Unauthorized
+from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
 
 OPEN_PATHS = frozenset({"/", "/metrics", "/docs", "/openapi.json"})
@@ -15,8 +15,11 @@ OPEN_FOLDERS = ("/health/", "/docs/", "/assets/")
 """Probes, Prometheus, and the pages on which a key can be entered; every other path wants a key, also one without a
 route."""
 
+ADMIN_FOLDER = "/models/"
+
 MISSING = "An API key is needed: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
 UNKNOWN = "The API key is not known: it may have been removed, or copied in part."
+NO_ADMIN = "This API key may ask, but not change what is served; that takes an admin's."
 SCHEMES: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -24,17 +27,19 @@ SCHEMES: dict[str, Any] = {
 
 
 class RequireKey:
-    """Lets requests with a known key pass, and everybody to the open paths.
+    """Lets requests with a known key pass, and everybody to the open paths; to the admin's paths an admin's key alone.
 
-    It stands inside RequestContext, whose event gets the key's name as `key`.
+    Without a file of `keys` only the admin's paths want one; without `admin_keys` nobody has an admin's. An admin's key
+    opens every path. It stands inside RequestContext, whose event gets the key's name as `key`.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyFile) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyFile | None, admin_keys: KeyFile | None = None) -> None:
         self._app = app
         self._keys = keys
+        self._admin_keys = admin_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, or answer 401 (RFC 6750, section 3) without having read the body."""
+        """Serve one connection, or answer 401 (RFC 6750, section 3) or 403 without having read the body."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -42,17 +47,32 @@ class RequireKey:
         if is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
-        name = self._keys.keys.name_of(key) if key else None
+        wants_admin = is_admins(scope["path"])
+        if not wants_admin and self._keys is None:
+            await self._app(scope, receive, send)
+            return
         event = scope["state"]["event"]
-        if name is None:
-            error = Unauthorized(UNKNOWN if key else MISSING)
+        admin = _name(self._admin_keys, key)
+        name = admin or _name(self._keys, key)
+        if name is None or (wants_admin and admin is None):
+            error = Forbidden(NO_ADMIN) if name else Unauthorized(UNKNOWN if key else MISSING)
             note(event, error)
             response = problem(error, scope["state"]["request_id"])
-            response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"' if key else "Bearer"
+            if name is None:
+                response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"' if key else "Bearer"
             await response(scope, receive, send)
             return
         event["key"] = name
         await self._app(scope, receive, send)
+
+
+def _name(keys: KeyFile | None, key: bytes) -> str | None:
+    return keys.keys.name_of(key) if keys is not None and key else None
+
+
+def is_admins(path: str) -> bool:
+    """Whether a path changes what is served: those below a model."""
+    return path.startswith(ADMIN_FOLDER) and "/" in path.removeprefix(ADMIN_FOLDER)
 
 
 def is_open(path: str) -> bool:
@@ -80,7 +100,7 @@ def _take_key(scope: Scope) -> bytes:
     return bearer or header
 
 
-def document_keys(app: FastAPI) -> None:
+def document_keys(app: FastAPI, *, admin_only: bool) -> None:
     """Say in the OpenAPI document which operations want a key and how it is sent."""
     plain = app.openapi
 
@@ -90,9 +110,11 @@ def document_keys(app: FastAPI) -> None:
         content = {"application/problem+json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
         for path, operations in schema["paths"].items():
             for operation in operations.values():
-                if not is_open(path):
+                if is_admins(path) or not (admin_only or is_open(path)):
                     operation["security"] = [{name: []} for name in SCHEMES]
                     operation["responses"]["401"] = {"description": "The API key is missing.", "content": content}
+                if is_admins(path):
+                    operation["responses"]["403"] = {"description": "The API key is no admin's.", "content": content}
         return schema
 
     app.openapi = with_keys  # type: ignore[method-assign]  # FastAPI's documented way

@@ -1,11 +1,16 @@
-"""GET /models: what can be asked."""
+"""/models: what can be asked, and for admins what is served."""
+
+from http import HTTPStatus
 
 from fastapi import APIRouter, Request
 
 from gateway.api.schemas import ModelDetail, ModelsResponse, Problem, model_detail
 from gateway.api.state import state
+from gateway.errors import ModelInUse
 
 router = APIRouter(tags=["models"])
+admin_router = APIRouter(tags=["admin"])
+"""For those with an admin's key, and not there at all where there are none."""
 
 
 @router.get("/models", summary="List the models", responses={503: {"model": Problem}})
@@ -20,3 +25,39 @@ async def list_models(request: Request) -> ModelsResponse:
 async def get_model(request: Request, name: str) -> ModelDetail:
     """One model, with its labels."""
     return model_detail(await state(request)["service"].backend.model(name))
+
+
+@admin_router.post(
+    "/models/{name}/load",
+    summary="Load a model, or take up its changes",
+    responses={404: {"model": Problem}, 502: {"model": Problem}, 503: {"model": Problem}},
+)
+async def load_model(request: Request, name: str) -> ModelDetail:
+    """Have every Triton load a model of its repository, with new versions and changed files if it is loaded already.
+
+    No request fails meanwhile: the old versions answer until the new ones can.
+    """
+    backend = state(request)["service"].backend
+    request.state.event["model"] = name
+    await backend.load(name)
+    return model_detail(await backend.model(name))
+
+
+@admin_router.post(
+    "/models/{name}/unload",
+    summary="Unload a model",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={
+        404: {"model": Problem},
+        409: {"model": Problem, "description": "It is the default model."},
+        502: {"model": Problem},
+        503: {"model": Problem},
+    },
+)
+async def unload_model(request: Request, name: str) -> None:
+    """Have every Triton let go of a model; requests in flight are finished, later ones get 404."""
+    parts = state(request)
+    request.state.event["model"] = name
+    if name == parts["settings"].model:
+        raise ModelInUse(f"{name!r} is the default model: readiness hangs on it, so it stays.")
+    await parts["service"].backend.unload(name)

@@ -6,7 +6,6 @@ from fastapi import FastAPI
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
-RESULTS = {"$ref": "#/components/schemas/PredictResponse"}
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """With these /predict also answers in results, where no file of several, or of different faults, was classified."""
 
@@ -23,7 +22,7 @@ def document_answers(app: FastAPI) -> None:
                     _declare_problem(status, response)
         answers = schema["paths"]["/predict"]["post"]["responses"]
         for status in RESULT_STATUSES:
-            answers[status]["content"]["application/json"] = {"schema": RESULTS}
+            answers[status]["content"]["application/json"] = answers["200"]["content"]["application/json"]
         answers["200"]["content"]["application/x-ndjson"] = {
             "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
         }

@@ -1,21 +1,25 @@
 """POST /predict: images in, labels and scores out."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
+from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.disconnect import ClientGone, unless_client_leaves
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, result_out, summarise
+from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
+from gateway.api.shapes import ForeignResponse, shaped
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import ImageError, InvalidParameter, ServiceError
+from gateway.inference.selection import Selection
 from gateway.inference.service import Query, Result
+from gateway.inference.split import choose
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
@@ -26,6 +30,7 @@ REQUEST_BODY: dict[str, Any] = {
         "multipart/form-data": {
             "schema": {
                 "type": "object",
+                "description": "Files, and before the first one the parameters of the query, each as a field.",
                 "required": ["files"],
                 "properties": {
                     "files": {
@@ -68,7 +73,7 @@ REQUEST_BODY: dict[str, Any] = {
 @router.post(
     "/predict",
     summary="Classify images",
-    response_model=PredictResponse,
+    response_model=PredictResponse | ForeignResponse,
     responses={
         200: {"description": "At least one file was classified; each file has its own result."},
         **{
@@ -101,31 +106,52 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     with request.state.tally.stages["read"]:
         form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)
     if form:
-        parameters = PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **form})
+        parameters = _with_form(parameters, form)
     query = _query(request, parameters, settings)
     request.state.event["model"] = query.model_name
+    streamed = NDJSON in request.headers.get("accept", "")
+    if streamed and parameters.format is not Shape.NATIVE:
+        raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
     results = service.classify(uploads, query)
-    if NDJSON in request.headers.get("accept", ""):
+    if streamed:
         return ResultStream(request, query, results)
     collected = await unless_client_leaves(request, _collect(results))
     if collected is None:
         return ClientGone()
-    return _answer(query, collected)
+    return _answer(query, collected, parameters.format)
+
+
+def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
+    """What the query says, overruled by the form; of a field that comes twice the last one counts."""
+    fields = {name: values if name == "labels" else values[-1] for name, values in form.items()}
+    return PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **fields})
 
 
 def _query(request: Request, parameters: PredictParameters, settings: Settings) -> Query:
-    top_k = settings.default_top_k if parameters.top_k is None else parameters.top_k
+    top_k = parameters.top_k
     timeout_seconds = settings.default_timeout_seconds if parameters.timeout is None else parameters.timeout
-    if top_k > settings.max_top_k:
-        raise InvalidParameter(f"'top_k': must be at most {settings.max_top_k}.")
+    if top_k is not None and top_k > settings.max_top_k:
+        value = settings.max_top_k
+        raise InvalidParameter(f"'top_k': must be at most {value}.", limit="max_top_k", value=value)
     if timeout_seconds > settings.max_timeout_seconds:
-        raise InvalidParameter(f"'timeout': must be at most {settings.max_timeout_seconds:g} s.")
+        seconds = settings.max_timeout_seconds
+        raise InvalidParameter(f"'timeout': must be at most {seconds:g} s.", limit="max_timeout_seconds", value=seconds)
+    model_name = parameters.model or settings.model
+    shares = settings.model_split.get(model_name) if parameters.version is None else None
+    client = request.headers.get(settings.model_split_header, "")
     return Query(
-        model_name=parameters.model or settings.model,
-        model_version=parameters.version or "",
-        top_k=top_k,
+        model_name=model_name,
+        model_version=choose(shares, model_name, client) if shares else parameters.version or "",
+        selection=Selection(
+            top_k=top_k,
+            threshold=parameters.threshold,
+            labels=tuple(parameters.labels),
+            default_top_k=settings.default_top_k,
+            max_top_k=settings.max_top_k,
+        ),
         timeout_seconds=timeout_seconds,
         request_id=request.state.request_id,
+        split=shares is not None,
         tally=request.state.tally,
     )
 
@@ -135,10 +161,11 @@ async def _collect(results: AsyncGenerator[Result, None]) -> list[Result]:
         return sorted([result async for result in results], key=lambda result: result.index)
 
 
-def _answer(query: Query, results: list[Result]) -> Response:
+def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
     """200 when at least one file was classified; else the one file's own status, 422 for several.
 
-    Raises the ServiceError that left every file without an answer.
+    Raises the ServiceError that left every file without an answer; and a lone file's error where the shape has no place
+    for it.
     """
     summary = summarise(results)
     status = HTTPStatus.OK
@@ -148,6 +175,10 @@ def _answer(query: Query, results: list[Result]) -> Response:
         if len(faults) == len(errors):
             raise faults[0]
         status = faults[0].status if faults else errors[0].status if len(errors) == 1 else ImageError.status
+        if shape is not Shape.NATIVE and len(errors) == 1:
+            raise errors[0]
+    if shape is not Shape.NATIVE:
+        return Response(to_json(shaped(shape, results, query)), status, media_type="application/json")
     version = next((result.model_version for result in results if result.model_version), None)
     body = PredictResponse(
         model=ModelOut(name=query.model_name, version=version),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from enum import Enum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +17,16 @@ class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
 
+class Shape(str, Enum):
+    """What an answer looks like."""
+
+    NATIVE = "native"
+    HUGGINGFACE = "huggingface"
+    KSERVE_V1 = "kserve-v1"
+    TORCHSERVE = "torchserve"
+    ROBOFLOW = "roboflow"
+
+
 class PredictParameters(BaseModel):
     """What `POST /predict` can be asked; multipart fields of the same names, before the first file, say the same."""
 
@@ -23,12 +34,18 @@ class PredictParameters(BaseModel):
 
     top_k: Annotated[int | None, Field(ge=1)] = None
     """Predictions for each file, best first; the default and the largest value are settings."""
+    threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
+    """Only classes with at least this score; 0.5 for a multi-label model, where `top_k` does not say otherwise."""
+    labels: Annotated[list[str], Field(max_length=1_000)] = []
+    """Only classes with these labels, with commas or repeated."""
     model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
     """A model of `GET /models`; the default is a setting."""
     version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
-    """A version of the model; without it the newest one answers."""
+    """A version of the model; without it the one in use answers."""
     timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     """Seconds that any one file may wait for its answer, from its last byte on."""
+    format: Shape = Shape.NATIVE
+    """The shape of the answer: this service's own, or one that clients of another know already."""
 
 
 class PredictionOut(Schema):
@@ -95,10 +112,17 @@ class ModelDetail(Schema):
     """A model that can be asked."""
 
     name: str
+    version: str
+    """The version in use: it answers who names none."""
     versions: list[str]
+    """The versions that can be asked for."""
     ready: bool
     reason: str | None
     """Why it is not ready."""
+    precision: str | None
+    """What the network computes in: fp32, bf16 or fp16."""
+    multi_label: bool
+    """Whether each class has a probability of its own, so that several may be likely."""
     classes: int
     input_height: int | None
     input_width: int | None
@@ -180,6 +204,10 @@ class Problem(Schema):
     code: str
     detail: str
     request_id: str
+    limit: str | None = None
+    """The limit that was broken; see `GET /limits`."""
+    value: float | None = None
+    """That limit's value."""
 
 
 def result_out(result: Result) -> ResultOut:
@@ -208,6 +236,9 @@ def model_detail(info: ModelInfo) -> ModelDetail:
     """One model in the shape that clients see."""
     return ModelDetail(
         name=info.name,
+        version=info.version,
+        precision=info.precision,
+        multi_label=info.multi_label,
         versions=list(info.versions),
         ready=info.ready,
         reason=info.reason,

@@ -12,7 +12,7 @@ from gateway.inference.admission import Buffer
 from gateway.ingest.body import read_body, read_json
 from gateway.ingest.limits import Limits
 from gateway.ingest.multipart import Parameter, read_multipart
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import Upload, file_too_large, request_too_large
 from gateway.settings import Settings
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
@@ -50,32 +50,39 @@ async def chunks(request: Request, settings: Settings, buffer: Buffer) -> AsyncI
 
 async def open_uploads(
     request: Request, settings: Settings, limits: Limits, buffer: Buffer
-) -> tuple[dict[str, str], AsyncIterator[Upload]]:
+) -> tuple[dict[str, list[str]], AsyncIterator[Upload]]:
     """Read up to the first file: the form's parameters, and the uploads as they will arrive.
 
-    Raises UnsupportedMediaType, and what the readers of gateway.ingest raise; so does the iterator, which also raises
-    NoFiles at the end of a body without one.
+    Raises UnsupportedMediaType, and what the readers of gateway.ingest raise, without reading a body that announces
+    itself as too large; so does the iterator, which also raises NoFiles at the end of a body without one.
     """
     body = chunks(request, settings, buffer)
     content_type = request.headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
-    if media_type == "multipart/form-data":
-        return await _split(read_multipart(body, content_type, limits), buffer)
+    raw = media_type.startswith("image/") or media_type == "application/octet-stream"
+    if not raw and media_type not in {"multipart/form-data", "application/json"}:
+        raise UnsupportedMediaType(
+            f"Send multipart/form-data with files, one raw image as image/*, or application/json; not "
+            f"{media_type[:80]!r}."
+            if media_type
+            else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*."
+        )
+    announced_bytes = int(request.headers.get("content-length", "0"))
+    if raw and announced_bytes > limits.max_file_bytes:
+        raise file_too_large(limits)
+    if announced_bytes > limits.max_request_bytes:
+        raise request_too_large(limits)
+    if raw:
+        return {}, _counted(_one(body, limits), buffer)
     if media_type == "application/json":
         return {}, _counted(read_json(body, limits), buffer)
-    if media_type.startswith("image/") or media_type == "application/octet-stream":
-        return {}, _counted(_one(body, limits), buffer)
-    raise UnsupportedMediaType(
-        f"Send multipart/form-data with files, one raw image as image/*, or application/json; not {media_type[:80]!r}."
-        if media_type
-        else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*."
-    )
+    return await _split(read_multipart(body, content_type, limits), buffer)
 
 
 async def _split(
     parts: AsyncIterator[Upload | Parameter], buffer: Buffer
-) -> tuple[dict[str, str], AsyncIterator[Upload]]:
-    parameters: dict[str, str] = {}
+) -> tuple[dict[str, list[str]], AsyncIterator[Upload]]:
+    parameters: dict[str, list[str]] = {}
     async for part in parts:
         if isinstance(part, Upload):
             return parameters, _counted(_files(part, parts), buffer)
@@ -84,7 +91,7 @@ async def _split(
                 f"The form field {part.name!r} has no file name and is no parameter; parameters are "
                 f"{', '.join(PredictParameters.model_fields)}."
             )
-        parameters[part.name] = part.value
+        parameters.setdefault(part.name, []).append(part.value)
     raise NoFiles(NO_FILES)
 
 

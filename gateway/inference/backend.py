@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.inference.selection import Selection  # which is made of Predictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class InferResult:
     model_name: str
     model_version: str
     rows: tuple[Row, ...]
+    multi_label: bool = False
+    """Whether each class has a probability of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,15 @@ class ModelInfo:
 
     name: str
     versions: tuple[str, ...]
+    """Those that can be asked for."""
     ready: bool
     classes: int
+    version: str = ""
+    """The one in use: it answers who names none."""
+    precision: str | None = None
+    """fp32, bf16 or fp16, where the model says."""
+    multi_label: bool = False
+    """Whether each class has a probability of its own."""
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None
@@ -113,11 +125,19 @@ class Backend(Protocol):
         ...
 
     async def infer(
-        self, batch: Batch, *, model_name: str, model_version: str, top_k: int, timeout_seconds: float, request_id: str
+        self,
+        batch: Batch,
+        *,
+        model_name: str,
+        model_version: str,
+        selection: "Selection",
+        timeout_seconds: float,
+        request_id: str,
     ) -> InferResult:
-        """Classify a batch; `model_version` "" means the server's choice.
+        """Classify a batch; `model_version` "" means the one in use, and the rows tell what `selection` wants.
 
-        Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed.
+        Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
+        what the selection raises.
         """
         ...
 
@@ -127,6 +147,17 @@ class Backend(Protocol):
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; raises ModelNotFound."""
+        ...
+
+    async def load(self, name: str) -> None:
+        """Have every server load a model, or take up what has changed in its files; the old one answers meanwhile.
+
+        Raises ModelNotFound, LoadFailed or TritonUnreachable.
+        """
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Have every server let go of a model; raises ModelNotFound, LoadFailed or TritonUnreachable."""
         ...
 
     async def close(self) -> None:

@@ -7,10 +7,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway import metrics
-from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded, RequestError, UndecodableImage
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageError,
+    ModelNotFound,
+    ModelUnavailable,
+    Overloaded,
+    RequestError,
+    UndecodableImage,
+)
 from gateway.inference.admission import Admission, Permit
-from gateway.inference.backend import Backend, Batch, InferResult, Prediction
+from gateway.inference.backend import Backend, Batch, InferResult, Prediction, Row
 from gateway.inference.planner import BatchPlanner
+from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
@@ -20,13 +30,15 @@ from gateway.ingest.upload import Upload
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a request asks for. `model_version` "" is the server's choice; `tally` says what becomes of it."""
+    """What a request asks for. `model_version` "" is the one in use; `tally` says what becomes of it."""
 
     model_name: str
     model_version: str
-    top_k: int
+    selection: Selection
     timeout_seconds: float
     request_id: str
+    split: bool = False
+    """Whether the version is a share that the operator sends there, not the client's wish."""
     tally: Tally = field(default_factory=Tally)
 
 
@@ -41,6 +53,7 @@ class Result:
     predictions: tuple[Prediction, ...] = ()
     error: GatewayError | None = None
     model_version: str | None = None
+    multi_label: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +200,11 @@ class _Request:
                 permit = await asyncio.wait_for(self._wait_for_permit(nbytes), timeout_seconds)
             except asyncio.TimeoutError as exc:
                 if timeout_seconds < self._query.timeout_seconds:
-                    raise Overloaded from exc
+                    raise Overloaded(
+                        f"The first image's turn did not come within {timeout_seconds:g} s; try again later.",
+                        limit="max_wait_seconds",
+                        value=timeout_seconds,
+                    ) from exc
                 raise DeadlineExceeded from exc
         self._begun = True
         self._permits.add(permit)
@@ -232,15 +249,18 @@ class _Request:
         try:
             with self._stages["infer"]:
                 answer = await self._infer(items)
-        except RequestError:
-            raise  # no such model: the fault of the request, not of these files
+        except RequestError as error:
+            # No such model: the fault of the request, not of these files; or of who has set the split.
+            if self._query.split and isinstance(error, ModelNotFound):
+                name, version = self._query.model_name, self._query.model_version
+                raise ModelUnavailable(
+                    f"Version {version} of {name!r}, to which a share of the requests goes, is not loaded."
+                ) from error
+            raise
         except GatewayError as error:
-            results = [_result(item.image, error=error) for item in items]
+            results = [_failed(item.image, error) for item in items]
         else:
-            results = [
-                _result(item.image, row.predictions, None if row.decoded else UndecodableImage(), answer.model_version)
-                for item, row in zip(items, answer.rows, strict=True)
-            ]
+            results = [_answered(item.image, row, answer) for item, row in zip(items, answer.rows, strict=True)]
         finally:
             for item in items:
                 self._release(item.permit)
@@ -260,7 +280,7 @@ class _Request:
                 batch,
                 model_name=self._query.model_name,
                 model_version=self._query.model_version,
-                top_k=self._query.top_k,
+                selection=self._query.selection,
                 timeout_seconds=timeout_seconds,
                 request_id=self._query.request_id,
             )
@@ -286,13 +306,21 @@ class _Request:
             self.results.put_nowait(None)
 
 
-def _result(
-    image: Image,
-    predictions: tuple[Prediction, ...] = (),
-    error: GatewayError | None = None,
-    model_version: str | None = None,
-) -> Result:
-    return Result(image.index, image.filename, image.width, image.height, predictions, error, model_version)
+def _answered(image: Image, row: Row, answer: InferResult) -> Result:
+    return Result(
+        image.index,
+        image.filename,
+        image.width,
+        image.height,
+        row.predictions,
+        None if row.decoded else UndecodableImage(),
+        answer.model_version,
+        answer.multi_label,
+    )
+
+
+def _failed(image: Image, error: GatewayError) -> Result:
+    return Result(image.index, image.filename, image.width, image.height, error=error)
 
 
 def _count(result: Result, model_name: str) -> None:

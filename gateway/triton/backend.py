@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from gateway import metrics
 from gateway.errors import DeadlineExceeded, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Batch, EndpointHealth, InferResult, ModelInfo
-from gateway.inference.probe import probe
+from gateway.inference.selection import Selection
 from gateway.triton.addresses import resolve
-from gateway.triton.contract import PREDICTION, breaches
-from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
+from gateway.triton.endpoint import Endpoint
 from gateway.triton.healing import Healer
+from gateway.triton.models import Models
 from gateway.triton.retries import RetryBudget
 from gateway.triton.watch import Watch
 
@@ -44,12 +44,12 @@ class TritonBackend:
         self._timeout_seconds = timeout_seconds
         self._heals = heal
         self._watches: dict[str, Watch] = {}
+        self._models: dict[str, Models] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._budget = RetryBudget()
-        self._labels: dict[tuple[str, str, str], tuple[str, ...]] = {}
 
     async def start(self) -> None:
         """Connect and begin to watch; an unreachable Triton is no error, it is waited for."""
@@ -74,7 +74,14 @@ class TritonBackend:
         return [watch.health() for watch in self._watches.values()]
 
     async def infer(
-        self, batch: Batch, *, model_name: str, model_version: str, top_k: int, timeout_seconds: float, request_id: str
+        self,
+        batch: Batch,
+        *,
+        model_name: str,
+        model_version: str,
+        selection: Selection,
+        timeout_seconds: float,
+        request_id: str,
     ) -> InferResult:
         """Classify a batch; see Backend.infer.
 
@@ -89,11 +96,11 @@ class TritonBackend:
             tried.append(watch.endpoint.address)
             asked_at = time.monotonic()
             try:
-                return await watch.endpoint.infer(
+                return await self._models[watch.endpoint.address].infer(
                     batch,
                     model_name=model_name,
                     model_version=model_version,
-                    top_k=top_k,
+                    selection=selection,
                     timeout_seconds=deadline - asked_at,
                     request_id=request_id,
                 )
@@ -118,12 +125,7 @@ class TritonBackend:
 
     async def models(self) -> Sequence[ModelInfo]:
         """Every ensemble that keeps the contract, as the next Triton in turn has it."""
-        endpoint = self._next(()).endpoint
-        entries: dict[str, list[tuple[str, str, str]]] = {}
-        for entry in (await endpoint.index()).models:
-            entries.setdefault(entry.name, []).append((entry.version, entry.state, entry.reason))
-        found = await asyncio.gather(*(self._describe(endpoint, name, entries[name]) for name in sorted(entries)))
-        return [info for info in found if info is not None]
+        return await self._models[self._next(()).endpoint.address].all()
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; raises ModelNotFound."""
@@ -131,6 +133,16 @@ class TritonBackend:
             if info.name == name:
                 return info
         raise ModelNotFound(f"There is no model {name!r} that classifies images; GET /models lists those there are.")
+
+    async def load(self, name: str) -> None:
+        """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
+        for models in list(self._models.values()):
+            await models.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Have every Triton let go of a model; see Backend.unload."""
+        for models in list(self._models.values()):
+            await models.unload(name)
 
     def _next(self, tried: Collection[str]) -> Watch:
         """The next Triton in turn that is ready and not tried yet; where none is, any, so that its error is told."""
@@ -150,6 +162,7 @@ class TritonBackend:
         for address in addresses:
             if address not in self._watches:
                 endpoint = Endpoint(address)
+                self._models[address] = Models(endpoint)
                 self._watches[address] = Watch(
                     endpoint,
                     model_name=self._model_name,
@@ -160,53 +173,11 @@ class TritonBackend:
                 self._tasks[address] = asyncio.create_task(self._watches[address].run())
         for address in set(self._watches) - set(addresses):
             self._tasks.pop(address).cancel()
+            self._models.pop(address)
             metrics.forget_triton(address)
             retirement = asyncio.create_task(_retire(self._watches.pop(address).endpoint))
             self._retiring.add(retirement)
             retirement.add_done_callback(self._retiring.discard)
-
-    async def _describe(self, endpoint: Endpoint, name: str, entries: list[tuple[str, str, str]]) -> ModelInfo | None:
-        ready = tuple(version for version, state, _ in entries if state == "READY" and version)
-        if not ready:
-            return None
-        config = await endpoint.config(name, ready[-1])
-        if breaches(config):
-            return None
-        classes = next(int(output.dims[0]) for output in config.output if output.name == PREDICTION)
-        steps = tuple(step.model_name for step in config.ensemble_scheduling.step)
-        height, width = await _input_size(endpoint, steps[-1]) if steps else (None, None)
-        return ModelInfo(
-            name,
-            versions=ready,
-            ready=True,
-            classes=classes,
-            labels=await self._read_labels(endpoint, name, ready[-1], classes),
-            input_height=height,
-            input_width=width,
-            steps=steps,
-        )
-
-    async def _read_labels(self, endpoint: Endpoint, name: str, version: str, classes: int) -> tuple[str, ...]:
-        # Triton hands out labels only beside scores, so a small image is asked for every class it has.
-        key = (endpoint.address, name, version)
-        if key not in self._labels:
-            result = await endpoint.infer(
-                probe(),
-                model_name=name,
-                model_version=version,
-                top_k=classes,
-                timeout_seconds=ASK_TIMEOUT_SECONDS,
-                request_id="labels",
-            )
-            by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
-            self._labels[key] = tuple(by_id[class_id] for class_id in sorted(by_id))
-        return self._labels[key]
-
-
-async def _input_size(endpoint: Endpoint, name: str) -> tuple[int | None, int | None]:
-    """Height and width in pixels of what the last step of an ensemble takes, where it is an image."""
-    dims = (await endpoint.config(name)).input[0].dims
-    return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
 
 
 async def _retire(endpoint: Endpoint) -> None:

@@ -5,6 +5,8 @@
 The same names stand in every ensemble's config.pbtxt; nothing else ties the two together.
 """
 
+from collections.abc import Iterable
+
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER = "ensemble_model", "preprocessor", "classifier"
@@ -38,6 +40,13 @@ PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
 def pinned(name: str, version: int | str) -> str:
     """The ensemble that answers for one version of a model, whichever version is in use."""
     return f"{name}.v{version}"
+
+
+def pinned_versions(name: str, ensembles: Iterable[str]) -> dict[str, str]:
+    """Those of the ensembles that answer for one version of a model each, and the version."""
+    start = pinned(name, "")
+    numbers = {ensemble: ensemble.removeprefix(start) for ensemble in ensembles if ensemble.startswith(start)}
+    return {ensemble: number for ensemble, number in numbers.items() if number.isdecimal()}
 
 
 INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}

@@ -1,0 +1,59 @@
+"""Which of a model's classes a request wants to hear of."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.errors import InvalidParameter
+from gateway.inference.backend import Prediction
+
+MULTI_LABEL_THRESHOLD = 0.5
+"""From here on a class of a multi-label model is told, where the request does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The best `top_k` of the classes in `labels` ((): all) whose score is at least `threshold`.
+
+    Where a request says nothing, a multi-label model tells every class from MULTI_LABEL_THRESHOLD on, and any other
+    its `default_top_k` best. `max_top_k` bounds all of it.
+    """
+
+    top_k: int | None = None
+    threshold: float | None = None
+    labels: tuple[str, ...] = ()
+    default_top_k: int = 5
+    max_top_k: int = 1_000
+
+    def class_count(self, *, multi_label: bool) -> int | None:
+        """How many of the best classes have to be known; None for all of them."""
+        if self.labels:
+            return None
+        if self.top_k is not None:
+            return self.top_k
+        return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
+
+    def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> tuple[Prediction, ...]:
+        """What is told of `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
+        threshold = self.threshold
+        if threshold is None and multi_label and self.top_k is None and not self.labels:
+            threshold = MULTI_LABEL_THRESHOLD
+        chosen = predictions
+        if self.labels:
+            wanted = self._wanted({prediction.label for prediction in predictions})
+            chosen = [prediction for prediction in chosen if prediction.label in wanted]
+        if threshold is not None:
+            chosen = [prediction for prediction in chosen if prediction.score >= threshold]
+        return tuple(chosen[: self.top_k or self.max_top_k])
+
+    def _wanted(self, known: set[str]) -> set[str]:
+        wanted = set()
+        for given in self.labels:
+            # Labels may hold commas themselves: "crane, bird".
+            for label in (given,) if given in known else map(str.strip, given.split(",")):
+                if label not in known:
+                    near = difflib.get_close_matches(label, known, n=1)
+                    hint = f"did you mean {near[0]!r}?" if near else "GET /models/NAME lists those there are."
+                    raise InvalidParameter(f"'labels': the model has no label {label[:80]!r}; {hint}")
+                wanted.add(label)
+        return wanted

@@ -1,0 +1,240 @@
+"""The models of one Triton by the names and versions that clients use, each an ensemble that keeps the contract."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.utils import InferenceServerException
+
+from gateway.errors import GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
+from gateway.inference.backend import Batch, InferResult, ModelInfo, Row
+from gateway.inference.probe import probe
+from gateway.inference.selection import Selection
+from gateway.triton.contract import (
+    MODEL_PARAMETER,
+    MULTI_LABEL_PARAMETER,
+    PRECISION_PARAMETER,
+    PREDICTION,
+    breaches,
+    pinned,
+    pinned_versions,
+)
+from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
+from gateway.triton.model_config import parameters
+
+ALL_CLASSES = 2**31 - 1
+"""Triton answers with as many classes as there are."""
+REMEMBERED_SECONDS = 10.0
+"""How long what a model's configuration says is trusted: another one may be loaded under its name."""
+LABELS_REMEMBERED_SECONDS = 60.0
+SWITCH_PAUSES_SECONDS = (0.0, 0.05)
+"""Before a model that was just there is asked for again."""
+READY = "READY"
+
+
+class Models:
+    """What one Triton serves; every method raises errors of gateway.errors only."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._multi_label: dict[str, tuple[float, bool]] = {}
+        self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+        self._pinned: set[tuple[str, str]] = set()
+        """Models and versions that were last answered by an ensemble of their own."""
+
+    async def infer(
+        self,
+        batch: Batch,
+        *,
+        model_name: str,
+        model_version: str,
+        selection: Selection,
+        timeout_seconds: float,
+        request_id: str,
+    ) -> InferResult:
+        """Classify a batch; see Backend.infer."""
+        deadline = time.monotonic() + timeout_seconds
+        for pause_seconds in SWITCH_PAUSES_SECONDS:
+            was_there = model_name in self._multi_label
+            try:
+                return await self._infer(
+                    batch, model_name, model_version, selection, deadline=deadline, request_id=request_id
+                )
+            except ModelNotFound:
+                # Between the choice of the version in use and its turn that version may have been replaced by another.
+                self._forget(model_name)
+                if not was_there or time.monotonic() + pause_seconds >= deadline:
+                    raise
+            await asyncio.sleep(pause_seconds)
+        return await self._infer(batch, model_name, model_version, selection, deadline=deadline, request_id=request_id)
+
+    async def _infer(
+        self,
+        batch: Batch,
+        model_name: str,
+        model_version: str,
+        selection: Selection,
+        *,
+        deadline: float,
+        request_id: str,
+    ) -> InferResult:
+        missing = ModelNotFound()
+        for ensemble, version in self._ensembles(model_name, model_version):
+            try:
+                multi_label = await self._is_multi_label(ensemble)
+                result = await self._endpoint.infer(
+                    batch,
+                    model_name=ensemble,
+                    model_version=version,
+                    top_k=selection.class_count(multi_label=multi_label) or ALL_CLASSES,
+                    timeout_seconds=deadline - time.monotonic(),
+                    request_id=request_id,
+                )
+            except ModelNotFound as exc:
+                missing = exc
+                continue
+            if model_version:
+                (self._pinned.add if ensemble != model_name else self._pinned.discard)((model_name, model_version))
+            rows = tuple(_select(row, selection, multi_label=multi_label) for row in result.rows)
+            return replace(result, rows=rows, multi_label=multi_label)
+        raise missing
+
+    async def all(self) -> list[ModelInfo]:
+        """Every model with a version that is ready, by name."""
+        index = await self._endpoint.index()
+        found = await asyncio.gather(*(self._describe(name, index) for name in sorted(_names(index))))
+        return [info for info in found if info is not None]
+
+    async def load(self, name: str) -> None:
+        """Load a model with all its versions, or take up what has changed in its files.
+
+        The old ones answer until the new ones can. Raises ModelNotFound, or LoadFailed with Triton's reason.
+        """
+        index = await self._index_with(name)
+        try:
+            # A step's new versions first: an ensemble is loaded with those that it names.
+            steps = _steps(await self._endpoint.config(name))
+        except (ModelNotFound, ModelUnavailable):
+            steps = ()  # it is not loaded; its steps come with it
+        try:
+            for model in (*steps, name, *pinned_versions(name, _names(index))):
+                await self._endpoint.load(model)
+        except GatewayError as exc:
+            raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
+        self._forget(name)
+
+    async def unload(self, name: str) -> None:
+        """Let go of a model, its versions, and those of its steps that no other model needs.
+
+        What they are working on is finished first. Raises ModelNotFound, or LoadFailed with Triton's reason.
+        """
+        index = await self._index_with(name)
+        own = {name, *pinned_versions(name, _names(index))}
+        try:
+            steps = _steps(await self._endpoint.config(name))
+            others = [model.name for model in index.models if model.state == READY and model.name not in own]
+            needed = {step for other in others for step in _steps(await self._endpoint.config(other))}
+            for model in (*own, *(step for step in steps if step not in needed)):
+                await self._endpoint.unload(model)
+        except (ModelNotFound, ModelUnavailable):
+            return  # it is not loaded
+        except GatewayError as exc:
+            raise LoadFailed(f"Triton cannot unload {name!r}: {_reason(exc)}") from exc
+        self._forget(name)
+
+    def _ensembles(self, model_name: str, model_version: str) -> Iterator[tuple[str, str]]:
+        """Which ensembles, with which version of their own, may answer for a model's version."""
+        both = [(model_name, model_version)]
+        if model_version:
+            both.append((pinned(model_name, model_version), ""))
+        return iter(both[::-1] if (model_name, model_version) in self._pinned else both)
+
+    async def _is_multi_label(self, ensemble: str) -> bool:
+        until, multi_label = self._multi_label.get(ensemble, (0.0, False))
+        if time.monotonic() >= until:
+            multi_label = _is_multi_label(await self._endpoint.config(ensemble))
+            self._multi_label[ensemble] = (time.monotonic() + REMEMBERED_SECONDS, multi_label)
+        return multi_label
+
+    async def _index_with(self, name: str) -> RepositoryIndexResponse:
+        index = await self._endpoint.index()
+        if name not in _names(index):
+            raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
+        return index
+
+    async def _describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
+        versions = [model.version for model in index.models if model.name == name and model.state == READY]
+        if not versions:
+            return None
+        config = await self._endpoint.config(name, versions[-1])
+        told = parameters(config)
+        if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
+            return None  # a version's own ensemble is told of with its model
+        others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
+        steps = _steps(config)
+        height, width = await self._input_size(steps[-1]) if steps else (None, None)
+        classes = next(int(output.dims[0]) for output in config.output if output.name == PREDICTION)
+        return ModelInfo(
+            name,
+            versions=tuple(sorted({*versions, *others.values()}, key=int)),
+            version=versions[-1],
+            ready=True,
+            classes=classes,
+            precision=told.get(PRECISION_PARAMETER),
+            multi_label=_is_multi_label(config),
+            labels=await self._read_labels(name, versions[-1]),
+            input_height=height,
+            input_width=width,
+            steps=steps,
+        )
+
+    async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
+        # Triton hands out labels only beside scores, so a small image is asked for every class it has.
+        until, labels = self._labels.get((name, version), (0.0, ()))
+        if time.monotonic() >= until:
+            result = await self._endpoint.infer(
+                probe(),
+                model_name=name,
+                model_version=version,
+                top_k=ALL_CLASSES,
+                timeout_seconds=ASK_TIMEOUT_SECONDS,
+                request_id="labels",
+            )
+            by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
+            labels = tuple(by_id[class_id] for class_id in sorted(by_id))
+            self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)
+        return labels
+
+    async def _input_size(self, step: str) -> tuple[int | None, int | None]:
+        """Height and width in pixels of what a step takes, where it is an image."""
+        dims = (await self._endpoint.config(step)).input[0].dims
+        return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
+
+    def _forget(self, name: str) -> None:
+        self._multi_label.pop(name, None)
+        self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
+
+
+def _names(index: RepositoryIndexResponse) -> set[str]:
+    return {model.name for model in index.models}
+
+
+def _steps(config: ModelConfig) -> tuple[str, ...]:
+    return tuple(step.model_name for step in config.ensemble_scheduling.step)
+
+
+def _is_multi_label(config: ModelConfig) -> bool:
+    return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"
+
+
+def _select(row: Row, selection: Selection, *, multi_label: bool) -> Row:
+    return replace(row, predictions=selection.apply(row.predictions, multi_label=multi_label)) if row.decoded else row
+
+
+def _reason(error: GatewayError) -> str:
+    """What Triton says, without the traceback of a Python model."""
+    words = error.__cause__.message() if isinstance(error.__cause__, InferenceServerException) else error.message
+    return words.partition("\n\nAt:")[0].strip()

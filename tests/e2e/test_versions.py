@@ -1,0 +1,267 @@
+"""Several models and versions behind one gateway: asked for, shared out, switched and taken away under load."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.keys import add_key
+from gateway.models.add import Request, add
+from gateway.models.entry import Serving
+from gateway.triton.runtime import Runtime
+from gateway.triton.server import EmbeddedTriton
+from tests.asking import encode
+from tests.models.builders import SMALL, Head, save_labels, save_torchscript
+from tests.photos import photo
+from tests.processes import Gateway, running_gateway, wait_for
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=False)
+CAT = photo("cat")
+
+
+@dataclass
+class Served:
+    """A repository of small models, and the Triton that serves it."""
+
+    repository: Path
+    triton: EmbeddedTriton
+
+    def add(self, name: str, *, seed: int = 0, load: bool = False, **options) -> None:
+        """Add a model, or a version of one."""
+        folder = self.repository.parent / f"{name}-{seed}"
+        folder.mkdir()
+        request = Request(
+            source=str(save_torchscript(Head(seed=seed), folder / "model.pt")),
+            name=name,
+            labels=save_labels(folder / "labels.txt"),
+            **{"preprocessing": SMALL, "serving": ONE_EACH, **options},
+        )
+        add(request, self.repository, print)
+        if load:
+            self.command("versions", name, "--url", self.triton.url)
+
+    def command(self, *arguments: str) -> None:
+        """Run `gateway model …`."""
+        result = CliRunner().invoke(app, ["model", *arguments, "--model-repository", str(self.repository)])
+        assert result.exit_code == 0, result.output
+
+
+@pytest.fixture(scope="module")
+def served(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    repository = tmp_path_factory.mktemp("served") / "models"
+    found = Served(repository, EmbeddedTriton(runtime, repository, on_log=print))
+    found.add("flowers")
+    found.add("flowers", seed=1, version=2, preprocessing=None)
+    found.add("signs", multi_label=True)
+    with found.triton:
+        found.triton.wait_ready()
+        yield found
+
+
+@pytest.fixture(scope="module")
+def admin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A file of an admin's key, and the key."""
+    path = tmp_path_factory.mktemp("keys") / "admins"
+    return path, add_key(path, "ops")
+
+
+@pytest.fixture(scope="module")
+def start(served: Served, admin: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("gateway")
+
+    @contextmanager
+    def start(name: str, **settings: object) -> Iterator[Gateway]:
+        settings = {"triton_url": served.triton.url, "model": "flowers", "admin_keys_file": admin[0], **settings}
+        with running_gateway(folder / name, **settings) as running:
+            yield running
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def http(start, admin: tuple[Path, str]) -> Iterator[httpx.Client]:
+    with start("plain") as gateway, gateway.client(headers={"X-API-Key": admin[1]}) as client:
+        yield client
+
+
+def ask(http: httpx.Client, image: bytes = CAT, headers: dict[str, str] | None = None, **params: object) -> dict:
+    answer = http.post("/predict", params=params, files={"f": ("cat.jpg", image)}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def scores(answer: dict) -> dict[str, float]:
+    return {each["label"]: each["score"] for each in answer["results"][0]["predictions"]}
+
+
+def test_the_models_are_listed_with_their_versions(http):
+    listed = http.get("/models").json()
+    assert listed["default"] == "flowers"
+    assert [model["name"] for model in listed["models"]] == ["flowers", "signs"]
+    flowers, signs = listed["models"]
+    assert (flowers["version"], flowers["versions"]) == ("1", ["1", "2"])
+    assert (signs["version"], signs["versions"]) == ("1", ["1"])
+    assert (flowers["multi_label"], signs["multi_label"]) == (False, True)
+    assert (flowers["precision"], flowers["input_height"], flowers["input_width"]) == ("fp32", 32, 32)
+    assert flowers["labels"] == [f"class {number}" for number in range(5)]
+    assert http.get("/models/flowers").json() == flowers
+    assert http.get("/models/flowers.v2").status_code == 404
+
+
+def test_each_version_answers_when_it_is_asked_for(http):
+    one, two = ask(http, version=1), ask(http, version=2)
+    assert one["model"] == {"name": "flowers", "version": "1"}
+    assert two["model"] == {"name": "flowers", "version": "2"}
+    assert scores(one) == scores(ask(http)) != scores(two)
+    assert ask(http, model="flowers", version=1, format="torchserve") == scores(one)
+    missing = http.post("/predict", params={"version": 3}, files={"f": CAT})
+    assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
+    assert "'flowers' version 3" in missing.json()["detail"]
+
+
+def test_the_metrics_tell_which_version_answered(http):
+    ask(http, version=2)
+    text = http.get("/metrics").text
+    assert 'gateway_images_total{model="flowers",outcome="ok",version="2"}' in text
+
+
+def test_a_multi_label_model_tells_every_label_above_the_threshold(http):
+    every = scores(ask(http, model="signs", threshold=0))
+    assert len(every) == 5
+    likely = {label: score for label, score in every.items() if score >= 0.5}
+    assert 0 < len(likely) < 5, every
+    assert sum(every.values()) != pytest.approx(1, abs=0.01)
+    assert scores(ask(http, model="signs")) == likely
+    assert len(scores(ask(http, model="signs", top_k=4))) == 4
+    worst = min(every, key=every.get)
+    assert scores(ask(http, model="signs", labels=worst)) == {worst: every[worst]}
+    answer = ask(http, model="signs", format="roboflow")
+    assert answer["predicted_classes"] == list(likely)
+
+
+def test_more_classes_than_there_are_are_all_of_them(http):
+    assert len(scores(ask(http, top_k=1_000))) == 5
+    assert sum(scores(ask(http, threshold=0)).values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_an_unknown_label_fails_the_request_with_what_may_have_been_meant(http):
+    answer = http.post("/predict", params={"labels": "clas 1"}, files=[("f", ("a.jpg", CAT)), ("f", ("b.jpg", CAT))])
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+    assert "did you mean 'class 1'?" in answer.json()["detail"]
+
+
+def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs(start):
+    with start("split", model_split="flowers=1:50,2:50") as gateway, gateway.client() as http:
+        found = Counter(ask(http)["model"]["version"] for _ in range(60))
+        assert set(found) == {"1", "2"}
+        by_client = {}
+        for client in map(str, range(20)):
+            versions = {ask(http, headers={"X-Client-ID": client})["model"]["version"] for _ in range(3)}
+            assert len(versions) == 1
+            by_client[client] = versions.pop()
+        assert set(by_client.values()) == {"1", "2"}
+        # Who names a version gets it, and other models are not split.
+        assert {ask(http, version=1)["model"]["version"] for _ in range(8)} == {"1"}
+        assert ask(http, model="signs")["model"] == {"name": "signs", "version": "1"}
+        text = http.get("/metrics").text
+        for version in ("1", "2"):
+            assert f'gateway_images_total{{model="flowers",outcome="ok",version="{version}"}}' in text
+
+
+def test_a_share_for_a_version_that_is_not_there_is_the_operators_fault(start):
+    with start("bad-split", model_split="flowers=7:1") as gateway, gateway.client() as http:
+        answer = http.post("/predict", files={"f": CAT})
+        assert (answer.status_code, answer.json()["code"]) == (503, "model_unavailable")
+        assert "Version 7 of 'flowers'" in answer.json()["detail"]
+
+
+@contextmanager
+def asking_on(gateway_client: httpx.Client, model: str) -> Iterator[Counter]:
+    """Four clients that ask without pause; what they got, by status and version."""
+    outcomes: Counter[tuple[int, str | None]] = Counter()
+    stop = threading.Event()
+
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        with httpx.Client(base_url=gateway_client.base_url, timeout=60) as http:
+            while not stop.is_set():
+                image = encode(random.integers(0, 256, (40, 40, 3), np.uint8), ".png")
+                answer = http.post("/predict", params={"model": model}, files={"f": image})
+                version = answer.json()["model"]["version"] if answer.status_code == 200 else answer.text
+                outcomes[answer.status_code, version] += 1
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield outcomes
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_a_version_is_added_switched_to_and_rolled_back_under_load_without_a_failed_request(http, served):
+    served.add("fruits", load=False)
+    assert http.post("/models/fruits/load").json()["versions"] == ["1"]
+    with asking_on(http, "fruits") as outcomes:
+        wait_for(lambda: outcomes[200, "1"] > 20)
+        served.add("fruits", seed=1, version=2, preprocessing=None)
+        loaded = http.post("/models/fruits/load")
+        assert (loaded.status_code, loaded.json()["versions"], loaded.json()["version"]) == (200, ["1", "2"], "1")
+        before = outcomes[200, "1"]
+        wait_for(lambda: outcomes[200, "1"] > before + 20)
+        assert ask(http, model="fruits", version=2)["model"]["version"] == "2"
+        served.command("versions", "fruits", "--use", "2", "--url", served.triton.url)
+        wait_for(lambda: outcomes[200, "2"] > 20)
+        assert ask(http, model="fruits", version=1)["model"]["version"] == "1"
+        before = outcomes[200, "1"]
+        served.command("versions", "fruits", "--use", "1", "--url", served.triton.url)
+        wait_for(lambda: outcomes[200, "1"] > before + 20)
+    assert set(outcomes) == {(200, "1"), (200, "2")}, outcomes
+
+
+def test_a_model_is_taken_away_and_its_neighbours_stay(http, served):
+    served.add("birds")
+    assert http.post("/models/birds/load").status_code == 200
+    assert ask(http, model="birds")["model"]["name"] == "birds"
+    assert http.post("/models/birds/unload").status_code == 204
+    gone = http.post("/predict", params={"model": "birds"}, files={"f": CAT})
+    assert (gone.status_code, gone.json()["code"]) in {(404, "model_not_found"), (503, "model_unavailable")}
+    assert "birds" not in [model["name"] for model in http.get("/models").json()["models"]]
+    assert ask(http)["model"]["name"] == "flowers"
+    # Its steps' processes are gone as well, and it comes back as it was.
+    assert http.post("/models/birds/load").json()["versions"] == ["1"]
+    assert ask(http, model="birds")["model"]["name"] == "birds"
+
+
+def test_a_model_that_cannot_be_loaded_says_why(http, served):
+    served.add("broken")
+    (served.repository / "broken_classifier" / "1" / "model.pt").write_bytes(b"no TorchScript")
+    answer = http.post("/models/broken/load")
+    assert (answer.status_code, answer.json()["code"]) == (502, "load_failed")
+    assert "broken_classifier" in answer.json()["detail"]
+    assert "is no TorchScript module" in answer.json()["detail"]
+    assert "\n" not in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("act", ["load", "unload"])
+def test_a_model_that_is_not_in_the_repository_is_not_found(http, act):
+    answer = http.post(f"/models/nothing/{act}")
+    assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+
+
+def test_the_default_model_stays(http):
+    answer = http.post("/models/flowers/unload")
+    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
+    assert ask(http)["model"]["name"] == "flowers"

@@ -1,0 +1,41 @@
+"""Shares of the requests: as large as they should be, and the same version for the same client."""
+
+from collections import Counter
+
+from gateway.inference.split import choose
+
+SHARES = {"1": 90, "2": 10}
+
+
+def test_each_version_gets_its_share_of_the_clients():
+    found = Counter(choose(SHARES, "flowers", f"client {number}") for number in range(10_000))
+    assert abs(found["2"] - 1_000) < 150
+    assert found.total() == 10_000
+
+
+def test_a_client_always_gets_the_same_version():
+    for client in ("a", "b", "ü", "x" * 1_000):
+        assert len({choose(SHARES, "flowers", client) for _ in range(50)}) == 1
+
+
+def test_a_larger_share_moves_only_the_clients_that_it_gains():
+    clients = [f"client {number}" for number in range(2_000)]
+    before = {client: choose({"1": 90, "2": 10}, "flowers", client) for client in clients}
+    after = {client: choose({"1": 70, "2": 30}, "flowers", client) for client in clients}
+    assert {after[client] for client in clients if before[client] == "2"} == {"2"}
+
+
+def test_models_split_their_clients_apart():
+    clients = [f"client {number}" for number in range(500)]
+    halves = {"1": 1, "2": 1}
+    assert [choose(halves, "a", client) for client in clients] != [choose(halves, "b", client) for client in clients]
+
+
+def test_chance_decides_for_who_says_nothing():
+    found = Counter(choose(SHARES, "flowers", "") for _ in range(10_000))
+    assert abs(found["2"] - 1_000) < 150
+
+
+def test_a_share_of_nothing_gets_nobody():
+    for shares in ({"1": 0, "2": 1}, {"2": 1, "1": 0}):
+        assert {choose(shares, "flowers", str(number)) for number in range(200)} == {"2"}
