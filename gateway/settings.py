@@ -19,6 +19,14 @@ ENV_FILE = ".env"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
+_BY_KIND: dict[object, str] = {
+    Path | None: "the path of a file",
+    tuple[str, ...]: "a list with commas",
+    dict[str, dict[str, int]]: "MODEL=VERSION:SHARE,…;…",
+    str | None: "a URL",
+}
+
+
 class DecodeMode(str, Enum):
     """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` in the gateway."""
 
@@ -210,11 +218,12 @@ class Settings(BaseSettings):
         splits: dict[str, dict[str, int]] = {}
         for part in filter(str.strip, text.split(";")):
             match = _SPLIT.fullmatch(part)
-            shares = dict(share.strip().split(":") for share in match["shares"].split(",")) if match else {}
-            if match is None or match["model"] in splits or not any(map(int, shares.values())):
-                msg = f"{part.strip()!r} is no split: a model, and versions with their shares: flowers=1:90,2:10"
+            pairs = [share.split(":") for share in match["shares"].split(",")] if match else []
+            shares = {str(int(version)): int(share) for version, share in pairs}
+            if match is None or match["model"] in splits or len(shares) < len(pairs) or not any(shares.values()):
+                msg = f"{part.strip()!r} is no split; a split is a model, and versions with shares: flowers=1:90,2:10"
                 raise ValueError(msg)
-            splits[match["model"]] = {str(int(version)): int(share) for version, share in shares.items()}
+            splits[match["model"]] = shares
         return splits
 
     @field_validator("model_split_header")
@@ -276,7 +285,7 @@ def variable(field: str) -> str:
 
 
 def allowed(field: str) -> str:
-    """What a setting may be, such as "a whole number from 1 to 64"; "" where only its own check can say."""
+    """What a setting may be, such as "a whole number from 1 to 64"."""
     info = Settings.model_fields[field]
     bounds = {
         name: getattr(bound, name)
@@ -296,7 +305,7 @@ def allowed(field: str) -> str:
         return f"{number} above {bounds['gt']} up to {high}" if low is None else f"{number} from {low} to {high}"
     if kind is str and "max_length" in bounds:
         return f"text of {bounds['min_length']} to {bounds['max_length']} characters"
-    return ""
+    return _BY_KIND.get(kind, "")
 
 
 def load_settings() -> Settings:

@@ -25,7 +25,7 @@ def settings() -> tuple[Settings, Finding]:
     return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all as by default")
 
 
-def api_keys(path: Path | None) -> Finding:
+def api_keys(path: Path | None, title: str = "API keys") -> Finding:
     """Who may ask."""
     if path is None:
         name = variable("api_keys_file")
@@ -34,13 +34,20 @@ def api_keys(path: Path | None) -> Finding:
         count = len(read_keys(path).digests)
         readable = path.stat().st_mode & 0o004
     except KeysError as exc:
-        return fail("API keys", str(exc))
+        return fail(title, str(exc))
     if not count:
-        return warn("API keys", f"{path} has none, so nobody is let in", f"gateway key new --name NAME --file {path}")
+        return warn(title, f"{path} has none, so nobody is let in", f"gateway key new --name NAME --file {path}")
     text = f"{count} in {path}"
     if readable:
-        return warn("API keys", f"{text}, which everybody on this machine can read", f"chmod o-r {path}")
-    return ok("API keys", text)
+        return warn(title, f"{text}, which everybody on this machine can read", f"chmod o-r {path}")
+    return ok(title, text)
+
+
+def admin_keys(path: Path | None) -> Finding:
+    """Who may load and unload models."""
+    if path is None:
+        return ok("admin keys", "off: nobody loads or unloads models over HTTP")
+    return api_keys(path, "admin keys")
 
 
 def api_port(settings: Settings) -> Finding:

@@ -21,6 +21,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     settings, finding = configuration.settings()
     yield finding
     yield configuration.api_keys(settings.api_keys_file)
+    yield configuration.admin_keys(settings.admin_keys_file)
     yield configuration.api_port(settings)
     yield machine.cores(settings)
     if "triton_url" in settings.model_fields_set:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ class StubBackend:
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.fault = fault
+        self.loaded = {MODEL.name}
 
     async def start(self) -> None:
         pass
@@ -48,9 +50,15 @@ class StubBackend:
         return [MODEL]
 
     async def model(self, name: str) -> ModelInfo:
-        if name != MODEL.name:
+        if name not in self.loaded:
             raise ModelNotFound
-        return MODEL
+        return replace(MODEL, name=name)
+
+    async def load(self, name: str) -> None:
+        self.loaded.add(name)
+
+    async def unload(self, name: str) -> None:
+        self.loaded.discard(name)
 
 
 class Client:

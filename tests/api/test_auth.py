@@ -220,3 +220,63 @@ def test_without_keys_the_openapi_document_speaks_of_none():
         document = client.get("/openapi.json").text
     assert "securitySchemes" not in document
     assert '"401"' not in document
+
+
+@pytest.fixture
+def admins(tmp_path: Path) -> Path:
+    return tmp_path / "admins"
+
+
+@pytest.fixture
+def admin_key(admins: Path) -> str:
+    return add_key(admins, "ops")
+
+
+@pytest.mark.parametrize("act", ["load", "unload"])
+def test_without_admins_nobody_can_change_what_is_served(client, key, act):
+    assert client.post(f"/models/birds/{act}", headers=bearer(key)).status_code == 403
+    with client_of() as open_to_all:
+        assert open_to_all.post(f"/models/birds/{act}").status_code == 404
+        assert "/load" not in open_to_all.get("/openapi.json").text
+
+
+@pytest.mark.parametrize(("act", "status"), [("load", 200), ("unload", 204)])
+def test_an_admin_changes_what_is_served_and_nobody_else_does(path, key, admins, admin_key, act, status):
+    target = f"/models/birds/{act}"
+    with client_of(api_keys_file=path, admin_keys_file=admins) as client:
+        assert client.post(target).status_code == 401
+        refused = client.post(target, headers=bearer(key))
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert client.post(target, headers=bearer(admin_key)).status_code == status
+        assert client.post(target, headers={"X-API-Key": admin_key}).status_code == status
+        # An admin may also do what others may, and others still need their keys.
+        assert client.get("/models", headers=bearer(admin_key)).status_code == 200
+        assert client.get("/models").status_code == 401
+
+
+def test_with_admins_alone_the_rest_stays_open(admins, admin_key):
+    with client_of(admin_keys_file=admins) as client:
+        assert client.get("/models").status_code == 200
+        assert client.post("/models/birds/load").status_code == 401
+        assert client.post("/models/birds/load", headers=bearer("tig_unknown")).status_code == 401
+        operations = client.get("/openapi.json").json()["paths"]
+    assert "security" in operations["/models/{name}/load"]["post"]
+    assert {"401", "403"} <= set(operations["/models/{name}/load"]["post"]["responses"])
+    assert "security" not in operations["/models"]["get"]
+
+
+@pytest.mark.parametrize("target", ["/models/birds/load/", "/models//load", "/models/a/b/load", "/models/birds/x"])
+def test_whatever_lies_below_a_model_is_the_admins(admins, admin_key, target):
+    with client_of(admin_keys_file=admins) as client:
+        assert client.ask("POST", target)[0]["status"] == 401
+
+
+def test_the_default_model_is_not_unloaded(admins, admin_key):
+    with client_of(admin_keys_file=admins) as client:
+        answer = client.post("/models/ensemble_model/unload", headers=bearer(admin_key))
+    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
+
+
+def test_a_file_of_admins_that_cannot_be_read_stops_the_start(admins):
+    with pytest.raises(KeysError):
+        create_app(Settings(_env_file=None, admin_keys_file=admins), StubBackend())
