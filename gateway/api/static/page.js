@@ -28,7 +28,8 @@ const cards = new Cards($("cards"), $("card"), (entry) => viewer.open(entry));
 // What is asked
 
 function chosenQuery() {
-  const query = new URLSearchParams({ top_k: $("top-k").value });
+  const query = new URLSearchParams();
+  if ($("top-k").value) query.set("top_k", $("top-k").value);
   const { model, version } = $("model").selectedOptions[0].dataset;
   if (model) query.set("model", model);
   if (version) query.set("version", version);
@@ -223,7 +224,13 @@ $("retry").addEventListener("click", () => send(entries.filter((entry) => entry.
 $("again").addEventListener("click", () => send(entries));
 $("save").addEventListener("click", save);
 $("clear").addEventListener("click", clear);
-$("model").addEventListener("change", draw);
+$("model").addEventListener("change", () => {
+  // A model with several labels for an image says itself which are likely.
+  const likely = $("likely");
+  likely.hidden = !$("model").selectedOptions[0].dataset.multiLabel;
+  if (likely.selected === likely.hidden) $("top-k").value = likely.hidden ? "5" : "";
+  draw();
+});
 $("top-k").addEventListener("change", draw);
 $("copy").addEventListener("click", copyCurl);
 $("key-field").addEventListener("shown", draw);

@@ -79,6 +79,7 @@ function option(model, version, preset) {
   node.title = model.reason ?? "";
   node.dataset.facts = `${count(model.classes)} labels`;
   if (model.input_width) node.dataset.facts += `, ${model.input_width} × ${model.input_height}`;
+  if (model.multi_label) node.dataset.multiLabel = "true";
   // The default is left unsaid, so that the request stays the one that people would write.
   if (version || model.name !== preset) node.dataset.model = model.name;
   if (version) node.dataset.version = version;
