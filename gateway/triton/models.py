@@ -1,9 +1,11 @@
 """The models of one Triton by the names and versions that clients use, each an ensemble that keeps the contract."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -42,6 +44,7 @@ class Models:
         self._endpoint = endpoint
         self._multi_label: dict[str, tuple[float, bool]] = {}
         self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+        self._answered: set[str] = set()
         self._pinned: set[tuple[str, str]] = set()
         """Models and versions that were last answered by an ensemble of their own."""
 
@@ -51,32 +54,29 @@ class Models:
         *,
         model_name: str,
         model_version: str,
-        selection: Selection,
+        selection: Selection | None,
         timeout_seconds: float,
         request_id: str,
     ) -> InferResult:
         """Classify a batch; see Backend.infer."""
         deadline = time.monotonic() + timeout_seconds
-        for pause_seconds in SWITCH_PAUSES_SECONDS:
-            was_there = model_name in self._multi_label
-            try:
-                return await self._infer(
-                    batch, model_name, model_version, selection, deadline=deadline, request_id=request_id
-                )
-            except ModelNotFound:
-                # Between the choice of the version in use and its turn that version may have been replaced by another.
-                self._forget(model_name)
-                if not was_there or time.monotonic() + pause_seconds >= deadline:
-                    raise
-            await asyncio.sleep(pause_seconds)
-        return await self._infer(batch, model_name, model_version, selection, deadline=deadline, request_id=request_id)
+        infer = partial(
+            self._infer, batch, model_name, model_version, selection, deadline=deadline, request_id=request_id
+        )
+        if not model_version and model_name in self._answered:
+            for pause_seconds in SWITCH_PAUSES_SECONDS:
+                # Between Triton's choice of the version in use and its turn, another one may have taken its place.
+                with contextlib.suppress(ModelNotFound):
+                    return await infer()
+                await asyncio.sleep(pause_seconds)
+        return await infer()
 
     async def _infer(
         self,
         batch: Batch,
         model_name: str,
         model_version: str,
-        selection: Selection,
+        selection: Selection | None,
         *,
         deadline: float,
         request_id: str,
@@ -89,17 +89,22 @@ class Models:
                     batch,
                     model_name=ensemble,
                     model_version=version,
-                    top_k=selection.class_count(multi_label=multi_label) or ALL_CLASSES,
+                    top_k=selection and (selection.class_count(multi_label=multi_label) or ALL_CLASSES),
                     timeout_seconds=deadline - time.monotonic(),
                     request_id=request_id,
                 )
             except ModelNotFound as exc:
                 missing = exc
                 continue
-            if model_version:
-                (self._pinned.add if ensemble != model_name else self._pinned.discard)((model_name, model_version))
+            self._answered.add(model_name)
+            if ensemble == model_name:
+                self._pinned.discard((model_name, model_version))
+            else:
+                self._pinned.add((model_name, model_version))
             rows = tuple(_select(row, selection, multi_label=multi_label) for row in result.rows)
             return replace(result, rows=rows, multi_label=multi_label)
+        if not model_version:
+            self._answered.discard(model_name)
         raise missing
 
     async def all(self) -> list[ModelInfo]:
@@ -107,6 +112,16 @@ class Models:
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._describe(name, index) for name in sorted(_names(index))))
         return [info for info in found if info is not None]
+
+    async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
+        """The labels of one version's classes, by class id; see Backend.labels."""
+        missing = ModelNotFound()
+        for ensemble, version in self._ensembles(model_name, model_version):
+            try:
+                return await self._read_labels(ensemble, version)
+            except ModelNotFound as exc:
+                missing = exc
+        raise missing
 
     async def load(self, name: str) -> None:
         """Load a model with all its versions, or take up what has changed in its files.
@@ -230,8 +245,10 @@ def _is_multi_label(config: ModelConfig) -> bool:
     return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"
 
 
-def _select(row: Row, selection: Selection, *, multi_label: bool) -> Row:
-    return replace(row, predictions=selection.apply(row.predictions, multi_label=multi_label)) if row.decoded else row
+def _select(row: Row, selection: Selection | None, *, multi_label: bool) -> Row:
+    if selection is None or not row.decoded:
+        return row
+    return replace(row, predictions=selection.apply(row.predictions, multi_label=multi_label))
 
 
 def _reason(error: GatewayError) -> str:
