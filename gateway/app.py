@@ -23,6 +23,7 @@ from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
 from gateway.api.state import State
 from gateway.api.unread import UnreadBody
+from gateway.api.v2 import infer, metadata
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.service import BatchLimits, InferenceService
@@ -90,6 +91,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     app.include_router(models.router)
     if settings.admin_keys_file is not None:
         app.include_router(models.admin_router)
+    app.include_router(metadata.router)
+    app.include_router(infer.router)
     app.include_router(limits.router)
     app.include_router(health.router)
     document_answers(app)
@@ -127,8 +130,14 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
             CORSMiddleware,
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "X-API-Key", "X-Request-ID", settings.model_split_header],
-            expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID"],
+            allow_headers=[
+                "Authorization",
+                "X-API-Key",
+                "X-Request-ID",
+                infer.HEADER_LENGTH,
+                settings.model_split_header,
+            ],
+            expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID", infer.HEADER_LENGTH],
         )
     app.add_middleware(SecurityHeaders)
     app.add_middleware(UnreadBody)

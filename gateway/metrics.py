@@ -38,7 +38,7 @@ REQUESTS = Counter(
 )
 STAGE_SECONDS = Histogram(
     "gateway_request_duration_seconds",
-    "Time of a request to /predict in each stage: read, prepare, wait, infer; total is the whole request.",
+    "Time of a request with images in each stage: read, prepare, wait, infer; total is the whole request.",
     ["stage"],
     buckets=_SECONDS,
 )

@@ -133,7 +133,7 @@ class Settings(BaseSettings):
     max_image_side: int = Field(16_384, ge=1, le=65_535)
     """Width or height of one image in pixels; a larger one gets `image_too_large`."""
     max_header_bytes: int = Field(64 * KIB, ge=KIB, le=MIB)
-    """Bytes of the headers of one request; more is refused with 431 `headers_too_large`."""
+    """Bytes of a request's headers, and of its JSON header under /v2; more is refused with 431 `headers_too_large`."""
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 

@@ -5,13 +5,14 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.problems import note, problem
+from gateway.api.problems import note, problem, speaks_v2
 from gateway.api.schemas import Problem
+from gateway.api.v2.schemas import V2Error
 from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
 
 OPEN_PATHS = frozenset({"/", "/metrics", "/docs", "/openapi.json"})
-OPEN_FOLDERS = ("/health/", "/docs/", "/assets/")
+OPEN_FOLDERS = ("/health/", "/v2/health/", "/docs/", "/assets/")
 """Probes, Prometheus, and the pages on which a key can be entered; every other path wants a key, also one without a
 route."""
 
@@ -57,7 +58,7 @@ class RequireKey:
         if name is None or (wants_admin and admin is None):
             error = Forbidden(NO_ADMIN) if name else Unauthorized(UNKNOWN if key else MISSING)
             note(event, error)
-            response = problem(error, scope["state"]["request_id"])
+            response = problem(error, scope)
             if name is None:
                 response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"' if key else "Bearer"
             await response(scope, receive, send)
@@ -108,11 +109,15 @@ def document_keys(app: FastAPI, *, admin_only: bool) -> None:
         schema = plain()
         schema["components"]["securitySchemes"] = SCHEMES
         content = {"application/problem+json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
+        v2_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{V2Error.__name__}"}}}
         for path, operations in schema["paths"].items():
             for operation in operations.values():
                 if is_admins(path) or not (admin_only or is_open(path)):
                     operation["security"] = [{name: []} for name in SCHEMES]
-                    operation["responses"]["401"] = {"description": "The API key is missing.", "content": content}
+                    operation["responses"]["401"] = {
+                        "description": "The API key is missing.",
+                        "content": v2_content if speaks_v2(path) else content,
+                    }
                 if is_admins(path):
                     operation["responses"]["403"] = {"description": "The API key is no admin's.", "content": content}
         return schema

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from gateway import metrics
 from gateway.api.schemas import Live, Ready, endpoint_out
-from gateway.api.state import state
+from gateway.api.state import State, state
 
 router = APIRouter(tags=["service"])
 
@@ -24,13 +24,18 @@ async def get_ready(request: Request) -> Response:
     """200 while a real inference has lately gone through the default model, else 503: send no traffic then."""
     parts = state(request)
     endpoints = [endpoint_out(health) for health in parts["service"].backend.health()]
-    ready = any(endpoint.ready for endpoint in endpoints) and not parts["draining"]
+    ready = is_ready(parts)
     body = Ready(
         status="ready" if ready else "draining" if parts["draining"] else "not ready",
         model=parts["settings"].model,
         endpoints=endpoints,
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
+
+
+def is_ready(parts: State) -> bool:
+    """Whether a real inference has lately gone through the default model somewhere, and the gateway is not stopping."""
+    return any(health.ready for health in parts["service"].backend.health()) and not parts["draining"]
 
 
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)

@@ -11,6 +11,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import metrics, tracing
+from gateway.api.gate import CLASSIFYING_ROUTES
 from gateway.api.problems import problem
 from gateway.api.server_span import begin, finish
 from gateway.errors import InternalError
@@ -21,7 +22,7 @@ log = structlog.get_logger("gateway")
 
 CLIENT_GONE = 499
 """Logged where no answer was sent, in nginx's way."""
-QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
+QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"})
 """Asked for every few seconds, and what they answer is told elsewhere: events of level debug."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
@@ -79,14 +80,14 @@ class RequestContext:
             if status != CLIENT_GONE:
                 # Half an answer is out: only closing the connection can tell the client.
                 raise AlreadyLogged from exc
-            await problem(InternalError(), request_id)(scope, receive, send_with_headers)
+            await problem(InternalError(), scope)(scope, receive, send_with_headers)
         finally:
             for callback in at_end:
                 callback()
             times = _times(tally, started)
             route = state.get("route") or getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status), event.get("code", "")).inc()
-            if route == "/predict":
+            if route in CLASSIFYING_ROUTES:
                 for stage, seconds in times.items():
                     metrics.STAGE_SECONDS.labels(stage).observe(seconds)
             if span is not None:

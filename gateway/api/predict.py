@@ -1,7 +1,6 @@
 """POST /predict: images in, labels and scores out."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -12,14 +11,14 @@ from starlette.responses import Response
 
 from gateway.api.disconnect import ClientGone, unless_client_leaves
 from gateway.api.ndjson import NDJSON, ResultStream
+from gateway.api.query import collect, make_query, status_of
 from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
 from gateway.api.shapes import ForeignResponse, shaped
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
-from gateway.errors import ImageError, InvalidParameter, ServiceError
+from gateway.errors import InvalidParameter
 from gateway.inference.selection import Selection
 from gateway.inference.service import Query, Result
-from gateway.inference.split import choose
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
@@ -107,7 +106,14 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)
     if form:
         parameters = _with_form(parameters, form)
-    query = _query(request, parameters, settings)
+    query = make_query(
+        request,
+        settings,
+        model_name=parameters.model or settings.model,
+        version=parameters.version,
+        timeout_seconds=parameters.timeout,
+        selection=_selection(parameters, settings),
+    )
     request.state.event["model"] = query.model_name
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
@@ -115,7 +121,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     results = service.classify(uploads, query)
     if streamed:
         return ResultStream(request, query, results)
-    collected = await unless_client_leaves(request, _collect(results))
+    collected = await unless_client_leaves(request, collect(results))
     if collected is None:
         return ClientGone()
     return _answer(query, collected, parameters.format)
@@ -127,62 +133,31 @@ def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> 
     return PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **fields})
 
 
-def _query(request: Request, parameters: PredictParameters, settings: Settings) -> Query:
+def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     top_k = parameters.top_k
-    timeout_seconds = settings.default_timeout_seconds if parameters.timeout is None else parameters.timeout
     if top_k is not None and top_k > settings.max_top_k:
         value = settings.max_top_k
         raise InvalidParameter(f"'top_k': must be at most {value}.", limit="max_top_k", value=value)
-    if timeout_seconds > settings.max_timeout_seconds:
-        seconds = settings.max_timeout_seconds
-        raise InvalidParameter(f"'timeout': must be at most {seconds:g} s.", limit="max_timeout_seconds", value=seconds)
-    model_name = parameters.model or settings.model
-    shares = settings.model_split.get(model_name) if parameters.version is None else None
-    client = request.headers.get(settings.model_split_header, "")
-    return Query(
-        model_name=model_name,
-        model_version=choose(shares, model_name, client) if shares else parameters.version or "",
-        selection=Selection(
-            top_k=top_k,
-            threshold=parameters.threshold,
-            labels=tuple(parameters.labels),
-            default_top_k=settings.default_top_k,
-            max_top_k=settings.max_top_k,
-        ),
-        timeout_seconds=timeout_seconds,
-        request_id=request.state.request_id,
-        split=shares is not None,
-        tally=request.state.tally,
+    return Selection(
+        top_k=top_k,
+        threshold=parameters.threshold,
+        labels=tuple(parameters.labels),
+        default_top_k=settings.default_top_k,
+        max_top_k=settings.max_top_k,
     )
 
 
-async def _collect(results: AsyncGenerator[Result, None]) -> list[Result]:
-    async with aclosing(results):
-        return sorted([result async for result in results], key=lambda result: result.index)
-
-
 def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
-    """200 when at least one file was classified; else the one file's own status, 422 for several.
-
-    Raises the ServiceError that left every file without an answer; and a lone file's error where the shape has no place
-    for it.
-    """
-    summary = summarise(results)
-    status = HTTPStatus.OK
-    if not summary.ok:
-        errors = [result.error for result in results if result.error is not None]
-        faults = [error for error in errors if isinstance(error, ServiceError)]
-        if len(faults) == len(errors):
-            raise faults[0]
-        status = faults[0].status if faults else errors[0].status if len(errors) == 1 else ImageError.status
-        if shape is not Shape.NATIVE and len(errors) == 1:
-            raise errors[0]
+    """Raises a lone file's error where the shape has no place for it, and what `status_of` raises."""
+    status = status_of(results)
+    if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
+        raise results[0].error
     if shape is not Shape.NATIVE:
         return Response(to_json(shaped(shape, results, query)), status, media_type="application/json")
     version = next((result.model_version for result in results if result.model_version), None)
     body = PredictResponse(
         model=ModelOut(name=query.model_name, version=version),
         results=[result_out(result) for result in results],
-        summary=summary,
+        summary=summarise(results),
     )
     return Response(body.model_dump_json(), status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents."""
+"""Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
 
 from collections.abc import MutableMapping
 
@@ -9,10 +9,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 
 MEDIA_TYPE = "application/problem+json"
+V2 = "/v2"
+"""The Open Inference Protocol's paths, whose errors are a sentence in an object."""
 
 
 def members(error: GatewayError, request_id: str) -> dict[str, object]:
@@ -28,12 +31,19 @@ def members(error: GatewayError, request_id: str) -> dict[str, object]:
     }
 
 
-def problem(error: GatewayError, request_id: str) -> Response:
-    """An error as a response, with Retry-After where trying again may help."""
+def speaks_v2(path: str) -> bool:
+    """Whether a path is the Open Inference Protocol's."""
+    return path == V2 or path.startswith(f"{V2}/")
+
+
+def problem(error: GatewayError, scope: Scope) -> Response:
+    """An error as the response to a request, with Retry-After where trying again may help."""
     headers = {}
     if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
-    return Response(to_json(members(error, request_id)), int(error.status), headers, MEDIA_TYPE)
+    if speaks_v2(scope["path"]):
+        return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
+    return Response(to_json(members(error, scope["state"]["request_id"])), int(error.status), headers, MEDIA_TYPE)
 
 
 def note(event: MutableMapping[str, object], error: GatewayError) -> None:
@@ -59,7 +69,7 @@ def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
 async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
     note(request.state.event, exc)
-    return problem(exc, request.state.request_id)
+    return problem(exc, request.scope)
 
 
 async def _validation_error(request: Request, exc: Exception) -> Response:
@@ -82,7 +92,7 @@ async def _http_exception(request: Request, exc: Exception) -> Response:
 
 
 def add_handlers(app: Starlette) -> None:
-    """Answer every known error with a problem document; RequestContext answers the unknown."""
+    """Answer every known error as its path has them; RequestContext answers the unknown."""
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ValidationError, _validation_error)

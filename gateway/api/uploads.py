@@ -48,6 +48,11 @@ async def chunks(request: Request, settings: Settings, buffer: Buffer) -> AsyncI
         yield chunk
 
 
+def announced_bytes(request: Request) -> int:
+    """The length of the body as its headers say, 0 where they do not."""
+    return int(request.headers.get("content-length", "0"))
+
+
 async def open_uploads(
     request: Request, settings: Settings, limits: Limits, buffer: Buffer
 ) -> tuple[dict[str, list[str]], AsyncIterator[Upload]]:
@@ -67,15 +72,14 @@ async def open_uploads(
             if media_type
             else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*."
         )
-    announced_bytes = int(request.headers.get("content-length", "0"))
-    if raw and announced_bytes > limits.max_file_bytes:
+    if raw and announced_bytes(request) > limits.max_file_bytes:
         raise file_too_large(limits)
-    if announced_bytes > limits.max_request_bytes:
+    if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
     if raw:
-        return {}, _counted(_one(body, limits), buffer)
+        return {}, counted(_one(body, limits), buffer)
     if media_type == "application/json":
-        return {}, _counted(read_json(body, limits), buffer)
+        return {}, counted(read_json(body, limits), buffer)
     return await _split(read_multipart(body, content_type, limits), buffer)
 
 
@@ -85,7 +89,7 @@ async def _split(
     parameters: dict[str, list[str]] = {}
     async for part in parts:
         if isinstance(part, Upload):
-            return parameters, _counted(_files(part, parts), buffer)
+            return parameters, counted(resumed(part, _files(parts)), buffer)
         if part.name not in PredictParameters.model_fields:
             raise UnknownField(
                 f"The form field {part.name!r} has no file name and is no parameter; parameters are "
@@ -95,8 +99,14 @@ async def _split(
     raise NoFiles(NO_FILES)
 
 
-async def _files(first: Upload, rest: AsyncIterator[Upload | Parameter]) -> AsyncIterator[Upload]:
+async def resumed(first: Upload, rest: AsyncIterator[Upload]) -> AsyncIterator[Upload]:
+    """Uploads of which the first was read before."""
     yield first
+    async for upload in rest:
+        yield upload
+
+
+async def _files(rest: AsyncIterator[Upload | Parameter]) -> AsyncIterator[Upload]:
     async for part in rest:
         if isinstance(part, Parameter):
             raise InvalidParameter(f"The form field {part.name!r} must stand before the first file.")
@@ -107,11 +117,12 @@ async def _one(body: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[Uplo
     yield Upload(0, "", await read_body(body, limits), None)
 
 
-async def _counted(uploads: AsyncIterator[Upload], buffer: Buffer) -> AsyncIterator[Upload]:
+async def counted(uploads: AsyncIterator[Upload], buffer: Buffer, no_files: str = NO_FILES) -> AsyncIterator[Upload]:
+    """Uploads whose bytes leave the buffer as they start their way; raises NoFiles where there are none."""
     empty = True
     async for upload in uploads:
         empty = False
         yield upload
         buffer.clear()  # asked for the next: this one is on its way, or refused
     if empty:
-        raise NoFiles(NO_FILES)
+        raise NoFiles(no_files)

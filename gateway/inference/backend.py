@@ -39,7 +39,9 @@ class Row:
     """The answer for one image of a batch: predictions by falling score, or `decoded` False and none."""
 
     decoded: bool
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...] = ()
+    scores: NDArray[np.float32] | None = None
+    """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,13 @@ class Backend(Protocol):
         *,
         model_name: str,
         model_version: str,
-        selection: "Selection",
+        selection: "Selection | None",
         timeout_seconds: float,
         request_id: str,
     ) -> InferResult:
         """Classify a batch; `model_version` "" means the one in use, and the rows tell what `selection` wants.
+
+        Without a selection they have every class's score as it left the model, and no labels.
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
         what the selection raises.
@@ -147,6 +151,10 @@ class Backend(Protocol):
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; raises ModelNotFound."""
+        ...
+
+    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
+        """The labels of one version's classes, by class id; raises what `infer` raises."""
         ...
 
     async def load(self, name: str) -> None:

@@ -6,6 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gateway import metrics
 from gateway.errors import (
     DeadlineExceeded,
@@ -34,7 +37,8 @@ class Query:
 
     model_name: str
     model_version: str
-    selection: Selection
+    selection: Selection | None
+    """What is told of each image; None for the scores of every class, without labels."""
     timeout_seconds: float
     request_id: str
     split: bool = False
@@ -51,6 +55,8 @@ class Result:
     width: int | None = None
     height: int | None = None
     predictions: tuple[Prediction, ...] = ()
+    scores: NDArray[np.float32] | None = field(default=None, compare=False)
+    """In place of predictions, where the query has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
     model_version: str | None = None
     multi_label: bool = False
@@ -313,6 +319,7 @@ def _answered(image: Image, row: Row, answer: InferResult) -> Result:
         image.width,
         image.height,
         row.predictions,
+        row.scores,
         None if row.decoded else UndecodableImage(),
         answer.model_version,
         answer.multi_label,

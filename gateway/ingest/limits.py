@@ -14,6 +14,7 @@ class Limits:
     max_request_bytes: int
     max_image_pixels: int
     max_image_side: int
+    max_header_bytes: int
     max_part_header_bytes: int
 
     @classmethod
@@ -25,5 +26,6 @@ class Limits:
             max_request_bytes=settings.max_request_bytes,
             max_image_pixels=settings.max_image_pixels,
             max_image_side=settings.max_image_side,
+            max_header_bytes=settings.max_header_bytes,
             max_part_header_bytes=settings.max_part_header_bytes,
         )

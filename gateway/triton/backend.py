@@ -79,7 +79,7 @@ class TritonBackend:
         *,
         model_name: str,
         model_version: str,
-        selection: Selection,
+        selection: Selection | None,
         timeout_seconds: float,
         request_id: str,
     ) -> InferResult:
@@ -133,6 +133,10 @@ class TritonBackend:
             if info.name == name:
                 return info
         raise ModelNotFound(f"There is no model {name!r} that classifies images; GET /models lists those there are.")
+
+    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
+        """The labels of one version's classes; see Backend.labels."""
+        return await self._models[self._next(()).endpoint.address].labels(model_name, model_version)
 
     async def load(self, name: str) -> None:
         """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""

@@ -1,7 +1,7 @@
 """One Triton at one address: the only calls that the gateway makes to it."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 import numpy as np
@@ -74,11 +74,11 @@ class Endpoint:
         *,
         model_name: str,
         model_version: str,
-        top_k: int,
+        top_k: int | None,
         timeout_seconds: float,
         request_id: str,
     ) -> InferResult:
-        """Classify a batch by the classification extension; see Backend.infer.
+        """Classify a batch by the classification extension, or as scores where `top_k` is None; see Backend.infer.
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
@@ -88,7 +88,7 @@ class Endpoint:
                 batch.raw_image_length
             ),
         ]
-        outputs = [InferRequestedOutput(PREDICTION, class_count=top_k), InferRequestedOutput(IMAGE_STATUS)]
+        outputs = [InferRequestedOutput(PREDICTION, class_count=top_k or 0), InferRequestedOutput(IMAGE_STATUS)]
         attributes = {**self._attributes, "gateway.model.name": model_name, "gateway.images": len(batch.raw_image)}
         with tracing.call(INFER, attributes) as headers:
             call = self._client.infer(
@@ -103,7 +103,7 @@ class Endpoint:
             )
             bears = self.bears_cancellation
             result = await (self._ask(call) if bears else self._ask_uncancelled(call, timeout_seconds))
-        return _read(result, rows=len(batch.raw_image))
+        return _read(result, rows=len(batch.raw_image), classified=top_k is not None)
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known whether calls may be cancelled."""
@@ -158,21 +158,29 @@ class Endpoint:
             task.exception()  # seen: nobody may be left to see it
 
 
-def _read(result: TritonResult, rows: int) -> InferResult:
-    """Read PREDICTION, BYTES [N, k] of "score:class id:label", and IMAGE_STATUS, INT32 [N, 1], 0 for ok."""
+def _read(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
+    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, and PREDICTION.
+
+    PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
+    """
     response = result.get_response()
-    classified = result.as_numpy(PREDICTION)
+    prediction = result.as_numpy(PREDICTION)
     status = result.as_numpy(IMAGE_STATUS)
-    if classified is None or status is None or classified.dtype != np.object_ or len(classified) != rows:
+    dtype = np.object_ if classified else np.float32
+    if prediction is None or status is None or prediction.dtype != dtype or len(prediction) != rows:
         raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
+    answers: Iterable[Row]
+    if classified:
+        answers = (
+            Row(decoded=True, predictions=tuple(_read_class(text) for text in texts)) for texts in prediction.tolist()
+        )
+    else:
+        answers = (Row(decoded=True, scores=scores) for scores in prediction)
     return InferResult(
         model_name=response.model_name,
         model_version=response.model_version,
         rows=tuple(
-            Row(decoded=True, predictions=tuple(_read_class(text) for text in texts))
-            if code == 0
-            else Row(decoded=False, predictions=())
-            for code, texts in zip(status.ravel().tolist(), classified.tolist(), strict=True)
+            row if code == 0 else Row(decoded=False) for code, row in zip(status.ravel().tolist(), answers, strict=True)
         ),
     )
 

@@ -89,7 +89,7 @@ class Models:
                     batch,
                     model_name=ensemble,
                     model_version=version,
-                    top_k=selection and (selection.class_count(multi_label=multi_label) or ALL_CLASSES),
+                    top_k=_class_count(selection, multi_label=multi_label),
                     timeout_seconds=deadline - time.monotonic(),
                     request_id=request_id,
                 )
@@ -115,13 +115,13 @@ class Models:
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
-        missing = ModelNotFound()
-        for ensemble, version in self._ensembles(model_name, model_version):
-            try:
-                return await self._read_labels(ensemble, version)
-            except ModelNotFound as exc:
-                missing = exc
-        raise missing
+        first, *others = self._ensembles(model_name, model_version)
+        try:
+            return await self._read_labels(*first)
+        except ModelNotFound:
+            if not others:
+                raise
+            return await self._read_labels(*others[0])
 
     async def load(self, name: str) -> None:
         """Load a model with all its versions, or take up what has changed in its files.
@@ -243,6 +243,10 @@ def _steps(config: ModelConfig) -> tuple[str, ...]:
 
 def _is_multi_label(config: ModelConfig) -> bool:
     return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"
+
+
+def _class_count(selection: Selection | None, *, multi_label: bool) -> int | None:
+    return None if selection is None else selection.class_count(multi_label=multi_label) or ALL_CLASSES
 
 
 def _select(row: Row, selection: Selection | None, *, multi_label: bool) -> Row:

@@ -209,10 +209,12 @@ def test_the_openapi_document_says_what_wants_a_key_and_how_it_is_sent(client):
     operations = {path: operation for path, by_method in document["paths"].items() for operation in by_method.values()}
     guarded = {path for path, operation in operations.items() if "security" in operation}
     assert guarded >= {"/predict", "/models", "/models/{name}"}
-    assert set(operations) - guarded == {"/health/live", "/health/ready", "/metrics"}
+    open_paths = {"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"}
+    assert set(operations) - guarded == open_paths
     for path in guarded:
         assert operations[path]["security"] == [{"bearer": []}, {"header": []}]
-        assert "application/problem+json" in operations[path]["responses"]["401"]["content"]
+        media_type = "application/json" if path.startswith("/v2") else "application/problem+json"
+        assert list(operations[path]["responses"]["401"]["content"]) == [media_type]
 
 
 def test_without_keys_the_openapi_document_speaks_of_none():

@@ -1,0 +1,63 @@
+"""What a request asks of the service, and how its answers become a status."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from http import HTTPStatus
+
+from starlette.requests import Request
+
+from gateway.errors import ImageError, InvalidParameter, ServiceError
+from gateway.inference.selection import Selection
+from gateway.inference.service import Query, Result
+from gateway.inference.split import choose
+from gateway.settings import Settings
+
+
+def make_query(
+    request: Request,
+    settings: Settings,
+    *,
+    model_name: str,
+    version: str | None,
+    timeout_seconds: float | None,
+    selection: Selection | None,
+) -> Query:
+    """The query of a request, whose version is the one that it names, or else its share of the model's split.
+
+    Raises InvalidParameter where the timeout is beyond its limit.
+    """
+    seconds = settings.default_timeout_seconds if timeout_seconds is None else timeout_seconds
+    if seconds > settings.max_timeout_seconds:
+        most = settings.max_timeout_seconds
+        raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
+    shares = settings.model_split.get(model_name) if version is None else None
+    client = request.headers.get(settings.model_split_header, "")
+    return Query(
+        model_name=model_name,
+        model_version=choose(shares, model_name, client) if shares else version or "",
+        selection=selection,
+        timeout_seconds=seconds,
+        request_id=request.state.request_id,
+        split=shares is not None,
+        tally=request.state.tally,
+    )
+
+
+async def collect(results: AsyncGenerator[Result, None]) -> list[Result]:
+    """All results, in the order of their files."""
+    async with aclosing(results):
+        return sorted([result async for result in results], key=lambda result: result.index)
+
+
+def status_of(results: Sequence[Result]) -> HTTPStatus:
+    """200 when at least one file was classified; else the one file's own status, 422 for several.
+
+    Raises the ServiceError that left every file without an answer.
+    """
+    errors = [result.error for result in results if result.error is not None]
+    if len(errors) < len(results):
+        return HTTPStatus.OK
+    faults = [error for error in errors if isinstance(error, ServiceError)]
+    if len(faults) == len(errors):
+        raise faults[0]
+    return faults[0].status if faults else errors[0].status if len(errors) == 1 else ImageError.status

@@ -1,0 +1,214 @@
+"""JSON that arrives in chunks, of which only the current one is held."""
+
+import json
+import re
+from collections.abc import AsyncIterable, AsyncIterator
+
+from gateway.errors import HeadersTooLarge, InvalidBody
+from gateway.ingest.limits import Limits
+from gateway.ingest.upload import request_too_large
+
+MAX_NAME_BYTES = 8 * 1024
+MAX_DEPTH = 16
+_NOT_SPACE = re.compile(rb"[^ \t\r\n]")
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
+_CHARACTERS = re.compile(rb'[^"\\]*(?:\\(?:[^u]|u[0-9a-fA-F]{4})[^"\\]*)*', re.DOTALL)
+_LONGEST_ESCAPE_BYTES = 6
+# The expression's memory grows with the escapes in a piece.
+_MAX_PIECE_BYTES = 64 * 1024
+
+
+def malformed(reason: str) -> InvalidBody:
+    """The error of a body that is not the JSON that it should be."""
+    return InvalidBody(f"The JSON body is malformed: {reason}.")
+
+
+class JsonSource:
+    """The tokens of a JSON text; every method raises InvalidBody where the text is another one."""
+
+    def __init__(self, chunks: AsyncIterable[bytes], limits: Limits) -> None:
+        self._chunks = aiter(chunks)
+        self._limits = limits
+        self._received = 0
+        self._header_bytes = 0
+        self._chunk = b""
+        self._position = 0
+
+    async def symbol(self) -> bytes:
+        """The next byte that is no white space; b"" at the end."""
+        while True:
+            match = _NOT_SPACE.search(self._chunk, self._position)
+            if match is not None:
+                self._position = match.end()
+                return match.group()
+            if not await self._next_chunk():
+                return b""
+
+    def push_back(self) -> None:
+        """Let the last symbol be read again."""
+        self._position = max(self._position - 1, 0)
+
+    async def expect(self, symbol: bytes, reason: str) -> None:
+        """Take one symbol; raises InvalidBody where it is another."""
+        if await self.symbol() != symbol:
+            raise malformed(reason)
+
+    async def name(self) -> str:
+        """A member's name and its colon."""
+        await self.expect(b'"', "a member's name is missing")
+        name = await self.text()
+        await self.expect(b":", "a member's name must be followed by a colon")
+        return name
+
+    async def members(self) -> AsyncIterator[str]:
+        """The names of an object's members, after its opening brace; read the value of each before the next."""
+        if await self.symbol() == b"}":
+            return
+        self.push_back()
+        while True:
+            name = await self.name()
+            self._count(len(name))
+            yield name
+            symbol = await self.symbol()
+            if symbol == b"}":
+                return
+            if symbol != b",":
+                raise malformed("members must be separated by commas")
+
+    async def elements(self) -> AsyncIterator[int]:
+        """The numbers of an array's elements, after its opening bracket; read each before the next."""
+        if await self.symbol() == b"]":
+            return
+        self.push_back()
+        number = 0
+        while True:
+            yield number
+            number += 1
+            symbol = await self.symbol()
+            if symbol == b"]":
+                return
+            if symbol != b",":
+                raise malformed("elements must be separated by commas")
+
+    async def value(self) -> object:
+        """A value that is small; with the names of `members`, all of them together have `max_header_bytes` at most.
+
+        Raises HeadersTooLarge beyond.
+        """
+        raw = bytearray()
+        depth = 0
+        while not raw or depth > 0:
+            symbol = await self.symbol()
+            token = symbol
+            if symbol == b'"':
+                async for piece in self._raw_pieces():
+                    self._count(len(piece))
+                    token += piece
+                token += b'"'
+            elif symbol in (b"{", b"["):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    raise malformed(f"it is nested more than {MAX_DEPTH} deep")
+            elif symbol in (b"}", b"]"):
+                depth -= 1
+            elif symbol not in (b",", b":"):
+                # A blank keeps two numbers apart that blanks kept apart before.
+                token += await self._scalar() + b" "
+            if symbol == b"":
+                raise malformed("it ends in the middle of a value")
+            self._count(1)
+            raw += token
+        try:
+            return json.loads(raw, strict=False)
+        except ValueError as exc:
+            raise malformed("a value is no JSON") from exc
+
+    async def text(self) -> str:
+        """The rest of a short string, after its opening quote."""
+        raw = bytearray()
+        async for piece in self._raw_pieces():
+            raw += piece
+            if len(raw) > MAX_NAME_BYTES:
+                raise malformed(f"a name is longer than {MAX_NAME_BYTES} bytes")
+        try:
+            return _unescape(raw.decode())
+        except UnicodeDecodeError as exc:
+            raise malformed("it is not UTF-8") from exc
+
+    async def text_or_null(self) -> str:
+        """A short string; "" for null."""
+        symbol = await self.symbol()
+        if symbol == b"n":
+            for letter in (b"u", b"l", b"l"):
+                await self.expect(letter, "a value is neither a string nor null")
+            return ""
+        if symbol != b'"':
+            raise malformed("a value is neither a string nor null")
+        return await self.text()
+
+    async def string_pieces(self) -> AsyncIterator[bytes]:
+        """The rest of a long string of ASCII characters, after its opening quote, without its escapes."""
+        async for piece in self._raw_pieces():
+            # Some encoders escape "/", "+" and line breaks. Latin-1, since what is not ASCII may be cut in two.
+            yield _unescape(piece.decode("latin-1")).encode() if b"\\" in piece else piece
+
+    async def _scalar(self) -> bytes:
+        """The rest of a number or a word."""
+        scalar = b""
+        while True:
+            match = _SCALAR.match(self._chunk, self._position)
+            assert match is not None
+            self._position = match.end()
+            self._count(len(match.group()))
+            scalar += match.group()
+            if self._position < len(self._chunk) or not await self._next_chunk():
+                return scalar
+
+    def _count(self, nbytes: int) -> None:
+        self._header_bytes += nbytes
+        limit = self._limits.max_header_bytes
+        if self._header_bytes > limit:
+            raise HeadersTooLarge(
+                f"The JSON of the request has more than {limit} bytes beside its images.",
+                limit="max_header_bytes",
+                value=limit,
+            )
+
+    async def _raw_pieces(self) -> AsyncIterator[bytes]:
+        """Pieces of a string up to its closing quote, in which no escape is cut in two."""
+        while True:
+            end = min(len(self._chunk), self._position + _MAX_PIECE_BYTES)
+            quote = self._chunk.find(b'"', self._position, end)
+            piece = self._chunk[self._position : end if quote < 0 else quote]
+            if b"\\" in piece:
+                match = _CHARACTERS.match(self._chunk, self._position, end)
+                piece = b"" if match is None else match.group()
+            if piece:
+                self._position += len(piece)
+                yield piece
+            elif self._chunk.startswith(b'"', self._position):
+                self._position += 1
+                return
+            elif len(self._chunk) - self._position >= _LONGEST_ESCAPE_BYTES:
+                raise malformed("a string has a bad escape")
+            elif not await self._next_chunk():
+                raise malformed("a string has no end")
+
+    async def _next_chunk(self) -> bool:
+        rest = self._chunk[self._position :]
+        async for chunk in self._chunks:
+            self._received += len(chunk)
+            if self._received > self._limits.max_request_bytes:
+                raise request_too_large(self._limits)
+            self._chunk, self._position = rest + chunk, 0
+            return True
+        return False
+
+
+def _unescape(raw: str) -> str:
+    try:
+        text: str = json.loads(f'"{raw}"', strict=False)
+    except ValueError as exc:
+        raise malformed("a string has a bad escape") from exc
+    # A lone surrogate is valid JSON, but cannot be encoded.
+    return text.encode(errors="replace").decode()
