@@ -1,0 +1,178 @@
+"""Clients of Triton and KServe in front of the gateway: tritonclient.http unchanged, and JSON by hand."""
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
+from tritonclient.utils import InferenceServerException
+
+from tests.photos import photo
+from tests.processes import Gateway
+
+pytestmark = pytest.mark.triton
+
+MODEL = "ensemble_model"
+CAT, COFFEE = photo("cat"), photo("coffee")
+
+
+@pytest.fixture(scope="module")
+def v2(gateway: Gateway) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(gateway.url.removeprefix("http://")) as client:
+        yield client
+
+
+def images(*contents: bytes) -> list[InferInput]:
+    array = np.array([*contents, None], dtype=np.object_)[:-1]
+    return [InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array)]
+
+
+def best(result: InferResult) -> list[list[str]]:
+    return [[cell.decode().split(":", 2)[2] for cell in row] for row in result.as_numpy("PREDICTION")]
+
+
+def test_the_server_is_live_and_ready(v2):
+    assert v2.is_server_live()
+    assert v2.is_server_ready()
+    assert v2.is_model_ready(MODEL)
+    assert v2.is_model_ready(MODEL, "1")
+    assert not v2.is_model_ready(MODEL, "9")
+    assert not v2.is_model_ready("nothing")
+
+
+def test_server_and_model_say_what_they_are(v2):
+    assert v2.get_server_metadata()["extensions"] == ["binary_tensor_data", "classification"]
+    metadata = v2.get_model_metadata(MODEL)
+    assert (metadata["name"], metadata["versions"]) == (MODEL, ["1"])
+    assert metadata["inputs"] == [{"name": "IMAGE", "datatype": "BYTES", "shape": [-1]}]
+    assert metadata["outputs"][0] == {"name": "PREDICTION", "datatype": "FP32", "shape": [-1, 1000]}
+    with pytest.raises(InferenceServerException, match="no model 'nothing'"):
+        v2.get_model_metadata("nothing")
+
+
+def test_one_image_gets_the_scores_that_predict_tells(v2, client):
+    result = v2.infer(MODEL, images(CAT), request_id="mine")
+    assert result.get_response()["id"] == "mine"
+    assert (result.get_response()["model_name"], result.get_response()["model_version"]) == (MODEL, "1")
+    scores = result.as_numpy("PREDICTION")
+    assert (scores.shape, scores.dtype) == ((1, 1000), np.float32)
+    assert scores.sum() == pytest.approx(1, abs=1e-4)
+    assert result.as_numpy("STATUS").tolist() == [b"ok"]
+    told = client.post("/predict", params={"top_k": 1000}, files={"f": CAT}).json()["results"][0]["predictions"]
+    by_id = {each["class_id"]: each["score"] for each in told}
+    # /predict reads Triton's six digits; these are the model's own numbers.
+    assert scores[0] == pytest.approx([by_id[number] for number in range(1000)], abs=1e-6)
+
+
+def test_many_images_come_back_in_their_order(v2):
+    formats = [photo("cat"), photo("coffee", "PNG"), photo("cat", "WEBP"), photo("coffee", "BMP")] * 10
+    outputs = [InferRequestedOutput("PREDICTION", class_count=1), InferRequestedOutput("STATUS")]
+    result = v2.infer(MODEL, images(*formats), outputs=outputs)
+    assert result.as_numpy("STATUS").tolist() == [b"ok"] * 40
+    assert best(result) == [["Egyptian cat"], ["espresso"]] * 20
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_classes_come_as_triton_tells_them(v2, client, binary):
+    output = InferRequestedOutput("PREDICTION", class_count=3, binary_data=binary)
+    result = v2.infer(MODEL, images(CAT, COFFEE), outputs=[output])
+    prediction = result.as_numpy("PREDICTION")
+    assert prediction.shape == (2, 3)
+    assert result.as_numpy("STATUS") is None
+    told = client.post("/predict", params={"top_k": 3}, files={"f": CAT}).json()["results"][0]["predictions"]
+    expected = [f"{each['score']:f}:{each['class_id']}:{each['label']}" for each in told]
+    row = prediction[0].tolist()
+    assert [cell.decode() if binary else cell for cell in row] == expected
+
+
+def test_a_corrupt_image_costs_no_other_its_answer(v2):
+    result = v2.infer(MODEL, images(CAT, CAT[: len(CAT) // 2], b"no image", COFFEE))
+    assert result.as_numpy("STATUS").tolist() == [b"ok", b"truncated_image", b"unsupported_format", b"ok"]
+    scores = result.as_numpy("PREDICTION")
+    assert np.isnan(scores[1:3]).all()
+    assert not np.isnan(scores[[0, 3]]).any()
+    assert scores[0].argmax() != scores[3].argmax()
+
+
+def test_a_version_can_be_named(v2):
+    result = v2.infer(MODEL, images(CAT), model_version="1")
+    assert result.get_response()["model_version"] == "1"
+    with pytest.raises(InferenceServerException, match="'ensemble_model' version 9") as caught:
+        v2.infer(MODEL, images(CAT), model_version="9")
+    assert caught.value.status() == "404"
+
+
+@pytest.mark.parametrize(
+    ("model", "content", "status", "words"),
+    [
+        ("nothing", CAT, "404", "no model 'nothing'"),
+        (MODEL, b"no image", "415", "not a"),
+        (MODEL, CAT[:-2_000], "422", "no end marker"),
+    ],
+)
+def test_errors_are_sentences_that_tritonclient_raises(v2, model, content, status, words):
+    with pytest.raises(InferenceServerException, match=words) as caught:
+        v2.infer(model, images(content))
+    assert caught.value.status() == status
+
+
+def test_the_timeout_is_microseconds(v2):
+    assert v2.infer(MODEL, images(CAT), timeout=10_000_000).as_numpy("STATUS").tolist() == [b"ok"]
+    with pytest.raises(InferenceServerException) as caught:
+        v2.infer(MODEL, images(CAT), timeout=1)
+    assert caught.value.status() == "504"
+
+
+def test_several_requests_at_once(gateway: Gateway):
+    with InferenceServerClient(gateway.url.removeprefix("http://"), concurrency=4) as v2:
+        waiting = [v2.async_infer(MODEL, images(image)) for image in (CAT, COFFEE) * 8]
+        found = [request.get_result().as_numpy("PREDICTION")[0].argmax() for request in waiting]
+    assert found == [found[0], found[1]] * 8
+
+
+def test_json_by_hand(client: httpx.Client):
+    body = {
+        "id": "7",
+        "inputs": [
+            {
+                "name": "IMAGE",
+                "shape": [2],
+                "datatype": "BYTES",
+                "data": [base64.b64encode(each).decode() for each in (CAT, CAT[:5_000])],
+            }
+        ],
+    }
+    answer = client.post(f"/v2/models/{MODEL}/infer", json=body)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    told = answer.json()
+    assert (told["id"], told["model_name"], told["model_version"]) == ("7", MODEL, "1")
+    prediction, status = told["outputs"]
+    assert (prediction["shape"], prediction["datatype"]) == ([2, 1000], "FP32")
+    assert int(np.argmax(prediction["data"][:1000])) == 285
+    assert prediction["data"][1000:] == [None] * 1000
+    assert status["data"] == ["ok", "truncated_image"]
+
+
+def test_curl(gateway: Gateway, tmp_path):
+    request = tmp_path / "request.json"
+    output = {"name": "PREDICTION", "parameters": {"classification": 1}}
+    data = [base64.b64encode(CAT).decode()]
+    tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": data}
+    request.write_text(json.dumps({"inputs": [tensor], "outputs": [output]}))
+    url = f"{gateway.url}/v2/models/{MODEL}/infer"
+    answer = subprocess.run(
+        ["curl", "-sS", "-d", f"@{request}", url], check=True, capture_output=True, text=True, timeout=60
+    )
+    (prediction,) = json.loads(answer.stdout)["outputs"]
+    assert prediction["data"][0].endswith(":285:Egyptian cat")
+
+
+def test_the_metrics_tell_of_it_under_its_route(client: httpx.Client, v2):
+    v2.infer(MODEL, images(CAT))
+    text = client.get("/metrics").text
+    assert 'gateway_requests_total{code="",route="/v2/models/{name}/infer",status="200"}' in text
