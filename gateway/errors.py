@@ -183,7 +183,7 @@ class UploadTimeout(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The Content-Type is none that /predict takes."""
+    """The Content-Type or the Content-Encoding is none that is taken."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code, summary = "unsupported_media_type", "The Content-Type is not supported"

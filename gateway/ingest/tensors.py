@@ -124,21 +124,23 @@ class InferenceReader:
                 raise InvalidBody(
                     f"'binary_data_size': {nbytes} bytes are at their end before image {index} of {count}."
                 )
-            length = int.from_bytes(b"".join([piece async for piece in self._body.part(LENGTH_BYTES)]), "little")
+            length = int.from_bytes(await self._body.read(LENGTH_BYTES), "little")
             left -= LENGTH_BYTES + length
             if left < 0:
                 raise InvalidBody(
                     f"The binary data is malformed: image {index} is said to have {length} bytes, {-left} more than "
                     f"'binary_data_size' leaves."
                 )
-            too_large = length > self._limits.max_file_bytes
-            data = bytearray()
-            async for piece in self._body.part(length):
-                if not too_large:
-                    data += piece
-            yield Upload(index, "", bytes(data), file_too_large(self._limits) if too_large else None)
+            yield await self._read_element(index, length)
         if left:
             raise InvalidBody(f"'binary_data_size': {left} bytes are left after the last of {count} images.")
+
+    async def _read_element(self, index: int, length: int) -> Upload:
+        if length <= self._limits.max_file_bytes:
+            return Upload(index, "", await self._body.read(length))
+        async for _ in self._body.part(length):
+            pass
+        return Upload(index, "", b"", file_too_large(self._limits))
 
 
 class _Body:
@@ -164,6 +166,13 @@ class _Body:
             if left is not None:
                 left -= len(piece)
             yield bytes(piece)
+
+    async def read(self, nbytes: int) -> bytes:
+        """The next `nbytes`; raises InvalidBody where there are fewer."""
+        data = bytearray()
+        async for piece in self.part(nbytes):
+            data += piece
+        return bytes(data)
 
     async def expect_end(self) -> None:
         """Raise InvalidBody where there is more."""

@@ -38,7 +38,7 @@ class Scorer(StubBackend):
 
 def images(*contents: bytes, binary: bool = True) -> InferInput:
     """The input IMAGE."""
-    array = np.array([*contents, None], dtype=np.object_)[:-1]  # else numpy would make strings of one length of them
+    array = np.array(contents, dtype=np.object_)
     return InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array, binary_data=binary)
 
 

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import httpx
@@ -12,7 +14,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException
 
 from tests.photos import photo
-from tests.processes import Gateway
+from tests.processes import PROJECT, Gateway
 
 pytestmark = pytest.mark.triton
 
@@ -27,7 +29,7 @@ def v2(gateway: Gateway) -> Iterator[InferenceServerClient]:
 
 
 def images(*contents: bytes) -> list[InferInput]:
-    array = np.array([*contents, None], dtype=np.object_)[:-1]
+    array = np.array(contents, dtype=np.object_)
     return [InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array)]
 
 
@@ -125,6 +127,17 @@ def test_the_timeout_is_microseconds(v2):
     with pytest.raises(InferenceServerException) as caught:
         v2.infer(MODEL, images(CAT), timeout=1)
     assert caught.value.status() == "504"
+
+
+def test_the_readmes_example_says_what_it_prints(gateway: Gateway):
+    (code,) = re.findall(r"```python\n(.*?InferenceServerClient.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    told = re.search(r"print\(.*\)  # (.*)", code)
+    code = code.replace("127.0.0.1:8080", gateway.url.removeprefix("http://"))
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=PROJECT, timeout=60
+    )
+    assert told
+    assert ran.stdout.strip() == told[1]
 
 
 def test_several_requests_at_once(gateway: Gateway):

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ pictures = st.lists(st.binary(max_size=100), min_size=1, max_size=6)
 
 def written(images: list[bytes], *, column: bool = False, **options) -> tuple[bytes, int | None]:
     """A body and its header's length, by tritonclient."""
-    array = np.array([*images, None], dtype=np.object_)[:-1]  # numpy makes one string of equal ones otherwise
+    array = np.array(images, dtype=np.object_)
     array = array.reshape(-1, 1) if column else array
     tensor = InferInput("IMAGE", list(array.shape), "BYTES").set_data_from_numpy(array)
     return InferenceServerClient.generate_request_body([tensor], **options)
@@ -352,3 +353,54 @@ def test_an_id_with_half_a_character_comes_back_as_text_that_can_be_encoded():
     _, error, reader = read(b'{"id": "\\ud800"}')
     assert isinstance(error, InvalidParameter)
     assert reader.request.id == "?"
+
+
+def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
+    size = 20 * 2**20
+    body, header = written([b"x" * size])
+    tracemalloc.start()
+    (upload,), error, _ = read(body, header)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert error is None
+    assert len(upload.data) == size
+    assert most < 2.3 * size
+
+
+def test_many_images_are_not_held_at_once():
+    count, size = 200, 2**18
+
+    async def read_on() -> int:
+        body, header = written([b"x" * size])
+        head = body[:header].replace(b'"shape":[1]', b'"shape":[%d]' % count)
+        head = head.replace(b"%d" % (size + 4), b"%d" % (count * (size + 4)))
+
+        async def endless():
+            yield head
+            for _ in range(count):
+                yield body[header:]
+
+        uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
+        return sum([len(upload.data) async for upload in uploads])
+
+    tracemalloc.start()
+    total = asyncio.run(read_on())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert total == count * size
+    assert most < 8 * size
+
+
+def test_json_that_never_ends_is_not_held():
+    async def endless():
+        yield b'{"id": "'
+        for _ in range(1_000):
+            yield b"x" * 65_536
+
+    reader = InferenceReader(endless(), None, LIMITS, max_class_count=9)
+    tracemalloc.start()
+    _, error = collect_until_error(reader.uploads(), RequestError)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(error, HeadersTooLarge)
+    assert most < 2**20
