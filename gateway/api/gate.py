@@ -6,13 +6,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.problems import note, problem
 from gateway.errors import Overloaded
+from gateway.metrics import CLASSIFYING_ROUTES
 
-CLASSIFYING_ROUTES = {
-    "/predict": re.compile(r"/predict"),
-    "/v2/models/{name}/infer": re.compile(r"/v2/models/[^/]+/infer"),
-    "/v2/models/{name}/versions/{version}/infer": re.compile(r"/v2/models/[^/]+/versions/[^/]+/infer"),
-}
-"""Where images are sent, and the paths of each."""
+_PATHS = {route: re.compile(re.sub(r"\{\w+\}", "[^/]+", route)) for route in CLASSIFYING_ROUTES}
 
 
 class Gate:
@@ -43,4 +39,4 @@ class Gate:
 
 
 def _classifying_route(path: str) -> str | None:
-    return next((route for route, paths in CLASSIFYING_ROUTES.items() if paths.fullmatch(path)), None)
+    return next((route for route, paths in _PATHS.items() if paths.fullmatch(path)), None)

@@ -11,7 +11,6 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import metrics, tracing
-from gateway.api.gate import CLASSIFYING_ROUTES
 from gateway.api.problems import problem
 from gateway.api.server_span import begin, finish
 from gateway.errors import InternalError
@@ -87,7 +86,7 @@ class RequestContext:
             times = _times(tally, started)
             route = state.get("route") or getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status), event.get("code", "")).inc()
-            if route in CLASSIFYING_ROUTES:
+            if route in metrics.CLASSIFYING_ROUTES:
                 for stage, seconds in times.items():
                     metrics.STAGE_SECONDS.labels(stage).observe(seconds)
             if span is not None:

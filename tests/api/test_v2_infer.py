@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import REGISTRY
 from tritonclient.http import InferRequestedOutput
 
-from gateway.api.gate import CLASSIFYING_ROUTES
 from gateway.errors import InferenceFailed, ModelNotFound, Overloaded, TritonUnreachable
 from gateway.inference.admission import Admission
 from gateway.inference.backend import InferResult, Row
 from gateway.keys import add_key
+from gateway.metrics import CLASSIFYING_ROUTES
 from tests.api.stub import PNG, client_of
 from tests.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
 

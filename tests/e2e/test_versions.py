@@ -1,5 +1,6 @@
 """Several models and versions behind one gateway: asked for, shared out, switched and taken away under load."""
 
+import base64
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -127,6 +128,20 @@ def test_each_version_answers_when_it_is_asked_for(http):
     missing = http.post("/predict", params={"version": 3}, files={"f": CAT})
     assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
     assert "'flowers' version 3" in missing.json()["detail"]
+
+
+def test_clients_of_triton_name_versions_and_get_their_classes(http):
+    tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [base64.b64encode(CAT).decode()]}
+    body = {"inputs": [tensor], "outputs": [{"name": "PREDICTION", "parameters": {"classification": 5}}]}
+    for version in ("1", "2"):
+        answer = http.post(f"/v2/models/flowers/versions/{version}/infer", json=body).json()
+        assert (answer["model_name"], answer["model_version"]) == ("flowers", version)
+        told = [cell.split(":", 2) for cell in answer["outputs"][0]["data"]]
+        assert {label: float(score) for score, _, label in told} == pytest.approx(scores(ask(http, version=version)))
+    assert http.get("/v2/models/flowers").json()["versions"] == ["1", "2"]
+    missing = http.post("/v2/models/flowers/versions/3/infer", json=body)
+    assert missing.status_code == 404
+    assert "'flowers' version 3" in missing.json()["error"]
 
 
 def test_the_metrics_tell_which_version_answered(http):
