@@ -13,6 +13,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException
 
+from gateway.settings import MIB
 from tests.photos import photo
 from tests.processes import PROJECT, Gateway
 
@@ -138,6 +139,31 @@ def test_the_readmes_example_says_what_it_prints(gateway: Gateway):
     )
     assert told
     assert ran.stdout.strip() == told[1]
+
+
+def test_a_thousand_images_get_a_thousand_answers_in_bounded_memory(start_gateway):
+    count, padding = 1_000, bytes(500_000)  # which a JPEG may have behind its end
+    image = CAT + padding + b"\xff\xd9"
+    size = (4 + len(image)) * count
+    tensor = {"name": "IMAGE", "shape": [count], "datatype": "BYTES", "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "PREDICTION", "parameters": {"classification": 1}}]})
+    with start_gateway(default_timeout_seconds=300) as gateway, gateway.client() as http:
+        before = peak = gateway.resident_bytes()
+
+        def body() -> Iterator[bytes]:
+            nonlocal peak
+            yield head.encode()
+            for _ in range(count):
+                yield len(image).to_bytes(4, "little") + image
+                peak = max(peak, gateway.resident_bytes())
+
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        answer = http.post(f"/v2/models/{MODEL}/infer", content=body(), headers=headers, timeout=300)
+    (prediction,) = answer.json()["outputs"]
+    assert prediction["shape"] == [count, 1]
+    assert all(each.endswith(":285:Egyptian cat") for each in prediction["data"])
+    assert size > 500 * MIB
+    assert peak - before < 300 * MIB
 
 
 def test_several_requests_at_once(gateway: Gateway):
