@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from gateway.errors import UserError
 from gateway.models.entry import Entry, Format, Precision, Serving
-from gateway.models.preprocessing import Preprocessing, from_file, numbers
+from gateway.models.preprocessing import Preprocessing, from_file, numbers, whole
 from gateway.models.sources import SourceError
+from gateway.settings import load_settings
 from gateway.terminal import Repository, say
 from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
 
@@ -18,7 +20,21 @@ model_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Name = Annotated[str, typer.Argument(help="The model's name, as `gateway model list` shows it.", show_default=False)]
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """For the shell's completion: the repository's models, the one on the command line where there is one."""
+    from gateway.models.entry import entry_names
+
+    repository = context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY
+    return [name for name in entry_names(Path(repository)) if name.startswith(incomplete)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
+    ),
+]
 Url = Annotated[
     str | None,
     typer.Option(
@@ -104,14 +120,25 @@ def add(
         int, typer.Option("--max-batch-size", help="Images of one execution.", rich_help_panel=SERVING)
     ] = 64,
     preferred: Annotated[
-        str, typer.Option("--preferred", help="Batch sizes to wait for, such as 8,16,32.", rich_help_panel=SERVING)
-    ] = "4,8",
+        str | None,
+        typer.Option(
+            "--preferred", help="Batch sizes to wait for, such as 8,16,32; by default 4,8.", rich_help_panel=SERVING
+        ),
+    ] = None,
     queue_delay_us: Annotated[
         int, typer.Option("--queue-delay-us", help="Longest wait for such a batch.", rich_help_panel=SERVING)
     ] = 500,
     *,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
+    ] = False,
+    cache_classifier: Annotated[
+        bool,
+        typer.Option(
+            "--cache-classifier",
+            help="Remember the network's own answers too: for the same picture in other bytes.",
+            rich_help_panel=SERVING,
+        ),
     ] = False,
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="A probability for each class on its own (sigmoid).")
@@ -124,18 +151,31 @@ def add(
 ) -> None:
     """Add a trained classifier: it is tried, finished with softmax or sigmoid where it has none, and written.
 
-    Says what is wrong where it cannot be served. Nothing of a file that could run code is executed.
+    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
+    What cannot be right is refused, with the reason. Nothing of a file that could run code is executed.
+
+        gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
+
+        gateway model add flowers.onnx --name flowers --labels labels.txt
+            --resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225
+
+        gateway model add torchvision:resnet50 --name resnet50
+
+        gateway model add torchvision:resnet50 --name flowers --labels labels.txt --weights state_dict.pth
+
+        gateway model add better.pt --name flowers --version 2
     """
     from gateway.models.add import Request
     from gateway.models.add import add as add_model
 
     serving = Serving(
         max_batch_size=max_batch_size,
-        preferred=_integers(preferred),
+        preferred=_fitting(max_batch_size) if preferred is None else _integers(preferred),
         queue_delay_us=queue_delay_us,
         instances=instances,
         gpus=_integers(gpus),
         cache=not no_cache,
+        cache_classifier=cache_classifier,
     )
     request = Request(
         source=source,
@@ -151,9 +191,9 @@ def add(
         version=version,
     )
     entry = add_model(request, model_repository, say)
-    # The steps first: an ensemble is loaded with those that it names.
-    _tell(url, load=(entry.preprocessor, entry.classifier, *entry.ensembles))
-    _summary(entry, model_repository, version or 1)
+    # A new ensemble brings its steps; a step that is there must be told of its new version.
+    _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
+    _summary(entry, model_repository, version or entry.in_use)
 
 
 def _preprocessing(
@@ -178,9 +218,8 @@ def _preprocessing(
     missing = [flag for flag in ("--crop", "--mean", "--std") if flags[flag] is None]
     if crop is None or mean is None or std is None:
         raise SourceError(f"{', '.join(given)} alone do not say how training saw its images: add {', '.join(missing)}")
-    sizes = numbers(resize) if resize else (crop,)
     return Preprocessing(
-        resize_size=tuple(int(side) for side in sizes),
+        resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
         mean=numbers(mean),
@@ -188,9 +227,13 @@ def _preprocessing(
     )
 
 
+def _fitting(max_batch_size: int) -> tuple[int, ...]:
+    return tuple(size for size in Serving().preferred if size <= max_batch_size)
+
+
 def _integers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(",") if part)
+        return tuple(dict.fromkeys(int(part) for part in text.split(",") if part))
     except ValueError as exc:
         raise SourceError(f"{text!r} is not whole numbers with commas between them") from exc
 
@@ -214,10 +257,10 @@ def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None
 @model_app.command("show")
 def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Show all that is known of a model."""
-    from gateway.models.add import LABELS
     from gateway.models.entry import read_entry
     from gateway.models.sources import read_labels
     from gateway.models.summary import shown
+    from gateway.models.writing import LABELS
 
     entry = read_entry(model_repository, name)
     shown(entry, model_repository, read_labels(model_repository / entry.classifier / LABELS))
@@ -230,11 +273,12 @@ def remove(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Delete a model from the repository, and with --url from the Triton that serves it."""
+    from gateway.models.manage import check_removable
     from gateway.models.manage import remove as remove_model
 
-    folders = remove_model(model_repository, name)
-    _tell(url, unload=folders)
-    typer.echo(f"{name} is gone: {', '.join(folders)}")
+    entry = check_removable(model_repository, name, load_settings().model)
+    _tell(url, unload=entry.folders)
+    typer.echo(f"{name} is gone: {', '.join(remove_model(entry, model_repository))}")
 
 
 @model_app.command("versions")
@@ -255,8 +299,14 @@ def versions(
     from gateway.models.summary import versioned
 
     if use is not None:
-        entry = use_version(model_repository, name, use)
-        _tell(url, load=(name,))
+        before = read_entry(model_repository, name).in_use
+        use_version(model_repository, name, use)
+        try:
+            _tell(url, load=(name,))
+        except UserError:
+            # Triton goes on with the version that it has; the repository must not say otherwise.
+            use_version(model_repository, name, before)
+            raise
     if drop is not None:
         entry, gone = remove_version(model_repository, name, drop)
         _tell(url, load=(*entry.ensembles, entry.classifier), unload=gone)

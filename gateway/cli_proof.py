@@ -1,17 +1,30 @@
 """`gateway model parity|evaluate|tune`: proof that a served model answers right, and how fast it can."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gateway.cli_models import Name, Url, model_app
+from gateway.models.variants import Stage
 from gateway.terminal import Repository, say
 from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
 Version = Annotated[int | None, typer.Option("--version", help="By default the one in use.", show_default=False)]
-Tolerance = Annotated[float, typer.Option("--tolerance", help="How far any probability may be off.", min=0, max=1)]
+
+
+def _number(value: float) -> float:
+    # nan passes every bound.
+    if math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
+
+
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", help="How far any probability may be off.", min=0, max=1, callback=_number)
+]
 
 __all__ = ["model_app"]
 
@@ -29,7 +42,6 @@ def parity(
 
     Ends with 1 where a probability is further off than the tolerance.
     """
-    from gateway.models.add import LABELS
     from gateway.models.manage import entry_with_version
     from gateway.models.parity import Comparison, Parity, Refused, compare
     from gateway.models.parity_report import report
@@ -37,6 +49,7 @@ def parity(
     from gateway.models.serving import serving
     from gateway.models.sources import read_labels
     from gateway.models.summary import progress
+    from gateway.models.writing import LABELS
     from gateway.triton.runtime import PROJECT
 
     entry = entry_with_version(model_repository, name, version)
@@ -69,7 +82,6 @@ def evaluate(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second."""
-    from gateway.models.add import LABELS
     from gateway.models.dataset import read_dataset
     from gateway.models.evaluate import Evaluation
     from gateway.models.evaluate import evaluate as run
@@ -78,6 +90,7 @@ def evaluate(
     from gateway.models.serving import serving
     from gateway.models.sources import read_labels
     from gateway.models.summary import progress
+    from gateway.models.writing import LABELS
 
     entry = entry_with_version(model_repository, name, version)
     labels = read_labels(model_repository / entry.classifier / LABELS)
@@ -97,9 +110,17 @@ def tune(
     name: Name,
     images: Images = None,
     tolerance: Tolerance = 1e-3,
-    seconds: Annotated[float, typer.Option("--seconds", help="Measured for each variant.", min=0.2)] = 4.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Measured for each variant.", min=0.2, max=600, callback=_number)
+    ] = 4.0,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Where the plot goes; by default NAME-tuning.png.", dir_okay=False)
+    ] = None,
+    stages: Annotated[
+        list[Stage] | None,
+        typer.Option(
+            "--try", help="What to vary, once or more: by default all, which takes minutes.", show_default=False
+        ),
     ] = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and leave the model as it is.")] = False,
@@ -115,7 +136,7 @@ def tune(
     entry = read_entry(model_repository, name)
     pictures = list(read_pictures(image_files(images or [PROJECT / "examples"])))
     with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
-        for measured in tuner.run(tolerance):
+        for measured in tuner.run(tolerance, stages or tuple(Stage)):
             say(measured.told())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))

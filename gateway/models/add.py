@@ -1,9 +1,5 @@
 """`gateway model add`: from a trained network to a model repository entry."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,18 +15,13 @@ from gateway.models.entry import (
     entry_names,
     preprocessor_of,
     read_entry,
-    write_record,
 )
 from gateway.models.gpus import gpu_count
 from gateway.models.isolation import TIMEOUT_SECONDS, Job, Say, work
 from gateway.models.preprocessing import Preprocessing
-from gateway.models.render import render
-from gateway.models.sources import SourceError, find_labels, find_preprocessing, find_source
-from gateway.triton.contract import PREPROCESSOR
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
-
-LABELS = "labels.txt"
-PREPROCESSOR_CODE = DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "1" / "model.py"
+from gateway.models.retired import retired
+from gateway.models.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels, repeated
+from gateway.models.writing import LABELS, check_free, extend, staging, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,10 @@ class Request:
 
 
 def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
-    """Write a model's folders into a repository and return its entry; raises UserError before anything is changed."""
+    """Write a model's folders into a repository and return its entry; raises UserError.
+
+    Whatever stops it, an interrupt as well, leaves the repository as it was.
+    """
     check_name(request.name)
     check_gpus(request.serving)
     old = _entry_to_extend(request, repository)
@@ -69,9 +63,13 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     alike = old is not None and request.like is None
     preprocessing = find_preprocessing(source, request.preprocessing or (old.preprocessing if old and alike else None))
     labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
-    number = request.version or 1
-    with _staging(repository) as staging:
-        output = staging / written_as.filename
+    if request.labels and (twice := repeated(labels)):
+        say(f"a label stands more than once, and answers tell such classes apart by class_id alone: {twice}")
+    if old:
+        _check_same(old, preprocessing, written_as, labels, repository)
+    number = request.version or _first_version(repository, request.name)
+    with staging(repository) as folder:
+        network = folder / written_as.filename
         outcome = work(
             Job(
                 kind=source.kind,
@@ -82,7 +80,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 multi_label=multi_label,
                 precision=request.precision,
                 format=written_as,
-                output=str(output),
+                output=str(network),
             ),
             say,
             timeout_seconds=timeout_seconds,
@@ -91,8 +89,8 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             source.location, source.sha256, source.weights, outcome.ending, request.precision, outcome.difference
         )
         if old:
-            _check_same(old, preprocessing, written_as, labels, repository)
             entry = replace(old, versions={**old.versions, number: version})
+            extend(old, entry, network, repository)
         else:
             entry = Entry(
                 name=request.name,
@@ -104,28 +102,8 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 versions={number: version},
                 in_use=number,
             )
-        target = entry.model_file(repository, number)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        output.replace(target)
-    _write(entry, repository, labels)
+            write(entry, labels, network, repository)
     return entry
-
-
-def rewrite(entry: Entry, repository: Path) -> None:
-    """Write an entry's configurations and record anew, after a change of its settings or its version in use."""
-    texts = render(entry)
-    for folder, text in texts.items():
-        path = repository / folder
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.pbtxt").write_text(text)
-    for name, version in entry.ensembles.items():
-        # Triton takes an ensemble's version from its folder, which is empty.
-        keep = repository / name / str(version)
-        keep.mkdir(exist_ok=True)
-        for other in (repository / name).iterdir():
-            if other.is_dir() and other != keep:
-                shutil.rmtree(other)
-    write_record(entry, repository)
 
 
 def check_gpus(serving: Serving) -> None:
@@ -144,7 +122,7 @@ def check_gpus(serving: Serving) -> None:
 
 def _entry_to_extend(request: Request, repository: Path) -> Entry | None:
     exists = request.name in entry_names(repository)
-    if request.version is None or not exists:
+    if request.version is None:
         if exists:
             raise EntryError(
                 f"{repository} has a model {request.name!r} already: say --version N to add a version, or remove it "
@@ -153,12 +131,19 @@ def _entry_to_extend(request: Request, repository: Path) -> Entry | None:
         return None
     if request.version < 1:
         raise EntryError("versions are numbers from 1 on")
-    old = read_entry(repository, request.name)
-    if request.version in old.versions:
+    old = read_entry(repository, request.name) if exists else None
+    taken = old.versions.keys() if old else frozenset[int]()
+    gone = retired(repository, request.name)
+    if request.version in taken | gone:
+        why = "already" if request.version in taken else "before, whose answers may still be in a cache"
         raise EntryError(
-            f"{request.name} has a version {request.version} already; the next one is {max(old.versions) + 1}"
+            f"{request.name} has had a version {request.version} {why}; the next one is {max(taken | gone) + 1}"
         )
     return old
+
+
+def _first_version(repository: Path, name: str) -> int:
+    return max(retired(repository, name), default=0) + 1
 
 
 def _check_format(kind: Format, written_as: Format, precision: Precision) -> None:
@@ -178,32 +163,10 @@ def _check_same(
         raise EntryError(f"it wants its images otherwise ({'; '.join(differences)}): {advice}")
     if written_as is not old.format:
         raise EntryError(f"it is {written_as.value} and the others are {old.format.value}: {advice}")
-    given = (repository / old.classifier / LABELS).read_text().splitlines()
-    if list(labels) != given:
+    if labels != read_labels(repository / old.classifier / LABELS):
         raise EntryError(f"its labels are not those of the others: {advice}")
 
 
 def _check_folders_are_free(name: str, repository: Path) -> None:
     for folder in (name, preprocessor_of(name), classifier_of(name)):
-        if (repository / folder).exists():
-            raise EntryError(f"{repository / folder} is there already, of another origin: take another --name")
-
-
-def _write(entry: Entry, repository: Path, labels: tuple[str, ...]) -> None:
-    code = repository / entry.preprocessor / "1" / "model.py"
-    if not code.exists():
-        code.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(PREPROCESSOR_CODE, code)
-    (repository / entry.classifier / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
-    rewrite(entry, repository)
-
-
-@contextmanager
-def _staging(repository: Path) -> Iterator[Path]:
-    """A folder on the repository's file system that is gone afterwards."""
-    try:
-        repository.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".adding-", dir=repository) as folder:
-            yield Path(folder)
-    except OSError as exc:
-        raise EntryError(f"cannot write into {repository}: {exc}") from exc
+        check_free(repository / folder)

@@ -18,6 +18,7 @@ from gateway.models.preprocessing import Preprocessing, from_mapping
 from gateway.triton.contract import pinned
 
 RECORD = "origin.json"
+MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -47,7 +48,11 @@ class Format(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How Triton runs a model; `gpus` () leaves the device to Triton."""
+    """How Triton runs a model; `gpus` () leaves the device to Triton.
+
+    `cache` keeps whole answers, by which a hit skips every step; `cache_classifier` those of the network to the same
+    pixels, whatever file they came in.
+    """
 
     max_batch_size: int = 64
     preferred: tuple[int, ...] = (4, 8)
@@ -56,10 +61,17 @@ class Serving:
     preprocessor_instances: int = 2
     gpus: tuple[int, ...] = ()
     cache: bool = True
+    cache_classifier: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_batch_size < 1 or self.instances < 1 or self.preprocessor_instances < 1 or self.queue_delay_us < 0:
-            raise EntryError("batch size and instances are at least 1, and the queue delay is not negative")
+        for what, value, least, most in (
+            ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
+            ("instances", self.instances, 1, MAX_INSTANCES),
+            ("preprocessor instances", self.preprocessor_instances, 1, MAX_INSTANCES),
+            ("the queue delay in µs", self.queue_delay_us, 0, MAX_QUEUE_DELAY_US),
+        ):
+            if not least <= value <= most:
+                raise EntryError(f"{what}: {value} is not between {least:,} and {most:,}")
         wrong = [size for size in self.preferred if not 0 < size <= self.max_batch_size]
         if wrong:
             raise EntryError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")

@@ -58,7 +58,7 @@ def _do_torch(job: Job) -> Outcome:
                 raise ModelFileError(f"it does not run in {job.precision.value}: {reason}. Leave it in fp32") from exc
         _say(f"writing {Path(job.output).name}")
         output = Path(job.output)
-        example = torch.cat(probes(job.side)[:2])
+        example = probes(job.side)[1]
         export_torchscript(served, example, output, tolerance=ALLOWED[job.precision])
         written = original_module(str(output), "", None)
         return _outcome(job, findings, expected, written)
@@ -113,6 +113,7 @@ def main() -> None:
     # Libraries print what they like; only the answer may go to the parent.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     try:
         answer = asdict(do(_job(json.load(sys.stdin))))

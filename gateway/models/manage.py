@@ -4,8 +4,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.models.add import rewrite
 from gateway.models.entry import Entry, EntryError, entry_names, read_entry
+from gateway.models.retired import retire
+from gateway.models.writing import rewrite
+from gateway.triton.contract import PREPROCESSOR
 
 
 def entries(repository: Path) -> list[Entry]:
@@ -27,6 +29,7 @@ def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tu
     if version == old.in_use:
         raise EntryError(f"version {version} of {name} is in use: `gateway model versions {name} --use N` first")
     entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
+    retire(repository, name, version)
     gone = tuple(folder for folder in old.folders if folder not in entry.folders)
     rewrite(entry, repository)
     for folder in gone:
@@ -35,10 +38,29 @@ def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tu
     return entry, gone
 
 
-def remove(repository: Path, name: str) -> tuple[str, ...]:
-    """Delete a model's folders and return their names; raises EntryError where there is no such entry."""
+def check_removable(repository: Path, name: str, default: str) -> Entry:
+    """Read an entry that may be removed; raises EntryError where there is none, or something relies on it.
+
+    `default` is the model that answers requests which name none.
+    """
     entry = read_entry(repository, name)
-    for folder in entry.folders:
+    if entry.preprocessor == PREPROCESSOR:
+        raise EntryError(
+            f"{name} is the model that the project brings, and `gateway model export` needs its files: leave it there, "
+            "and have another one answer with GATEWAY_MODEL=NAME"
+        )
+    if name == default:
+        raise EntryError(
+            f"{name} answers the requests that name no model (GATEWAY_MODEL): choose another one for them first"
+        )
+    return entry
+
+
+def remove(entry: Entry, repository: Path) -> tuple[str, ...]:
+    """Delete a model's folders and return their names."""
+    retire(repository, entry.name, *entry.versions)
+    # The ensembles last: as long as one is there, so is the record, by which a broken-off removal can be repeated.
+    for folder in reversed(entry.folders):
         shutil.rmtree(repository / folder, ignore_errors=True)
     return entry.folders
 

@@ -115,9 +115,13 @@ def to_fp16(model: Any) -> Any:  # noqa: ANN401
     """A finished model that computes in fp16 and still takes and gives fp32."""
     import_onnx()
     from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
 
     # Not a softmax over many classes: its sum is lost in fp16.
-    return convert_float_to_float16(model, keep_io_types=True, op_block_list=["Softmax", "Sigmoid", "Exp"])
+    converted = convert_float_to_float16(model, keep_io_types=True, op_block_list=["Softmax", "Sigmoid", "Exp"])
+    # The converter appends its casts at the end, and ONNX wants nodes in the order of their use.
+    OnnxModel(converted).topological_sort()
+    return converted
 
 
 def from_module(module: "nn.Module", side: int) -> Any:  # noqa: ANN401

@@ -88,7 +88,7 @@ def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Mod
         lines = [line.strip() for line in str(exc).splitlines()]
         raise ModelFileError(
             f"{weights} does not hold weights of {architecture} with {classes or 1000} classes: "
-            f"{lines[1] if len(lines) > 1 else lines[0]}"
+            f"{lines[1] if len(lines) > 1 else lines[0]} Other classes than these: --labels FILE, one label a line"
         ) from exc
     return module.eval()
 

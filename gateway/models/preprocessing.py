@@ -1,6 +1,7 @@
 """How a model wants its images: from a torchvision weights enum, from a file, or part by part."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+MAX_SIDE = 4096
 INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos")
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """PIL.Image.Resampling by number, as Hugging Face's preprocessor_config.json has it."""
@@ -39,7 +41,11 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if len(self.resize_size) not in {1, 2}:
             raise PreprocessingError("the resize is one number, for the shorter side, or two, for height and width")
-        if not 0 < self.crop_size <= min(self.resize_size):
+        if not all(0 < side <= MAX_SIDE for side in (self.crop_size, *self.resize_size)):
+            raise PreprocessingError(
+                f"resize to {_text(self.resize_size)} and crop {self.crop_size}: a side is 1 to {MAX_SIDE} pixels"
+            )
+        if self.crop_size > min(self.resize_size):
             raise PreprocessingError(
                 f"a crop of {self.crop_size} out of a resize to {_text(self.resize_size)} would have black borders"
             )
@@ -51,6 +57,8 @@ class Preprocessing:
             values = getattr(self, name)
             if len(values) != 3:
                 raise PreprocessingError(f"{name} has {len(values)} numbers and should have three: red, green, blue")
+            if not all(map(math.isfinite, values)):
+                raise PreprocessingError(f"{name} is {_text(values)}, and should be three numbers")
             if not all(0 <= value <= 1 for value in values) or (name == "std" and not all(values)):
                 raise PreprocessingError(
                     f"{name} is {_text(values)}, and should be on a scale from 0 to 1: divide by 255 what is beyond"
@@ -91,7 +99,7 @@ def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
         raise PreprocessingError(f"preprocessing: {'; '.join(said)}")
     try:
         return Preprocessing(
-            resize_size=tuple(int(side) for side in _list(values["resize_size"])),
+            resize_size=tuple(whole(side) for side in _list(values["resize_size"])),
             crop_size=_side(values["crop_size"]),
             interpolation=str(values["interpolation"]),
             mean=_three(values["mean"]),
@@ -111,7 +119,7 @@ def from_file(path: Path) -> Preprocessing:
         raise PreprocessingError(f"{path} holds no JSON object")
     try:
         return _from_hugging_face(values) if "image_mean" in values else from_mapping(values)
-    except PreprocessingError as exc:
+    except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
         raise PreprocessingError(f"{path}: {exc}") from exc
 
 
@@ -201,12 +209,19 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     )
 
 
+def whole(value: Any) -> int:  # noqa: ANN401  # whatever stands in a file
+    """A number of pixels; raises PreprocessingError where it is none, instead of cutting its fraction off."""
+    if not float(value).is_integer():
+        raise PreprocessingError(f"{value} is not a whole number of pixels")
+    return int(value)
+
+
 def _list(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _side(value: object) -> int:
-    sides = [int(side) for side in _list(value)]
+    sides = [whole(side) for side in _list(value)]
     if len(set(sides)) != 1:
         raise PreprocessingError(f"the crop is {_text(tuple(sides))}; only squares are served")
     return sides[0]

@@ -42,6 +42,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "classes": entry.classes,
         "side": side,
         "cache": _bool(serving.cache),
+        "cache_classifier": _bool(serving.cache_classifier),
         "model": entry.name,
         "multi_label": _bool(entry.multi_label),
         "platform": platform,

@@ -1,6 +1,7 @@
 """What `gateway model add` is given: a model, its labels, its preprocessing."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from gateway.models.files import Kind, ModelFileError, kind_of, refuse
 from gateway.models.preprocessing import Preprocessing, from_weights, weights_enum
 
 TORCHVISION = "torchvision:"
+REPEATED_SHOWN = 3
 RECIPE = "recipe:"
 """A model that gateway.models.export makes, such as the default one."""
 
@@ -38,6 +40,8 @@ def find_source(text: str, *, weights: str | None, like: str | None) -> Source:
     if text.startswith(RECIPE):
         return Source("recipe", text, "", like or "", "")
     path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise SourceError(f"{path} is a folder; a SOURCE is a file, such as model.pt in it, or torchvision:ARCH")
     if not path.is_file():
         raise SourceError(f"there is no file {path}; a SOURCE is a file, or torchvision:ARCH")
     if weights:
@@ -98,17 +102,28 @@ def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """The lines of a file; raises SourceError where there are none, or one is empty."""
+    """The lines of a UTF-8 file; raises SourceError where there are none, or one is empty."""
     try:
-        labels = tuple(line.strip() for line in path.read_text(encoding="utf-8").rstrip().splitlines())
+        # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
+        text = path.read_text(encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
         raise SourceError(f"cannot read the labels: {exc}") from exc
-    if not labels:
+    if not text:
         raise SourceError(f"{path} holds no labels")
+    labels = tuple(line.strip() for line in text.split("\n"))
     for number, label in enumerate(labels, 1):
         if not label:
             raise SourceError(f"{path} has no label on line {number}; every class needs one")
     return labels
+
+
+def repeated(labels: Sequence[str]) -> str:
+    """The labels that stand more than once, in words with their lines; "" where there are none."""
+    lines: dict[str, list[int]] = {}
+    for number, label in enumerate(labels, 1):
+        lines.setdefault(label, []).append(number)
+    twice = [f"{label!r} on lines {', '.join(map(str, found))}" for label, found in lines.items() if len(found) > 1]
+    return "; ".join(twice[:REPEATED_SHOWN]) + ("; …" if len(twice) > REPEATED_SHOWN else "")
 
 
 def digest(path: Path) -> str:

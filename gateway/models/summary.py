@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.models.add import LABELS
 from gateway.models.entry import RECORD, Entry
+from gateway.models.writing import LABELS
 from gateway.triton.contract import pinned
 
 T = TypeVar("T")
@@ -130,6 +130,7 @@ def _serving(entry: Entry) -> str:
         f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}, batches of up to "
         f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred within "
         f"{serving.queue_delay_us} µs, cache {'on' if serving.cache else 'off'}"
+        f"{', and on the network' if serving.cache_classifier else ''}"
     )
 
 

@@ -102,9 +102,10 @@ def export_torchscript(
 
 def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: float) -> None:
     for batch in (example, example[:1], torch.cat((example, example))):
+        expected = eager(batch)
         # More than once: TorchScript compiles anew after its first calls.
         for _ in range(3):
-            difference = float((eager(batch) - exported(batch)).abs().max())
+            difference = float((expected - exported(batch)).abs().max())
             if not difference <= tolerance:
                 raise ExportError(
                     f"the exported model's answers differ from the eager model's by {difference:.2g} "

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway.models.add import LABELS, Request, add, rewrite
-from gateway.models.entry import Entry, Format, Precision, Serving
+from gateway.models.add import Request, add
+from gateway.models.entry import Entry, Format, Precision
 from gateway.models.gpus import gpu_count
 from gateway.models.isolation import Say
 from gateway.models.onnx_graph import OnnxMissing, import_onnx
@@ -25,29 +25,14 @@ from gateway.models.parity import pil_image
 from gateway.models.pictures import NoPictures, Picture
 from gateway.models.preprocessing import reference_transforms
 from gateway.models.serving import serving
+from gateway.models.variants import Stage, Variant
+from gateway.models.writing import LABELS, rewrite
 from gateway.triton.blocking import BlockingTriton
 
 TABLE = "tuning.json"
 CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A way to serve a model."""
-
-    format: Format
-    precision: Precision
-    serving: Serving
-
-    def described(self) -> str:
-        """A line for tables."""
-        preferred = ",".join(map(str, self.serving.preferred)) or "none"
-        return (
-            f"{self.format.value} {self.precision.value}, instances {self.serving.instances}, "
-            f"preprocessors {self.serving.preprocessor_instances}, preferred {preferred}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +82,12 @@ class Tuner:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def run(self, tolerance: float) -> Iterator[Measured]:
+    def run(self, tolerance: float, stages: Sequence[Stage] = tuple(Stage)) -> Iterator[Measured]:
         """Measure one variant after another; what was best in a stage is the base of the next one."""
         base = self._current()
-        for stage in (self._formats, self._instances, self._batches):
-            for variant in stage(base):
+        variants_of = {Stage.FORMATS: self._formats, Stage.INSTANCES: self._instances, Stage.BATCHES: self._batches}
+        for stage in (stage for stage in Stage if stage in stages):
+            for variant in (base, *variants_of[stage](base)):
                 if all(each.variant != variant for each in self.measured):
                     self.measured.append(self._measure(variant))
                     yield self.measured[-1]

@@ -1,15 +1,26 @@
 """What the tests of models share: entries that take seconds to make, made once."""
 
 import io
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import torch
 
 from gateway.models.add import Request, add
 from gateway.models.entry import Entry
 from tests.models.builders import SMALL, Head, save_labels, save_torchscript
 from tests.photos import PHOTOS, photo
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Torch on one core: with more of them it waits for those that Triton and the networks' processes have."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""Ways to serve a model are measured on the real Triton, and the fastest that is right is kept."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.models.entry import Format, Precision, Serving, read_entry
+from gateway.models.tune import Measured, Tuner
+from gateway.models.variants import Variant
+from gateway.models.writing import rewrite
+from gateway.triton.model_config import read_model_config
+
+pytestmark = pytest.mark.triton
+
+BASE = Variant(Format.TORCHSCRIPT, Precision.FP32, Serving())
+
+
+def test_only_what_is_right_and_was_served_may_be_chosen(added_head):
+    tuner = object.__new__(Tuner)
+    slow, wrong = Measured(BASE, 10.0, 1e-6), Measured(BASE, 50.0, 0.1)
+    failed, fast = Measured(BASE, 0.0, 0.0, "no such backend"), Measured(BASE, 20.0, 1e-4)
+    tuner.measured = [slow, wrong, failed, fast]
+    assert tuner.best(1e-3) is fast
+    assert tuner.best(1e-5) is slow
+    assert tuner.best(1e-9) is None
+    assert failed.told().endswith("no such backend")
+
+
+@pytest.mark.slow
+def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_head, photos, tmp_path):
+    repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
+    # Each instance is a process that takes seconds to start.
+    rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
+    plot = tmp_path / "tuning.png"
+    command = ["model", "tune", "head", str(photos / "cat.jpg"), "--seconds=0.3", f"--plot={plot}", "--try=formats"]
+    result = CliRunner().invoke(app, [*command, "--model-repository", str(repository)])
+    assert result.exit_code == 0, result.output
+    table = json.loads((repository / "head" / "tuning.json").read_text())
+    measured = {(row["variant"]["format"], row["variant"]["precision"]) for row in table}
+    assert measured == {("torchscript", "fp32"), ("torchscript", "bf16"), ("onnx", "fp32")}
+    (chosen,) = [row for row in table if row["chosen"]]
+    assert chosen["images_per_second"] == max(row["images_per_second"] for row in table if row["difference"] <= 1e-3)
+    assert chosen["difference"] <= 1e-3
+    entry = read_entry(repository, "head")
+    assert entry.format.value == chosen["variant"]["format"]
+    classifier = read_model_config(repository / "head_classifier" / "config.pbtxt")
+    assert list(classifier.dynamic_batching.preferred_batch_size) == chosen["variant"]["serving"]["preferred"]
+    assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "chosen" in result.output
