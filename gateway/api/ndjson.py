@@ -12,7 +12,7 @@ from gateway.api.disconnect import unless_client_leaves
 from gateway.api.problems import members, note
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, result_out
 from gateway.errors import GatewayError
-from gateway.inference.service import Query, Result
+from gateway.inference.query import Query, Result
 
 NDJSON = "application/x-ndjson"
 

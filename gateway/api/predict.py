@@ -17,8 +17,8 @@ from gateway.api.shapes import ForeignResponse, shaped
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
+from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
-from gateway.inference.service import Query, Result
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])

@@ -7,8 +7,8 @@ from http import HTTPStatus
 from starlette.requests import Request
 
 from gateway.errors import ImageError, InvalidParameter, ServiceError
+from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
-from gateway.inference.service import Query, Result
 from gateway.inference.split import choose
 from gateway.settings import Settings
 

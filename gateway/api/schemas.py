@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.inference.backend import EndpointHealth, ModelInfo
-from gateway.inference.service import Result
+from gateway.inference.query import Result
 
 
 class Schema(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.api.schemas import Schema, Shape
 from gateway.errors import GatewayError
-from gateway.inference.service import Query, Result
+from gateway.inference.query import Query, Result
 
 
 class HuggingFaceClass(Schema):

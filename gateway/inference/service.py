@@ -3,11 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.errors import (
@@ -21,45 +18,13 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.admission import Admission, Permit
-from gateway.inference.backend import Backend, Batch, InferResult, Prediction, Row
+from gateway.inference.backend import Backend, Batch, InferResult, Row
 from gateway.inference.planner import BatchPlanner
-from gateway.inference.selection import Selection
-from gateway.inference.tally import Tally
+from gateway.inference.query import Query, Result
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
 from gateway.ingest.prepare import DecodePolicy, Image, bytes_needed, examine, finish, needs_decoding
 from gateway.ingest.upload import Upload
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What a request asks for. `model_version` "" is the one in use; `tally` says what becomes of it."""
-
-    model_name: str
-    model_version: str
-    selection: Selection | None
-    """What is told of each image; None for the scores of every class, without labels."""
-    timeout_seconds: float
-    request_id: str
-    split: bool = False
-    """Whether the version is a share that the operator sends there, not the client's wish."""
-    tally: Tally = field(default_factory=Tally)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The answer for one uploaded file: predictions, or an error. Width and height are upright pixels, where known."""
-
-    index: int
-    filename: str
-    width: int | None = None
-    height: int | None = None
-    predictions: tuple[Prediction, ...] = ()
-    scores: NDArray[np.float32] | None = field(default=None, compare=False)
-    """In place of predictions, where the query has no selection: fp32 [classes], by class id."""
-    error: GatewayError | None = None
-    model_version: str | None = None
-    multi_label: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gateway.errors import ModelUnavailable
-from gateway.inference.service import Result
+from gateway.inference.query import Result
 from gateway.ingest.inference_request import PREDICTION, STATUS, InferenceRequest, RequestedOutput
 from gateway.ingest.tensors import LENGTH_BYTES
 

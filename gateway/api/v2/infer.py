@@ -17,7 +17,7 @@ from gateway.api.v2.documentation import REQUEST, RESPONSES
 from gateway.api.v2.metadata import ModelName, ModelVersion
 from gateway.api.v2.schemas import InferenceResponse
 from gateway.errors import InvalidBody, UnsupportedMediaType
-from gateway.inference.service import Result
+from gateway.inference.query import Result
 from gateway.ingest.tensors import InferenceReader
 from gateway.ingest.upload import request_too_large
 

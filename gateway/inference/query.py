@@ -1,0 +1,42 @@
+"""What a request asks of the service, and what it gets for each file."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import GatewayError
+from gateway.inference.backend import Prediction
+from gateway.inference.selection import Selection
+from gateway.inference.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a request asks for. `model_version` "" is the one in use; `tally` says what becomes of it."""
+
+    model_name: str
+    model_version: str
+    selection: Selection | None
+    """What is told of each image; None for the scores of every class, without labels."""
+    timeout_seconds: float
+    request_id: str
+    split: bool = False
+    """Whether the version is a share that the operator sends there, not the client's wish."""
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer for one uploaded file: predictions, or an error. Width and height are upright pixels, where known."""
+
+    index: int
+    filename: str
+    width: int | None = None
+    height: int | None = None
+    predictions: tuple[Prediction, ...] = ()
+    scores: NDArray[np.float32] | None = field(default=None, compare=False)
+    """In place of predictions, where the query has no selection: fp32 [classes], by class id."""
+    error: GatewayError | None = None
+    model_version: str | None = None
+    multi_label: bool = False
