@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with bounds on the headers of a request, and deaf to offers of other protocols."""
 
 import asyncio
+import uuid
 from typing import Any
 
 import httptools
@@ -14,7 +15,8 @@ TOO_LARGE = (
 )
 PROBLEM = (
     b'{"type":"about:blank","title":"The headers are too large","status":431,"code":"headers_too_large",'
-    b'"detail":"The headers of a request may have %d bytes.","limit":"max_header_bytes","value":%d}'
+    b'"detail":"The headers of a request may have %d bytes.","limit":"max_header_bytes","value":%d,'
+    b'"request_id":"%b"}'
 )
 
 
@@ -122,7 +124,7 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
             self._refused = True
             self._stop_waiting()
             if self._idle:  # else it would land in the middle of the answer to the request before
-                body = PROBLEM % (self._max_header_bytes, self._max_header_bytes)
+                body = PROBLEM % (self._max_header_bytes, self._max_header_bytes, uuid.uuid4().hex.encode())
                 self.transport.write(TOO_LARGE % (len(body), body))
             self.transport.close()
 
