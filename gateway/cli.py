@@ -94,6 +94,12 @@ def up(
     port: Port = None,
     workers: Workers = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    triton_port: Annotated[
+        int,
+        typer.Option(
+            help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=65_535
+        ),
+    ] = 0,
 ) -> None:
     """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
 
@@ -102,7 +108,7 @@ def up(
     from gateway.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers)
-    run_up(settings, model_repository, say=say, log=_say_plainly)
+    run_up(settings, model_repository, say=say, log=_say_plainly, triton_port=triton_port)
 
 
 @app.command()

@@ -27,22 +27,25 @@ class UpFailed(UserError):
     """One of the two processes ended by itself; the message says which."""
 
 
-def up(settings: Settings, model_repository: Path, *, say: Say, log: Say) -> None:
+def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton_port: int = 0) -> None:
     """Start Triton and the API, say where to look, and stop both in order on SIGINT or SIGTERM.
 
-    `say` gets the progress, `log` Triton's log. Raises AddressUnusable, TritonRuntimeError or UpFailed.
+    `say` gets the progress, `log` Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
+    TritonRuntimeError or UpFailed.
     """
     started = time.monotonic()
     check_address(settings)
     runtime = _prepare(model_repository, say)
-    triton = EmbeddedTriton(runtime, model_repository, on_log=log, cache_bytes=settings.triton_cache_bytes)
+    triton = EmbeddedTriton(
+        runtime, model_repository, on_log=log, grpc_port=triton_port, cache_bytes=settings.triton_cache_bytes
+    )
     api: subprocess.Popen[bytes] | None = None
     _interrupt_on_signals()
     try:
         say(f"starting Triton with the models of {model_repository}")
         triton.start()
         triton.wait_ready(settings.triton_start_timeout_seconds)
-        say(f"Triton is ready after {time.monotonic() - started:.1f} s; starting the API")
+        say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC); starting the API")
         api = _start_api(settings, triton.url)
         _wait_ready(settings, api)
         address = f"http://{_reachable(settings.host)}:{settings.port}"
