@@ -23,9 +23,12 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
     table = Table("image", "served", "expected", "max", "mean", *STAGES, box=None, pad_edge=False)
     ordered = sorted(parity.comparisons, key=lambda each: each.largest, reverse=True)
     shown = parity.comparisons if len(ordered) <= SHOWN else ordered[:SHOWN]
+    names = [each.path.name for each in shown]
     for each in shown:
+        # In folders named after classes the files are often numbered, in each from 0 on.
+        name = each.path.name if names.count(each.path.name) == 1 else f"{each.path.parent.name}/{each.path.name}"
         table.add_row(
-            each.path.name,
+            name,
             _top(each, labels, served=True),
             _top(each, labels, served=False) if not each.same_top1 else "the same",
             f"{each.largest:.1e}",

@@ -50,7 +50,8 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     out.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")
     if version != entry.in_use:
         out.print(
-            f"version {entry.in_use} stays in use; `gateway model versions {entry.name} --use {version}` changes that"
+            f"version {entry.in_use} stays in use; "
+            f"`gateway model versions {entry.name} --use {version}{_at(repository)}` changes that"
         )
 
 

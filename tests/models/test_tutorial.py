@@ -1,0 +1,177 @@
+"""docs/models.md is followed to the letter: its commands run one after another, and print what it says they print."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+TUTORIAL = PROJECT / "docs" / "models.md"
+HOME = "/home/you/flowers"
+"""Where the tutorial's reader works."""
+STARTED = "Ctrl-C stops everything"
+"""The last line of a command that stays: the next ones run beside it."""
+ANY_LINES = "…"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the tutorial and the lines that it prints."""
+
+    line: int
+    text: str
+    output: tuple[str, ...]
+
+    @property
+    def stays(self) -> bool:
+        return STARTED in "\n".join(self.output)
+
+
+def files() -> dict[str, str]:
+    """The files that the reader is asked to write: Python blocks after a line that ends with a name and a colon."""
+    found = re.findall(r"`([\w.]+)`:\n\n```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    return dict(found)
+
+
+def commands() -> list[Command]:
+    """Every command of a console block: it starts with $, goes on after a backslash, and its output follows."""
+    found: list[Command] = []
+    inside = False
+    for number, line in enumerate(TUTORIAL.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            inside = line == "```console"
+        elif inside and line.startswith("$ "):
+            found.append(Command(number, line.removeprefix("$ "), ()))
+        elif inside and found[-1].text.endswith("\\") and not found[-1].output:
+            found[-1] = Command(found[-1].line, f"{found[-1].text}\n{line}", ())
+        elif inside:
+            found[-1] = Command(found[-1].line, found[-1].text, (*found[-1].output, line))
+    return found
+
+
+@dataclass
+class Reader:
+    """Someone who follows the tutorial in a folder of their own, on ports that are free here."""
+
+    folder: Path
+    ports: dict[str, str]
+    stays: ExitStack
+
+    def run(self, command: Command) -> list[str]:
+        """What a command prints, in the words of the tutorial."""
+        if command.stays:
+            printed = self.stays.enter_context(self._started(command))
+        else:
+            done = subprocess.run(
+                ["bash", "-c", self._here(command.text)],
+                cwd=self.folder,
+                env=self._environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            printed = done.stdout
+        return [line.rstrip() for line in self._there(printed).splitlines()]
+
+    @contextmanager
+    def _started(self, command: Command) -> Iterator[str]:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec env {self._here(command.text)}"],
+            cwd=self.folder,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdout is not None
+        try:
+            with process.stdout as log:
+                yield _until(log, STARTED)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+    def _here(self, text: str) -> str:
+        for there, here in self.ports.items():
+            text = text.replace(f":{there}", f":{here}").replace(f"-port {there}", f"-port {here}")
+        return text
+
+    def _there(self, text: str) -> str:
+        for there, here in self.ports.items():
+            text = text.replace(f":{here}", f":{there}")
+        return text.replace(str(self.folder), HOME)
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+        return {**ours, "PATH": path, "GATEWAY_PORT": self.ports["8080"], "PYTHONUNBUFFERED": "1"}
+
+
+def _until(log: IO[str], text: str) -> str:
+    printed = ""
+    for line in log:
+        printed += line
+        if text in line:
+            return printed
+    raise AssertionError(f"it ended before it said {text!r}:\n{printed}")
+
+
+@pytest.fixture
+def reader(tmp_path) -> Iterator[Reader]:
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    with socket.socket() as one, socket.socket() as other, ExitStack() as stays:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        ports = {"8080": str(one.getsockname()[1]), "8001": str(other.getsockname()[1])}
+        one.close()
+        other.close()
+        yield Reader(tmp_path, ports, stays)
+
+
+def numbers_apart(line: str) -> str:
+    """A line without what another machine or another moment makes otherwise: times, speeds, scores."""
+    line = re.sub(r"\d+(\.\d+e[+-]\d+|e[+-]\d+|\.\d+)", "#", line)
+    return re.sub(r" +", " ", line).strip()
+
+
+def said(expected: tuple[str, ...], printed: list[str]) -> bool:
+    """Whether lines were printed as they stand in the tutorial, where … is for any number of lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == ANY_LINES else re.escape(numbers_apart(line)) + r"\n" for line in expected
+    )
+    return re.fullmatch(pattern, "".join(f"{numbers_apart(line)}\n" for line in printed)) is not None
+
+
+def test_lines_left_out_and_figures_may_differ_and_nothing_else():
+    assert said(("a 1.5 s", "…", "b"), ["a 22.5 s", "c", "d", "b"])
+    assert said(("…",), [])
+    assert not said(("a 5",), ["a 6"])
+    assert not said(("a",), ["a", "b"])
+    assert not said(("a", "…"), ["b"])
+
+
+@pytest.mark.triton
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_tutorial_does_what_it_says(reader):
+    followed = commands()
+    assert len(followed) > 10
+    for command in followed:
+        printed = reader.run(command)
+        wanted = "\n".join(command.output)
+        assert said(command.output, printed), (
+            f"line {command.line}: {command.text}\nshould print\n{wanted}\nand prints\n" + "\n".join(printed)
+        )
