@@ -10,6 +10,7 @@
     │   ├── ImageTooLarge         422 image_too_large
     │   └── UndecodableImage      422 undecodable_image
     ├── RequestError              the whole request, and the client can mend it
+    │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
     │   ├── InvalidMultipart      400 invalid_multipart
     │   ├── InvalidBody           400 invalid_body
@@ -121,6 +122,12 @@ class Unauthorized(RequestError):
 
     status = HTTPStatus.UNAUTHORIZED
     code, summary = "unauthorized", "An API key is needed"
+
+
+class InvalidRequest(RequestError):
+    """What was sent is not HTTP (RFC 9112), or its URL cannot be read."""
+
+    code, summary = "invalid_request", "The request is not HTTP"
 
 
 class InvalidMultipart(RequestError):

@@ -5,19 +5,14 @@ import uuid
 from typing import Any
 
 import httptools
+from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.api.problems import MEDIA_TYPE, members
+from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
 from gateway.settings import Settings
 
-TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
-)
-PROBLEM = (
-    b'{"type":"about:blank","title":"The headers are too large","status":431,"code":"headers_too_large",'
-    b'"detail":"The headers of a request may have %d bytes.","limit":"max_header_bytes","value":%d,'
-    b'"request_id":"%b"}'
-)
+ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
 
 
 class HeadersTooLong(Exception):
@@ -27,9 +22,9 @@ class HeadersTooLong(Exception):
 class BoundedHeadersProtocol(HttpToolsProtocol):
     """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
 
-    It answers 431 to headers of more than `max_header_bytes`, and closes a connection that sends none to their end. It
-    has `upload_idle_timeout_seconds` for them, from its opening on, or from its first byte after an answer: be that
-    byte of the next request or of a body that nobody wanted.
+    It answers 431 to headers or a URL of more than `max_header_bytes`, 400 to what is no HTTP, and closes a connection
+    that sends no headers to their end. It has `upload_idle_timeout_seconds` for them, from its opening on, or from its
+    first byte after an answer: be that byte of the next request or of a body that nobody wanted.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
@@ -66,6 +61,13 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         """Begin to count."""
         self._in_headers, self._header_bytes, self._received_bytes = True, 0, 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Count the URL, which comes in pieces."""
+        super().on_url(url)
+        if len(self.url) > self._max_header_bytes:
+            self._refuse()
+            raise HeadersTooLong
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, with its colon, space and line end."""
@@ -109,10 +111,9 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         fields = [b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
         return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words, which say less
         """Answer what is no HTTP, unless it has its answer."""
-        if not self._refused:
-            super().send_400_response(msg)
+        self._close_with(InvalidRequest())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nobody."""
@@ -120,13 +121,27 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _refuse(self) -> None:
-        if not self._refused:
-            self._refused = True
-            self._stop_waiting()
-            if self._idle:  # else it would land in the middle of the answer to the request before
-                body = PROBLEM % (self._max_header_bytes, self._max_header_bytes, uuid.uuid4().hex.encode())
-                self.transport.write(TOO_LARGE % (len(body), body))
-            self.transport.close()
+        most = self._max_header_bytes
+        self._close_with(
+            HeadersTooLarge(
+                f"The URL and the headers of a request may have {most} bytes each.",
+                limit="max_header_bytes",
+                value=most,
+            )
+        )
+
+    def _close_with(self, error: GatewayError) -> None:
+        if self._refused:
+            return
+        self._refused = True
+        self._stop_waiting()
+        # Else it would land in the middle of the answer to the request before, or be taken for it.
+        in_body = not self._in_headers and not self._idle and not self.cycle.response_started
+        if self._idle or in_body:
+            status = int(error.status), error.status.phrase.encode()
+            body = to_json(members(error, uuid.uuid4().hex))
+            self.transport.write(ANSWER % (*status, MEDIA_TYPE.encode(), len(body), body))
+        self.transport.close()
 
     @property
     def _idle(self) -> bool:

@@ -157,6 +157,12 @@ def test_headers_of_a_request(strict: Gateway):
     assert status(2_049) == b"431"
 
 
+def test_the_url_of_a_request(http: httpx.Client):
+    path = "/predict?x="
+    assert http.post(path + "x" * (2_048 - len(path))).status_code == 422
+    assert is_problem(http.post(path + "x" * (2_049 - len(path))), 431, "headers_too_large", "max_header_bytes")
+
+
 @pytest.mark.parametrize("filler", [b"x" * 1_000 + b"\r\nA: ", b"x" * 50_000])
 def test_headers_without_end_are_cut_off(strict: Gateway, filler: bytes):
     before = strict.resident_bytes()
