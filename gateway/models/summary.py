@@ -111,7 +111,7 @@ def versioned(entry: Entry) -> None:
 def console() -> Console:
     """Where results go."""
     # Paths are to be copied, so no line is broken; without a terminal there is no width to keep to.
-    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 120)
+    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 400)
 
 
 def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:

@@ -103,7 +103,6 @@ FP32 = {
     "resnet50-to-onnx": _torchvision("resnet50", RESNET, format=Format.ONNX),
     "mobilenet_v3_small-to-onnx": _torchvision("mobilenet_v3_small", MOBILENET, format=Format.ONNX),
     "five-classes": Trained(Head, FIVE, _script(224), 5),
-    "five-classes-onnx": Trained(lambda: Head(last=nn.Softmax(dim=1)), FIVE, _onnx(224), 5),
     "multi-label": Trained(Head, SMALL, _script(32), 5, changes={"multi_label": True}),
     "multi-label-onnx": Trained(lambda: Head(last=nn.Sigmoid()), SMALL, _onnx(32), 5, changes={"multi_label": True}),
 }

@@ -21,6 +21,8 @@ HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 STARTED = "Ctrl-C stops everything"
 """The last line of a command that stays: the next ones run beside it."""
+PORTS = ("8080", "8001", "8082")
+"""Those of the tutorial."""
 ANY_LINES = "…"
 
 
@@ -132,12 +134,12 @@ def _until(log: IO[str], text: str) -> str:
 def reader(tmp_path) -> Iterator[Reader]:
     for name, text in files().items():
         (tmp_path / name).write_text(text)
-    with socket.socket() as one, socket.socket() as other, ExitStack() as stays:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        ports = {"8080": str(one.getsockname()[1]), "8001": str(other.getsockname()[1])}
-        one.close()
-        other.close()
+    with ExitStack() as stays:
+        with ExitStack() as taken:  # until each has a port of its own
+            sockets = [taken.enter_context(socket.socket()) for _ in PORTS]
+            for each in sockets:
+                each.bind(("127.0.0.1", 0))
+            ports = {there: str(each.getsockname()[1]) for there, each in zip(PORTS, sockets, strict=True)}
         yield Reader(tmp_path, ports, stays)
 
 
