@@ -77,8 +77,8 @@ def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tenso
         return _sigmoid if ending is Ending.LOGITS else _as_it_is
     if ending is Ending.SIGMOID:
         raise ModelFileError(
-            "its scores lie between 0 and 1 and do not sum to 1, as those of a sigmoid, where each class has a chance of "
-            "its own: say --multi-label, or save it without sigmoid. Or is it not trained yet?"
+            "its scores lie between 0 and 1 and do not sum to 1, as those of a sigmoid, where each class has a chance "
+            "of its own: say --multi-label, or save it without sigmoid. Or is it not trained yet?"
         )
     return {Ending.LOGITS: _softmax, Ending.LOG_SOFTMAX: _exp, Ending.SOFTMAX: _as_it_is}[ending]
 
