@@ -130,12 +130,8 @@ class Models:
         """
         index = await self._index_with(name)
         try:
-            # A step's new versions first: an ensemble is loaded with those that it names.
-            steps = _steps(await self._endpoint.config(name))
-        except (ModelNotFound, ModelUnavailable):
-            steps = ()  # it is not loaded; its steps come with it
-        try:
-            for model in (*steps, name, *pinned_versions(name, _names(index))):
+            # Its steps come with it, with what has changed in them.
+            for model in (name, *pinned_versions(name, _names(index))):
                 await self._endpoint.load(model)
         except GatewayError as exc:
             raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
