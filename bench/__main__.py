@@ -42,7 +42,7 @@ def main(
     images: Annotated[
         Path | None, typer.Option(help="Folder of photographs.", exists=True, file_okay=False, show_default="one photo")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 10.0,
     concurrency: Annotated[int, typer.Option(help="Requests in flight in (b), (c) and (e).", min=1)] = 32,
     rounds: Annotated[int, typer.Option(help="Each measures every part once; medians count.", min=1)] = 5,
     quiet: Annotated[

@@ -122,12 +122,17 @@ def add(
     preferred: Annotated[
         str | None,
         typer.Option(
-            "--preferred", help="Batch sizes to wait for, such as 8,16,32; by default 4,8.", rich_help_panel=SERVING
+            "--preferred", help="Batch sizes to form, such as 8,16,32; by default 4,8.", rich_help_panel=SERVING
         ),
     ] = None,
     queue_delay_us: Annotated[
-        int, typer.Option("--queue-delay-us", help="Longest wait for such a batch.", rich_help_panel=SERVING)
-    ] = 500,
+        int,
+        typer.Option(
+            "--queue-delay-us",
+            help="Longest wait for such a batch, in µs; the network's queue then has no bound and no timeout.",
+            rich_help_panel=SERVING,
+        ),
+    ] = 0,
     *,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)

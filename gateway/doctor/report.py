@@ -40,6 +40,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         yield repository.contract(configs, settings.model)
         yield repository.files(model_repository, configs)
         yield repository.labels(model_repository, configs)
+        yield repository.batching(configs)
     instances = repository.instances(configs)
     yield machine.memory(settings, instances)
     yield machine.shared_memory(instances)

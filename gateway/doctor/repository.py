@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import CLASSIFIER, breaches
 from gateway.triton.model_config import ModelConfig, read_model_config
 
@@ -100,6 +101,14 @@ def labels(repository: Path, configs: Configs) -> Finding:
     if not counts:
         return warn("labels", "no model has any: answers will name classes by number", "set label_filename")
     return ok("labels", ", ".join(counts))
+
+
+def batching(configs: Configs) -> Finding:
+    """Whether the embedded Triton, an old one, keeps all instances of every model under load."""
+    losing = [name for name, config in configs.items() if loses_instances(config)]
+    if losing:
+        return warn("batching", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in {CONFIG}")
+    return ok("batching", "every model keeps its instances under load")
 
 
 def instances(configs: Configs) -> int:

@@ -7,6 +7,7 @@ from gateway.errors import GatewayError, ModelNotFound
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import breaches
 from gateway.triton.endpoint import BEARS_CANCELLATION, Endpoint
 
@@ -105,7 +106,8 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
 
 async def _contract(endpoint: Endpoint, model: str) -> Finding:
     try:
-        found = breaches(await endpoint.config(model))
+        config = await endpoint.config(model)
+        found, steps = breaches(config), await endpoint.steps(config)
     except ModelNotFound:
         return fail(
             "model", f"Triton serves no model {model!r}", f"load it, or name another one with {variable('model')}"
@@ -114,6 +116,9 @@ async def _contract(endpoint: Endpoint, model: str) -> Finding:
         return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
     if found:
         return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
+    losing = [] if endpoint.keeps_instances else [step.name for step in steps if loses_instances(step)]
+    if losing:
+        return warn("model", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in config.pbtxt")
     return ok("model", f"{model} takes and gives what the gateway does")
 
 

@@ -51,12 +51,12 @@ class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
 
     `cache` keeps whole answers, by which a hit skips every step; `cache_classifier` those of the network to the same
-    pixels, whatever file they came in.
+    pixels, whatever file they came in. With a `queue_delay_us` the network's queue has no policy.
     """
 
     max_batch_size: int = 64
     preferred: tuple[int, ...] = (4, 8)
-    queue_delay_us: int = 500
+    queue_delay_us: int = 0
     instances: int = 2
     preprocessor_instances: int = 2
     gpus: tuple[int, ...] = ()

@@ -8,6 +8,16 @@ from gateway.triton.contract import CLASSIFIER_INPUT
 
 WARMED_UP_TO = 32
 """Larger batches are left to the first request that brings one: to warm up 1,024 images takes a CPU minutes."""
+_QUEUE_POLICY = """\
+  default_queue_policy {
+    # Requests, not images; the next one is refused at once ("Exceeds maximum queue size").
+    max_queue_size: 1024
+    # A request that waited as long is refused; a client may ask for less or more. 0 would make Triton deaf to that.
+    default_timeout_microseconds: 30000000
+    allow_timeout_override: true
+    timeout_action: REJECT
+  }
+"""
 _KIND = {
     Format.TORCHSCRIPT: ("pytorch_libtorch", "a TorchScript module"),
     Format.ONNX: ("onnxruntime_onnx", "an ONNX graph"),
@@ -51,6 +61,8 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "command": command,
         "preferred": ", ".join(map(str, serving.preferred)),
         "queue_delay_us": serving.queue_delay_us,
+        # Not both: see gateway.triton.batching.
+        "queue_policy": "" if serving.queue_delay_us else _QUEUE_POLICY,
         "preprocessor_instances": _instances(serving.preprocessor_instances, serving.gpus),
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format],

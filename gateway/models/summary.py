@@ -127,10 +127,11 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
 def _serving(entry: Entry) -> str:
     serving = entry.serving
     device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
+    delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
     return (
         f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}, batches of up to "
-        f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred within "
-        f"{serving.queue_delay_us} µs, cache {'on' if serving.cache else 'off'}"
+        f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred{delay}, "
+        f"cache {'on' if serving.cache else 'off'}"
         f"{', and on the network' if serving.cache_classifier else ''}"
     )
 

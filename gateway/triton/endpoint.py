@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from gateway import tracing
 from gateway.errors import DeadlineExceeded, InferenceFailed
 from gateway.inference.backend import Batch, InferResult, Prediction, Row
+from gateway.triton.batching import KEEPS_INSTANCES
 from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.errors import translate
 
@@ -57,6 +58,8 @@ class Endpoint:
         self.address = address
         self.bears_cancellation = False
         """Whether a call may be cancelled; false until `learn_version` knows better."""
+        self.keeps_instances = False
+        """Whether models keep their instances whatever their batching; false until `learn_version` knows better."""
         self._client = InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
         host, _, port = address.rpartition(":")
         self._attributes: dict[str, tracing.Attribute] = {
@@ -106,10 +109,11 @@ class Endpoint:
         return _read(result, rows=len(batch.raw_image), classified=top_k is not None)
 
     async def learn_version(self) -> str:
-        """Triton's version, such as 2.51.0; from then on it is known whether calls may be cancelled."""
+        """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
         metadata = await self._ask(self._client.get_server_metadata(client_timeout=ASK_TIMEOUT_SECONDS))
-        numbers = [int(part) for part in metadata.version.split(".")[:2] if part.isdigit()]
-        self.bears_cancellation = tuple(numbers) >= BEARS_CANCELLATION
+        numbers = tuple(int(part) for part in metadata.version.split(".")[:2] if part.isdigit())
+        self.bears_cancellation = numbers >= BEARS_CANCELLATION
+        self.keeps_instances = numbers >= KEEPS_INSTANCES
         return str(metadata.version)
 
     async def index(self) -> RepositoryIndexResponse:
@@ -120,6 +124,11 @@ class Endpoint:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
         call = self._client.get_model_config(name, version, client_timeout=ASK_TIMEOUT_SECONDS)
         return (await self._ask(call)).config
+
+    async def steps(self, config: ModelConfig) -> list[ModelConfig]:
+        """The configurations of an ensemble's steps in order, or of the model itself where it is none."""
+        names = [step.model_name for step in config.ensemble_scheduling.step]
+        return [await self.config(name) for name in names] or [config]
 
     async def load(self, name: str) -> None:
         """Load a model, or load it anew where its files have changed."""

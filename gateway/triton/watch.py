@@ -11,6 +11,7 @@ from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import EndpointHealth, ModelState, Trial
 from gateway.inference.probe import probe
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import breaches, has_labels
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.errors import StubDied
@@ -132,9 +133,14 @@ class Watch:
         config = await self.endpoint.config(self._model_name)
         if found := breaches(config):
             raise ContractBroken(f"{self._model_name}/config.pbtxt: {'; '.join(found)}.")
-        step = config.ensemble_scheduling.step[-1].model_name if config.ensemble_scheduling.step else self._model_name
-        labelled = has_labels(await self.endpoint.config(step))
-        self._warnings = () if labelled else (f"{step}/config.pbtxt: output has no label_filename; ids are the labels",)
+        steps = await self.endpoint.steps(config)
+        warnings = []
+        if not has_labels(steps[-1]):
+            warnings.append(f"{steps[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
+        if not self.endpoint.keeps_instances:
+            losing = [step.name for step in steps if loses_instances(step)]
+            warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in losing]
+        self._warnings = tuple(warnings)
         for warning in self._warnings:
             log.warning("contract", triton=self.endpoint.address, problem=warning)
         self._contract_kept = True

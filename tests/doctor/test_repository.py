@@ -24,7 +24,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 def findings(folder: Path, model: str = ENSEMBLE_MODEL) -> dict[str, Finding]:
     configs, read = repository.read(folder)
-    found = [read, repository.contract(configs, model), repository.files(folder, configs)]
+    found = [read, repository.contract(configs, model), repository.files(folder, configs), repository.batching(configs)]
     return {finding.check: finding for finding in [*found, repository.labels(folder, configs)]}
 
 
@@ -120,3 +120,12 @@ def test_labels_that_are_no_text_fail(folder):
 def test_a_model_without_labels_is_a_warning(folder):
     replace(folder / CLASSIFIER / "config.pbtxt", 'label_filename: "labels.txt"', "")
     assert findings(folder)["labels"].level is Level.WARN
+
+
+def test_a_queue_delay_beside_a_queue_policy_is_a_warning_that_names_the_model(folder):
+    path = folder / CLASSIFIER / "config.pbtxt"
+    replace(path, "max_queue_delay_microseconds: 0", "max_queue_delay_microseconds: 500")
+    finding = findings(folder)["batching"]
+    assert finding.level is Level.WARN
+    assert finding.text.startswith(f"{CLASSIFIER}: with a queue delay and a queue policy")
+    assert "max_queue_delay_microseconds" in finding.advice

@@ -1,5 +1,6 @@
 """Deadlines, clients that leave, and models that are not what the gateway expects."""
 
+import asyncio
 import json
 import shutil
 import socket
@@ -10,6 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.doctor.finding import Level
+from gateway.doctor.tritons import tritons
+from gateway.settings import Settings
 from gateway.triton.runtime import Runtime
 from gateway.triton.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
@@ -154,13 +158,22 @@ def test_a_model_that_breaks_the_contract_is_told_in_words_that_name_the_line(
         assert error["message"].startswith("ensemble_model/config.pbtxt: output 'IMAGE_STATUS' is missing")
 
 
-def test_a_model_without_labels_is_served_with_a_warning(repository, serve_repository, start_gateway):
-    change(repository / "classifier" / "config.pbtxt", 'label_filename: "labels.txt"', "")
+def test_a_model_without_labels_or_that_will_lose_instances_is_served_with_a_warning(
+    repository, serve_repository, start_gateway
+):
+    classifier = repository / "classifier" / "config.pbtxt"
+    change(classifier, 'label_filename: "labels.txt"', "")
+    change(classifier, "max_queue_delay_microseconds: 0", "max_queue_delay_microseconds: 500")
     triton = serve_repository()
     with start_gateway(triton_url=triton.url) as gateway:
         (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
-        assert "classifier/config.pbtxt" in endpoint["warnings"][0]
-        assert "label_filename" in endpoint["warnings"][0]
+        labels, batching = endpoint["warnings"]
+        assert labels.startswith("classifier/config.pbtxt: output has no label_filename")
+        assert batching.startswith("classifier/config.pbtxt: with a queue delay and a queue policy")
+    findings = asyncio.run(tritons(Settings(_env_file=None, triton_url=triton.url)))
+    (finding,) = [finding for finding in findings if finding.check == "model"]
+    assert finding.level is Level.WARN
+    assert finding.text.startswith("classifier: with a queue delay")
 
 
 def events_of(gateway) -> list[dict]:

@@ -1,0 +1,141 @@
+"""How many instances a model runs on under load, by its dynamic_batching; and what is said where it would lose some."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+
+from gateway.models.entry import Serving
+from gateway.models.render import render
+from gateway.triton.batching import loses_instances
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from gateway.triton.model_config import read_model_config
+from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
+from gateway.triton.server import EmbeddedTriton
+from tests.models.test_add import entry
+
+INSTANCES = 4
+CLIENTS = 64
+SECONDS = 4.0
+SLOW_MODEL = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        started = time.monotonic()
+        time.sleep(0.005)
+        span = np.array([[started, time.monotonic()]])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("SPAN", span)]) for _ in requests]
+"""
+SLOW_CONFIG = """
+name: "slow"
+backend: "python"
+max_batch_size: 64
+input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "SPAN" data_type: TYPE_FP64 dims: [ 2 ] } ]
+"""
+"""Answers each request with the start and the end of its execution, in seconds."""
+
+
+def slow(batching: ModelDynamicBatching, instances: int = INSTANCES) -> ModelConfig:
+    config = text_format.Parse(SLOW_CONFIG, ModelConfig())
+    config.dynamic_batching.CopyFrom(batching)
+    config.instance_group.add(count=instances)
+    return config
+
+
+def shipped(model: str) -> ModelDynamicBatching:
+    return read_model_config(DEFAULT_MODEL_REPOSITORY / model / "config.pbtxt").dynamic_batching
+
+
+def added(serving: Serving) -> ModelDynamicBatching:
+    text = render(entry(serving=serving))["head_classifier"]
+    return text_format.Parse(text, ModelConfig()).dynamic_batching
+
+
+def impatient() -> ModelDynamicBatching:
+    """A queue delay beside the policy, so short that Triton merges batches again and again."""
+    batching = shipped(CLASSIFIER)
+    batching.max_queue_delay_microseconds = 1
+    return batching
+
+
+async def spans(url: str, seconds: float) -> list[tuple[float, float]]:
+    """Every execution under the load of CLIENTS."""
+    found = set()
+    given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
+    until = time.monotonic() + seconds
+    async with InferenceServerClient(url) as client:
+
+        async def ask() -> None:
+            while time.monotonic() < until:
+                result = await client.infer("slow", [given], client_timeout=30)
+                found.add(tuple(result.as_numpy("SPAN")[0]))
+
+        await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+    return sorted(found)
+
+
+def most_at_once(executions: list[tuple[float, float]]) -> int:
+    changes = sorted([(start, 1) for start, _ in executions] + [(end, -1) for _, end in executions])
+    return int(np.cumsum([change for _, change in changes]).max())
+
+
+def instances_used_in_the_end(runtime: Runtime, folder: Path, batching: ModelDynamicBatching) -> int:
+    (folder / "slow" / "1").mkdir(parents=True)
+    (folder / "slow" / "1" / "model.py").write_text(SLOW_MODEL)
+    (folder / "slow" / "config.pbtxt").write_text(text_format.MessageToString(slow(batching)))
+    with EmbeddedTriton(runtime, folder, on_log=lambda _: None) as server:
+        server.wait_ready()
+        executions = asyncio.run(spans(server.url, SECONDS))
+    last = executions[-1][0]
+    return most_at_once([span for span in executions if last - 1.0 < span[0]])
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(
+    "batching",
+    [
+        pytest.param(shipped(PREPROCESSOR), id="preprocessor"),
+        pytest.param(shipped(CLASSIFIER), id="classifier"),
+        pytest.param(added(Serving(queue_delay_us=100)), id="with a queue delay"),
+    ],
+)
+def test_a_model_runs_on_all_its_instances_however_long_the_load(runtime, tmp_path, batching):
+    assert not loses_instances(slow(batching))
+    assert instances_used_in_the_end(runtime, tmp_path, batching) == INSTANCES
+
+
+@pytest.mark.triton
+def test_with_a_delay_and_a_queue_policy_the_embedded_triton_loses_instances(runtime, tmp_path):
+    """Why the rule is there; a Triton in which this fails needs it no longer."""
+    assert loses_instances(slow(impatient()))
+    assert instances_used_in_the_end(runtime, tmp_path, impatient()) < INSTANCES
+
+
+def test_one_instance_cannot_be_lost_and_several_gpus_are_several():
+    assert not loses_instances(slow(impatient(), instances=1))
+    config = slow(impatient(), instances=1)
+    config.instance_group[0].gpus.extend([0, 1])
+    assert loses_instances(config)
+
+
+def test_a_priority_s_policy_counts_as_well():
+    batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
+    assert not loses_instances(slow(batching))
+    batching.priority_queue_policy[1].CopyFrom(ModelQueuePolicy(default_timeout_microseconds=1))
+    assert loses_instances(slow(batching))
+
+
+def test_a_bound_alone_is_a_policy():
+    batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
+    batching.default_queue_policy.max_queue_size = 1
+    assert loses_instances(slow(batching))
