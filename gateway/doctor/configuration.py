@@ -25,11 +25,22 @@ def settings() -> tuple[Settings, Finding]:
     return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all as by default")
 
 
-def api_keys(path: Path | None, title: str = "API keys") -> Finding:
+def api_keys(path: Path | None) -> Finding:
     """Who may ask."""
     if path is None:
         name = variable("api_keys_file")
         return ok("API keys", f"off: whoever reaches the port may ask; {name} and gateway key new switch them on")
+    return _keys("API keys", path)
+
+
+def admin_keys(path: Path | None) -> Finding:
+    """Who may load and unload models."""
+    if path is None:
+        return ok("admin keys", "off: nobody loads or unloads models over HTTP")
+    return _keys("admin keys", path)
+
+
+def _keys(title: str, path: Path) -> Finding:
     try:
         count = len(read_keys(path).digests)
         readable = path.stat().st_mode & 0o004
@@ -41,13 +52,6 @@ def api_keys(path: Path | None, title: str = "API keys") -> Finding:
     if readable:
         return warn(title, f"{text}, which everybody on this machine can read", f"chmod o-r {path}")
     return ok(title, text)
-
-
-def admin_keys(path: Path | None) -> Finding:
-    """Who may load and unload models."""
-    if path is None:
-        return ok("admin keys", "off: nobody loads or unloads models over HTTP")
-    return api_keys(path, "admin keys")
 
 
 def api_port(settings: Settings) -> Finding:

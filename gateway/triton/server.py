@@ -16,7 +16,7 @@ from types import TracebackType
 
 from gateway.triton import _launch
 from gateway.triton.runtime import Runtime, TritonRuntimeError
-from gateway.triton.server_log import error_lines
+from gateway.triton.server_log import advice, error_lines
 
 MIB = 2**20
 LOG_PREFIX = "triton | "
@@ -288,4 +288,6 @@ class EmbeddedTriton:
 
     def _reasons(self) -> str:
         reasons = error_lines(self._lines) or list(self._lines)[-5:]
-        return "It says:\n" + "\n".join(f"  {reason}" for reason in reasons) if reasons else "It said nothing."
+        if not reasons:
+            return "It said nothing."
+        return "\n".join(["It says:", *(f"  {reason}" for reason in reasons), *advice(reasons)])

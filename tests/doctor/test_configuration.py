@@ -75,6 +75,14 @@ def test_a_file_of_keys_that_everybody_can_read_is_a_warning(tmp_path):
     assert (finding.level, finding.advice) == (Level.WARN, f"chmod o-r {tmp_path / 'keys'}")
 
 
+def test_admin_keys_are_looked_at_as_well(tmp_path):
+    assert configuration.admin_keys(None).text == "off: nobody loads or unloads models over HTTP"
+    add_key(tmp_path / "keys", "operator")
+    finding = configuration.admin_keys(tmp_path / "keys")
+    assert (finding.level, finding.check, finding.text) == (Level.OK, "admin keys", f"1 in {tmp_path / 'keys'}")
+    assert configuration.admin_keys(tmp_path / "none").level is Level.FAIL
+
+
 def test_a_free_port_is_well():
     assert configuration.api_port(settings_on(free_port())).level is Level.OK
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+from gateway.models.gpus import gpu_count
 from gateway.triton.runtime import TritonRuntimeError
 from gateway.triton.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed
 from gateway.triton.server_log import error_lines
@@ -195,6 +196,18 @@ def test_a_model_that_fails_to_load_shows_triton_s_own_reason(runtime, echo_repo
     assert "ValueError: the weights are missing" in str(failure.value)
     assert "CUDA" not in str(failure.value)
     assert "\\n" not in str(failure.value)
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
+def test_a_model_that_wants_a_gpu_that_is_not_there_is_told_what_to_change(runtime, echo_repository):
+    config = echo_repository / "echo" / "config.pbtxt"
+    config.write_text(f"{ECHO_CONFIG}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]\n")
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    with pytest.raises(StartFailed, match="unsupported gpu id 0") as failure:
+        server.wait_ready()
+    server.stop()
+    assert str(failure.value).splitlines()[-1].startswith("The model asks for a GPU that is not here: take gpus out")
 
 
 def test_a_configuration_that_triton_refuses_shows_its_reason(runtime, echo_repository):
