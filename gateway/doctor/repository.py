@@ -6,7 +6,7 @@ from pathlib import Path
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import CLASSIFIER, breaches
-from gateway.triton.model_config import ModelConfig, read_model_config
+from gateway.triton.model_config import ModelConfig, read_model_config, steps
 
 CONFIG = "config.pbtxt"
 FILE_NAMES = {
@@ -38,9 +38,9 @@ def read(repository: Path) -> tuple[Configs, Finding]:
         if config.name and config.name != path.parent.name:
             faults.append(f"{path}: name is {config.name!r}, which is not its folder's")
         faults += [
-            f"{path}: the step {step.model_name!r} is no model of this repository"
-            for step in config.ensemble_scheduling.step
-            if not (repository / step.model_name / CONFIG).is_file()
+            f"{path}: the step {step!r} is no model of this repository"
+            for step in steps(config)
+            if not (repository / step / CONFIG).is_file()
         ]
     if not paths:
         return configs, fail("models", f"{repository} has no */{CONFIG}", "name the folder with --model-repository")

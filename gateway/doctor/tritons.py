@@ -7,9 +7,9 @@ from gateway.errors import GatewayError, ModelNotFound
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY
 from gateway.triton.contract import breaches
-from gateway.triton.endpoint import BEARS_CANCELLATION, Endpoint
+from gateway.triton.endpoint import BEARS_CANCELLATION, Endpoint, version_numbers
 
 NO_MODEL = "gateway-doctor-asks"
 """A model that nobody has: to be refused for its name means that loading as such is allowed."""
@@ -81,7 +81,7 @@ async def _examine(endpoint: Endpoint, settings: Settings) -> list[Finding]:
 
 def known_faults(version: str) -> list[Finding]:
     """The faults of a version such as 2.51.0."""
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    numbers = version_numbers(version)
     return [
         warn("Triton's version", f"{version}, older than {fault.release}, {fault.text}", fault.advice)
         for fault in FAULTS
@@ -116,8 +116,7 @@ async def _contract(endpoint: Endpoint, model: str) -> Finding:
         return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
     if found:
         return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
-    losing = [] if endpoint.keeps_instances else [step.name for step in steps if loses_instances(step)]
-    if losing:
+    if losing := endpoint.losing(steps):
         return warn("model", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in config.pbtxt")
     return ok("model", f"{model} takes and gives what the gateway does")
 

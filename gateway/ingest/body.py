@@ -31,19 +31,10 @@ async def read_json(chunks: AsyncIterable[bytes], limits: Limits) -> AsyncIterat
     if await source.name() != "images":
         raise UnknownField('The body\'s only member is "images".')
     await source.expect(b"[", "images must be an array")
-    index = 0
-    if await source.symbol() != b"]":
-        source.push_back()
-        while True:
-            if index == limits.max_files:
-                raise too_many_files(limits)
-            yield await _read_image(source, index, limits)
-            index += 1
-            symbol = await source.symbol()
-            if symbol == b"]":
-                break
-            if symbol != b",":
-                raise malformed("images must be separated by commas")
+    async for index in source.elements("images"):
+        if index == limits.max_files:
+            raise too_many_files(limits)
+        yield await _read_image(source, index, limits)
     if await source.symbol() == b",":
         raise UnknownField('The body\'s only member is "images".')
     source.push_back()

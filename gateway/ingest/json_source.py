@@ -75,7 +75,7 @@ class JsonSource:
             if symbol != b",":
                 raise malformed("members must be separated by commas")
 
-    async def elements(self) -> AsyncIterator[int]:
+    async def elements(self, what: str = "elements") -> AsyncIterator[int]:
         """The numbers of an array's elements, after its opening bracket; read each before the next."""
         if await self.symbol() == b"]":
             return
@@ -88,7 +88,7 @@ class JsonSource:
             if symbol == b"]":
                 return
             if symbol != b",":
-                raise malformed("elements must be separated by commas")
+                raise malformed(f"{what} must be separated by commas")
 
     async def value(self) -> object:
         """A value that is small; with the names of `members`, all of them together have `max_header_bytes` at most.

@@ -15,9 +15,10 @@ from tritonclient.utils import InferenceServerException
 from gateway import tracing
 from gateway.errors import DeadlineExceeded, InferenceFailed
 from gateway.inference.backend import Batch, InferResult, Prediction, Row
-from gateway.triton.batching import KEEPS_INSTANCES
+from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.errors import translate
+from gateway.triton.model_config import steps
 
 T = TypeVar("T")
 
@@ -48,6 +49,11 @@ ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
 
 
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version such as 2.51.0, to be compared."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
 class Endpoint:
     """A Triton's gRPC interface; every method raises errors of gateway.errors only.
 
@@ -58,8 +64,7 @@ class Endpoint:
         self.address = address
         self.bears_cancellation = False
         """Whether a call may be cancelled; false until `learn_version` knows better."""
-        self.keeps_instances = False
-        """Whether models keep their instances whatever their batching; false until `learn_version` knows better."""
+        self._keeps_instances = False
         self._client = InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
         host, _, port = address.rpartition(":")
         self._attributes: dict[str, tracing.Attribute] = {
@@ -111,9 +116,9 @@ class Endpoint:
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
         metadata = await self._ask(self._client.get_server_metadata(client_timeout=ASK_TIMEOUT_SECONDS))
-        numbers = tuple(int(part) for part in metadata.version.split(".")[:2] if part.isdigit())
+        numbers = version_numbers(metadata.version)
         self.bears_cancellation = numbers >= BEARS_CANCELLATION
-        self.keeps_instances = numbers >= KEEPS_INSTANCES
+        self._keeps_instances = numbers >= KEEPS_INSTANCES
         return str(metadata.version)
 
     async def index(self) -> RepositoryIndexResponse:
@@ -127,8 +132,11 @@ class Endpoint:
 
     async def steps(self, config: ModelConfig) -> list[ModelConfig]:
         """The configurations of an ensemble's steps in order, or of the model itself where it is none."""
-        names = [step.model_name for step in config.ensemble_scheduling.step]
-        return [await self.config(name) for name in names] or [config]
+        return [await self.config(name) for name in steps(config)] or [config]
+
+    def losing(self, models: Iterable[ModelConfig]) -> list[str]:
+        """Which of some models will run on ever fewer of their instances under load; see gateway.triton.batching."""
+        return [] if self._keeps_instances else [model.name for model in models if loses_instances(model)]
 
     async def load(self, name: str) -> None:
         """Load a model, or load it anew where its files have changed."""

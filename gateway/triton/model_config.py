@@ -6,7 +6,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-__all__ = ["ModelConfig", "parameters", "read_model_config"]
+__all__ = ["ModelConfig", "parameters", "read_model_config", "steps"]
 
 
 def read_model_config(path: Path) -> ModelConfig:
@@ -20,3 +20,8 @@ def read_model_config(path: Path) -> ModelConfig:
 def parameters(config: ModelConfig) -> Mapping[str, str]:
     """The `parameters` of a model configuration as text."""
     return {name: parameter.string_value for name, parameter in config.parameters.items()}
+
+
+def steps(config: ModelConfig) -> tuple[str, ...]:
+    """The names of an ensemble's steps in order; () of a model that is none."""
+    return tuple(step.model_name for step in config.ensemble_scheduling.step)

@@ -25,7 +25,7 @@ from gateway.triton.contract import (
     pinned_versions,
 )
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
-from gateway.triton.model_config import parameters
+from gateway.triton.model_config import parameters, steps
 
 ALL_CLASSES = 2**31 - 1
 """Triton answers with as many classes as there are."""
@@ -145,10 +145,10 @@ class Models:
         index = await self._index_with(name)
         own = {name, *pinned_versions(name, _names(index))}
         try:
-            steps = _steps(await self._endpoint.config(name))
+            own_steps = steps(await self._endpoint.config(name))
             others = [model.name for model in index.models if model.state == READY and model.name not in own]
-            needed = {step for other in others for step in _steps(await self._endpoint.config(other))}
-            for model in (*own, *(step for step in steps if step not in needed)):
+            needed = {step for other in others for step in steps(await self._endpoint.config(other))}
+            for model in (*own, *(step for step in own_steps if step not in needed)):
                 await self._endpoint.unload(model)
         except (ModelNotFound, ModelUnavailable):
             return  # it is not loaded
@@ -185,8 +185,8 @@ class Models:
         if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
             return None  # a version's own ensemble is told of with its model
         others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
-        steps = _steps(config)
-        height, width = await self._input_size(steps[-1]) if steps else (None, None)
+        names = steps(config)
+        height, width = await self._input_size(names[-1]) if names else (None, None)
         classes = next(int(output.dims[0]) for output in config.output if output.name == PREDICTION)
         return ModelInfo(
             name,
@@ -199,7 +199,7 @@ class Models:
             labels=await self._read_labels(name, versions[-1]),
             input_height=height,
             input_width=width,
-            steps=steps,
+            steps=names,
         )
 
     async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
@@ -231,10 +231,6 @@ class Models:
 
 def _names(index: RepositoryIndexResponse) -> set[str]:
     return {model.name for model in index.models}
-
-
-def _steps(config: ModelConfig) -> tuple[str, ...]:
-    return tuple(step.model_name for step in config.ensemble_scheduling.step)
 
 
 def _is_multi_label(config: ModelConfig) -> bool:

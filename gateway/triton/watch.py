@@ -11,7 +11,7 @@ from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import EndpointHealth, ModelState, Trial
 from gateway.inference.probe import probe
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY
 from gateway.triton.contract import breaches, has_labels
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.errors import StubDied
@@ -137,9 +137,7 @@ class Watch:
         warnings = []
         if not has_labels(steps[-1]):
             warnings.append(f"{steps[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
-        if not self.endpoint.keeps_instances:
-            losing = [step.name for step in steps if loses_instances(step)]
-            warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in losing]
+        warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in self.endpoint.losing(steps)]
         self._warnings = tuple(warnings)
         for warning in self._warnings:
             log.warning("contract", triton=self.endpoint.address, problem=warning)
