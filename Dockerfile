@@ -70,7 +70,7 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
-# The options of gateway/triton/server.py.
+# The options of gateway/embedded/server.py.
 CMD ["tritonserver", \
      "--model-repository=/models", \
      "--model-control-mode=explicit", \

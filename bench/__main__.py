@@ -5,7 +5,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -80,7 +80,7 @@ def main(
     except (UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError) as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(1) from exc
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     conditions: dict[str, object] = {
         "model": model,
         "photos": {photo.name: len(photo.data) for photo in photos},

@@ -9,10 +9,10 @@ from pathlib import Path
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from gateway.models.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
+from gateway.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import read_model_config
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 
 RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
 GENERATED = ("model.pt", "labels.txt")

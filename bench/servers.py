@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
+from gateway.embedded.runtime import default_cache_dir, ensure_runtime
+from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import variable
-from gateway.triton.runtime import default_cache_dir, ensure_runtime
-from gateway.triton.server import EmbeddedTriton
 
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from gateway import errors
-from gateway.api.limits import LIMITS
+from gateway.api.routes.limits import LIMITS
 from gateway.app import create_app
 from gateway.settings import GIB, KIB, MIB, Settings, allowed, variable
 

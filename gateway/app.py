@@ -10,29 +10,29 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from gateway import __version__
-from gateway.api import health, limits, models, predict
 from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
-from gateway.api.draining import draining_on_signals
 from gateway.api.gate import Gate
 from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
+from gateway.api.routes import health, limits, models, predict
+from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
-from gateway.api.unread import UnreadBody
-from gateway.api.v2 import infer, metadata
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.service import BatchLimits, InferenceService
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
+from gateway.server.draining import draining_on_signals
+from gateway.server.unread import UnreadBody
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
-from gateway.triton.backend import TritonBackend
+from gateway.triton.triton_backend import TritonBackend
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,7 @@ _BY_KIND: dict[object, str] = {
 }
 
 
-class DecodeMode(str, Enum):
+class DecodeMode(StrEnum):
     """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` in the gateway."""
 
     AUTO = "auto"
@@ -35,7 +35,7 @@ class DecodeMode(str, Enum):
     NEVER = "never"
 
 
-class LogFormat(str, Enum):
+class LogFormat(StrEnum):
     """`auto` is readable text on a terminal and JSON lines elsewhere."""
 
     AUTO = "auto"
@@ -43,7 +43,7 @@ class LogFormat(str, Enum):
     JSON = "json"
 
 
-class LogLevel(str, Enum):
+class LogLevel(StrEnum):
     """The least severe level that is logged."""
 
     DEBUG = "debug"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from gateway.models.export import export_default
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
-from gateway.triton.server import EmbeddedTriton
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
+from gateway.embedded.server import EmbeddedTriton
+from gateway.networks.export import export_default
 
 
 @pytest.fixture(scope="session")

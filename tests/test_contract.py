@@ -3,6 +3,7 @@
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.triton.batching import loses_instances
 from gateway.triton.contract import (
     CLASSIFIER,
@@ -18,7 +19,6 @@ from gateway.triton.contract import (
     breaches,
 )
 from gateway.triton.model_config import read_model_config
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
 
 ENCODED = {RAW_IMAGE: ("TYPE_UINT8", [-1]), RAW_IMAGE_LENGTH: ("TYPE_INT32", [1])}
 STATUS = {IMAGE_STATUS: ("TYPE_INT32", [1])}

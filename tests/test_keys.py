@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.main import app
 from gateway.keys import KeyFile, KeysError, add_key, new_key, read_keys, remove_key
 
 cli = CliRunner()

@@ -134,7 +134,7 @@ def test_everything_that_a_gateway_with_workers_says_is_a_json_line(tmp_path):
 
 def test_a_start_without_the_sdk_stops_with_a_sentence():
     # The gateway's own command, in a process that cannot import the SDK.
-    code = "import sys; sys.modules['opentelemetry.sdk'] = None; from gateway.cli import main; main()"
+    code = "import sys; sys.modules['opentelemetry.sdk'] = None; from gateway.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "serve"],
         cwd=PROJECT,

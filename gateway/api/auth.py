@@ -6,8 +6,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.problems import note, problem, speaks_v2
+from gateway.api.routes.v2.schemas import V2Error
 from gateway.api.schemas import Problem
-from gateway.api.v2.schemas import V2Error
 from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
 

@@ -9,10 +9,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.disconnect import unless_client_leaves
-from gateway.api.problems import members, note
+from gateway.api.problems import note
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, result_out
 from gateway.errors import GatewayError
 from gateway.inference.query import Query, Result
+from gateway.problem import members
 
 NDJSON = "application/x-ndjson"
 

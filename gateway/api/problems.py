@@ -12,23 +12,10 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
+from gateway.problem import MEDIA_TYPE, members
 
-MEDIA_TYPE = "application/problem+json"
 V2 = "/v2"
 """The Open Inference Protocol's paths, whose errors are a sentence in an object."""
-
-
-def members(error: GatewayError, request_id: str) -> dict[str, object]:
-    """The members of an error's problem document: RFC 9457's, its code, the request id, and its details."""
-    return {
-        "type": "about:blank",
-        "title": error.summary,
-        "status": int(error.status),
-        "code": error.code,
-        "detail": error.message,
-        "request_id": request_id,
-        **error.details,
-    }
 
 
 def speaks_v2(path: str) -> bool:

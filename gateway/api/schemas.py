@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,7 +17,7 @@ class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
 
-class Shape(str, Enum):
+class Shape(StrEnum):
     """What an answer looks like."""
 
     NATIVE = "native"

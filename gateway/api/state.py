@@ -4,8 +4,8 @@ from typing import TypedDict, cast
 
 from starlette.requests import Request
 
-from gateway.api.draining import Draining
 from gateway.inference.service import InferenceService
+from gateway.server.draining import Draining
 from gateway.settings import Settings
 
 

@@ -10,9 +10,9 @@ from gateway.api.schemas import PredictParameters
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType, UploadTimeout
 from gateway.inference.admission import Buffer
 from gateway.ingest.body import read_body, read_json
-from gateway.ingest.limits import Limits
 from gateway.ingest.multipart import Parameter, read_multipart
 from gateway.ingest.upload import Upload, file_too_large, request_too_large
+from gateway.ingest.upload_limits import Limits
 from gateway.settings import Settings
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."

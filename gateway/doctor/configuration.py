@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.keys import KeysError, read_keys
-from gateway.serve import AddressUnusable, check_address
+from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, SettingsError, load_settings, variable
 
 TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}

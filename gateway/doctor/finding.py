@@ -1,10 +1,10 @@
 """What a check has to say."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 
-class Level(str, Enum):
+class Level(StrEnum):
     """`ok`; `warn`: it works, but not as well as it could; `fail`: it will not work."""
 
     OK = "ok"

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
-from gateway.settings import GIB, MIB, Settings, variable
-from gateway.triton.runtime import (
+from gateway.embedded.runtime import (
     TRITON_VERSION,
     WHEEL_PLATFORM,
     WHEEL_VERSION,
@@ -20,7 +19,8 @@ from gateway.triton.runtime import (
     find_libpython,
     is_fetched,
 )
-from gateway.triton.server import SHARED_MEMORY, SHM_BYTES
+from gateway.embedded.server import SHARED_MEMORY, SHM_BYTES
+from gateway.settings import GIB, MIB, Settings, variable
 
 SHM_COMFORT_BYTES = 256 * MIB
 """Room for regions that grow with large batches; Docker gives a container 64 MiB unless it is told otherwise."""

@@ -11,7 +11,7 @@ from rich.text import Text
 from gateway.doctor import configuration, machine, repository
 from gateway.doctor.finding import Finding, Level
 from gateway.doctor.tritons import tritons
-from gateway.triton.runtime import default_cache_dir
+from gateway.embedded.runtime import default_cache_dir
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

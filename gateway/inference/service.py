@@ -169,7 +169,7 @@ class _Request:
             timeout_seconds = min(first, self._query.timeout_seconds)
             try:
                 permit = await asyncio.wait_for(self._wait_for_permit(nbytes), timeout_seconds)
-            except asyncio.TimeoutError as exc:
+            except TimeoutError as exc:
                 if timeout_seconds < self._query.timeout_seconds:
                     raise Overloaded(
                         f"The first image's turn did not come within {timeout_seconds:g} s; try again later.",

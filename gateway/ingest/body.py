@@ -5,8 +5,8 @@ from collections.abc import AsyncIterable, AsyncIterator
 from gateway.errors import ImageError, InvalidImage, UnknownField
 from gateway.ingest.base64_stream import Base64Decoder
 from gateway.ingest.json_source import JsonSource, malformed
-from gateway.ingest.limits import Limits
 from gateway.ingest.upload import Upload, clean_filename, file_too_large, too_many_files
+from gateway.ingest.upload_limits import Limits
 
 
 async def read_body(chunks: AsyncIterable[bytes], limits: Limits) -> bytes:

@@ -1,10 +1,10 @@
 """What is known of an image before it is decoded."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 
-class ImageFormat(str, Enum):
+class ImageFormat(StrEnum):
     """The formats that are taken, by their usual names."""
 
     JPEG = "JPEG"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
 from gateway.ingest.formats import avif, bmp, gif, jpeg, png, tiff, webp
 from gateway.ingest.image_info import ImageFormat, ImageInfo
-from gateway.ingest.limits import Limits
+from gateway.ingest.upload_limits import Limits
 
 _NAMES = [image_format.value for image_format in ImageFormat]
 TAKEN = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"

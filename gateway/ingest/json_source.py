@@ -5,8 +5,8 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import HeadersTooLarge, InvalidBody
-from gateway.ingest.limits import Limits
 from gateway.ingest.upload import request_too_large
+from gateway.ingest.upload_limits import Limits
 
 MAX_NAME_BYTES = 8 * 1024
 MAX_DEPTH = 16

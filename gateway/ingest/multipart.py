@@ -10,8 +10,8 @@ from python_multipart.multipart import MultipartParser, MultipartState
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
 from gateway.ingest.header_params import form_filename, form_name, parse_header
-from gateway.ingest.limits import Limits
 from gateway.ingest.upload import Upload, clean_filename, file_too_large, request_too_large, too_many_files
+from gateway.ingest.upload_limits import Limits
 
 MAX_PARAMETERS = 100
 MAX_PARAMETER_BYTES = 8 * 1024

@@ -7,8 +7,8 @@ from gateway.ingest.decoding import decode, decoded_bytes
 from gateway.ingest.formats.png import still
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
-from gateway.ingest.limits import Limits
 from gateway.ingest.upload import Upload
+from gateway.ingest.upload_limits import Limits
 from gateway.settings import DecodeMode, Settings, variable
 
 _PREPROCESSOR_TAKES = frozenset({ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP, ImageFormat.BMP})

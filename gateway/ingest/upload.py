@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from gateway.errors import FileTooLarge, ImageError, RequestTooLarge, TooManyFiles
-from gateway.ingest.limits import Limits
+from gateway.ingest.upload_limits import Limits
 
 MAX_FILENAME_CHARACTERS = 255
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import structlog
 
@@ -104,7 +104,7 @@ class Watch:
 
     async def try_once(self) -> None:
         """Send a tiny image through the model."""
-        at, started = datetime.now(timezone.utc), time.monotonic()
+        at, started = datetime.now(UTC), time.monotonic()
         error: GatewayError | None = None
         try:
             if not self._contract_kept:

@@ -7,8 +7,8 @@ import sys
 import pytest
 import yaml
 
+from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings
-from gateway.triton.server import EXIT_TIMEOUT_SECONDS
 
 
 @pytest.fixture(params=["gpu", "cpu"])

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
+from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings, variable
-from gateway.triton.server import EXIT_TIMEOUT_SECONDS
 from tests.processes import PROJECT
 
 FILES = sorted((PROJECT / "deploy" / "kubernetes").glob("*.yaml"))

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.doctor import machine
 from gateway.doctor.finding import Level
+from gateway.embedded import runtime as triton_runtime
 from gateway.settings import GIB, MIB, Settings
-from gateway.triton import runtime as triton_runtime
 
 SETTINGS = Settings(_env_file=None)
 

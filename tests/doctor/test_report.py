@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.doctor.report import show, summary
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from tests.processes import PROJECT, environment, free_port
 
 FINDINGS = [ok("GPU", "none"), warn("cores", "2 cores", "lower it"), fail("labels", "one\ntwo [red]", "mend it")]

@@ -8,9 +8,9 @@ import pytest
 
 from gateway.doctor.finding import Finding, Level
 from gateway.doctor.tritons import FAULTS, known_faults, tritons
+from gateway.embedded.runtime import Runtime
+from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import Settings
-from gateway.triton.runtime import Runtime
-from gateway.triton.server import EmbeddedTriton
 from tests.processes import free_port
 
 

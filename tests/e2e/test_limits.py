@@ -8,7 +8,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway.api.limits import LIMITS
+from gateway.api.routes.limits import LIMITS
 from gateway.settings import MIB, Settings
 from tests.processes import Gateway
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.main import app
+from gateway.embedded.runtime import Runtime
+from gateway.embedded.server import EmbeddedTriton
 from gateway.keys import add_key
-from gateway.models.add import Request, add
-from gateway.models.entry import Serving
-from gateway.triton.runtime import Runtime
-from gateway.triton.server import EmbeddedTriton
+from gateway.networks.add import Request, add
+from gateway.repository.entry import Serving
 from tests.asking import encode
 from tests.models.builders import SMALL, Head, save_labels, save_torchscript
 from tests.photos import photo

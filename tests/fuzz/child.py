@@ -18,10 +18,10 @@ import numpy as np
 
 from gateway.errors import ImageError
 from gateway.ingest.decoding import decode
-from gateway.ingest.limits import Limits
 from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy, examine, finish, needs_decoding
 from gateway.ingest.upload import Upload
+from gateway.ingest.upload_limits import Limits
 from gateway.settings import DecodeMode
 
 LIMITS = Limits(

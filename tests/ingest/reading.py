@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gateway.ingest.limits import Limits
+from gateway.ingest.upload_limits import Limits
 from gateway.settings import Settings
 
 T = TypeVar("T")

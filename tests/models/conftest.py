@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway.models.add import Request, add
-from gateway.models.entry import Entry
+from gateway.networks.add import Request, add
+from gateway.repository.entry import Entry
 from tests.models.builders import SMALL, Head, save_labels, save_torchscript
 from tests.photos import PHOTOS, photo
 

@@ -11,17 +11,18 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli.main import app
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
-from gateway.models.add import Request, add, check_gpus
-from gateway.models.entry import Entry, EntryError, Format, Precision, Serving, Version, read_entry
-from gateway.models.export import EFFICIENTNET_LITE0, default_entry
-from gateway.models.files import ModelFileError
-from gateway.models.isolation import WorkFailed
-from gateway.models.manage import remove, remove_version, use_version
-from gateway.models.render import render
-from gateway.models.sources import SourceError
-from gateway.models.torchscript import load_torchscript, without_deprecations
+from gateway.networks.add import Request, add, check_gpus
+from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
+from gateway.networks.files import ModelFileError
+from gateway.networks.isolation import WorkFailed
+from gateway.networks.sources import SourceError
+from gateway.networks.torchscript import load_torchscript, without_deprecations
+from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, Version, read_entry
+from gateway.repository.manage import remove, remove_version, use_version
+from gateway.repository.render import render
 from gateway.triton.contract import (
     MODEL_PARAMETER,
     MULTI_LABEL_PARAMETER,
@@ -30,7 +31,6 @@ from gateway.triton.contract import (
     breaches,
 )
 from gateway.triton.model_config import parameters, read_model_config
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
 from tests.models.builders import SMALL, Head, save_labels, save_torchscript
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
@@ -135,10 +135,10 @@ def test_options_of_serving_reach_the_configuration():
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch):
-    monkeypatch.setattr("gateway.models.add.gpu_count", lambda: 0)
+    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 0)
     with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
         check_gpus(Serving(gpus=(0, 1)))
-    monkeypatch.setattr("gateway.models.add.gpu_count", lambda: 1)
+    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 1)
     with pytest.raises(EntryError, match="names GPU 1, and this machine has 1 GPU, numbered from 0"):
         check_gpus(Serving(gpus=(0, 1)))
     check_gpus(Serving(gpus=(0,)))

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from gateway.cli.main import app
 from gateway.errors import UserError
-from gateway.models.entry import Entry, EntryError, read_entry
-from gateway.models.export import EFFICIENTNET_LITE0, default_entry
-from gateway.models.files import ModelFileError
-from gateway.models.gpus import gpu_count
-from gateway.models.torchscript import without_deprecations
-from gateway.models.writing import rewrite
+from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
+from gateway.networks.files import ModelFileError
+from gateway.networks.gpus import gpu_count
+from gateway.networks.torchscript import without_deprecations
+from gateway.repository.entry import Entry, EntryError, read_entry
+from gateway.repository.writing import rewrite
 from gateway.triton.model_config import read_model_config
 from tests.models.builders import Head, save_labels, save_torchscript
 
@@ -226,7 +226,7 @@ def test_a_failure_while_it_is_written_leaves_nothing_behind(add, tmp_path, monk
             raise KeyboardInterrupt
         return move(source, target)
 
-    monkeypatch.setattr("gateway.models.writing.shutil.move", failing)
+    monkeypatch.setattr("gateway.repository.writing.shutil.move", failing)
     assert add().exit_code == 130
     assert list((tmp_path / "models").iterdir()) == []
 
@@ -243,7 +243,7 @@ def test_a_failure_while_a_version_is_written_leaves_the_model_as_it_was(own_hea
         if len(calls) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("gateway.models.writing.rewrite", failing)
+    monkeypatch.setattr("gateway.repository.writing.rewrite", failing)
     second = save_torchscript(Head(seed=1), tmp_path / "second.pt")
     options = ["--version=2", f"--model-repository={own_head}"]
     assert CliRunner().invoke(app, ["model", "add", str(second), "--name=head", *options]).exit_code == 130

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.models.dataset import DatasetError, Sample, read_dataset
-from gateway.models.evaluate import Answer, ClassScore, Evaluation
-from gateway.models.pictures import NoPictures, image_files, read_pictures
-from gateway.models.plots import confusion_matrix
+from gateway.proof.dataset import DatasetError, Sample, read_dataset
+from gateway.proof.evaluate import Answer, ClassScore, Evaluation
+from gateway.proof.pictures import NoPictures, image_files, read_pictures
+from gateway.proof.plots import confusion_matrix
 
 LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from gateway.models import torchscript
-from gateway.models.export import (
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.networks import torchscript
+from gateway.networks.export import (
     EFFICIENTNET_LITE0,
     ModelRepositoryError,
     check_preprocessing,
@@ -14,8 +15,7 @@ from gateway.models.export import (
     export_mobilenet_v3_small,
     read_stamp,
 )
-from gateway.models.torchscript import ExportError, export_torchscript
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.networks.torchscript import ExportError, export_torchscript
 
 
 class Doubling(nn.Module):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from gateway.models.files import Kind, ModelFileError, kind_of, refuse
-from gateway.models.originals import read_state_dict
-from gateway.models.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels
+from gateway.networks.files import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.originals import read_state_dict
+from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from tests.models.builders import Head, save_labels, save_onnx, save_torchscript
 
 

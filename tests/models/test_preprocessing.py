@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.models import ResNet50_Weights
 
-from gateway.models.preprocessing import (
+from gateway.repository.preprocessing import (
     Preprocessing,
     PreprocessingError,
     from_file,

@@ -9,8 +9,8 @@ from PIL import Image
 from torchvision.transforms import v2
 from tritonclient.grpc import InferenceServerClient
 
+from gateway.embedded.server import EmbeddedTriton, StartFailed
 from gateway.triton.contract import PREPROCESSOR
-from gateway.triton.server import EmbeddedTriton, StartFailed
 from tests.asking import ask, encode, preprocess, unseen_image
 from tests.reference import reference_image
 

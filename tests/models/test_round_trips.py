@@ -19,15 +19,15 @@ from torch import nn
 from tritonclient.grpc import InferenceServerClient, InferInput
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.models.add import Request, add
-from gateway.models.entry import Entry, EntryError, Format, Precision, Serving, read_entry, write_record
-from gateway.models.gpus import gpu_count
-from gateway.models.parity import Comparison, Parity, compare
-from gateway.models.pictures import image_files, read_pictures
-from gateway.models.preprocessing import Preprocessing, from_weights, reference_transforms
+from gateway.cli.main import app
+from gateway.embedded.server import EmbeddedTriton
+from gateway.networks.add import Request, add
+from gateway.networks.gpus import gpu_count
+from gateway.proof.parity import Comparison, Parity, compare
+from gateway.proof.pictures import image_files, read_pictures
+from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, read_entry, write_record
+from gateway.repository.preprocessing import Preprocessing, from_weights, reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
-from gateway.triton.server import EmbeddedTriton
 from tests.models.builders import (
     SMALL,
     Head,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gateway.models.files import ModelFileError
-from gateway.models.trial import Ending, Findings, activation, check_classes, probes, try_out
+from gateway.networks.files import ModelFileError
+from gateway.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
 from tests.models.builders import Head
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.models.entry import Format, Precision, Serving, read_entry
-from gateway.models.tune import Measured, Tuner
-from gateway.models.variants import Variant
-from gateway.models.writing import rewrite
+from gateway.cli.main import app
+from gateway.proof.tune import Measured, Tuner
+from gateway.proof.variants import Variant
+from gateway.repository.entry import Format, Precision, Serving, read_entry
+from gateway.repository.writing import rewrite
 from gateway.triton.model_config import read_model_config
 
 pytestmark = pytest.mark.triton

@@ -13,9 +13,9 @@ import pytest
 
 from gateway.doctor.finding import Level
 from gateway.doctor.tritons import tritons
+from gateway.embedded.runtime import Runtime
+from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import Settings
-from gateway.triton.runtime import Runtime
-from gateway.triton.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
 from tests.reliability.conftest import ready

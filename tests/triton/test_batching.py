@@ -11,13 +11,13 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
-from gateway.models.entry import Serving
-from gateway.models.render import render
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
+from gateway.embedded.server import EmbeddedTriton
+from gateway.repository.entry import Serving
+from gateway.repository.render import render
 from gateway.triton.batching import loses_instances
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
-from gateway.triton.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
-from gateway.triton.server import EmbeddedTriton
 from tests.models.test_add import entry
 
 INSTANCES = 4

@@ -1,0 +1,118 @@
+"""POST /v2/models/{name}/infer: images in as a tensor, scores out as one."""
+
+import re
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from gateway.api.disconnect import ClientGone, unless_client_leaves
+from gateway.api.query import collect, make_query, status_of
+from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
+from gateway.api.routes.v2.metadata import ModelName, ModelVersion
+from gateway.api.routes.v2.schemas import InferenceResponse
+from gateway.api.state import state
+from gateway.api.uploads import announced_bytes, chunks, counted, resumed
+from gateway.errors import InvalidBody, UnsupportedMediaType
+from gateway.inference.query import Result
+from gateway.ingest.upload import request_too_large
+from gateway.oip.answer import Scored, encode
+from gateway.oip.reader import InferenceReader
+
+router = APIRouter(tags=["Open Inference Protocol"])
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+NO_IMAGES = "The request has no images: the input IMAGE has no elements."
+TOLD_ERRORS = 3
+_LENGTH = re.compile(r"[0-9]{1,18}")
+
+_DOCUMENTED: dict[str, Any] = {
+    "response_model": InferenceResponse,
+    "responses": RESPONSES,
+    "openapi_extra": REQUEST,
+}
+
+
+@router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
+async def infer(request: Request, name: ModelName) -> Response:
+    """Classify the images of the input IMAGE by the version in use, or its share of a split.
+
+    A bad image costs no other its answer: its row of PREDICTION is NaN (null in JSON), and STATUS has its error's code.
+    """
+    return await _infer(request, name, None)
+
+
+@router.post(
+    "/v2/models/{name}/versions/{version}/infer",
+    summary="Open Inference Protocol: classify images by a version",
+    **_DOCUMENTED,
+)
+async def infer_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
+    """Classify the images of the input IMAGE by one version; see `/v2/models/{name}/infer`."""
+    return await _infer(request, name, version)
+
+
+async def _infer(request: Request, model_name: str, version: str | None) -> Response:
+    parts = state(request)
+    service, settings = parts["service"], parts["settings"]
+    limits = service.policy.limits
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Content-Encoding: the body is taken as it is, not compressed.")
+    if announced_bytes(request) > limits.max_request_bytes:
+        raise request_too_large(limits)
+    buffer = service.admission.buffer()
+    request.state.at_end.append(buffer.clear)
+    body = chunks(request, settings, buffer)
+    reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k)
+    with request.state.tally.stages["read"]:
+        uploads = counted(reader.uploads(), buffer, NO_IMAGES)
+        first = await anext(uploads)
+    # In JSON it may stand behind the images, which are on their way by then.
+    timeout_microseconds = reader.request.timeout_microseconds
+    query = make_query(
+        request,
+        settings,
+        model_name=model_name,
+        version=version,
+        timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
+        selection=None,
+    )
+    request.state.event["model"] = model_name
+    results = service.classify(resumed(first, uploads), query)
+    collected = await unless_client_leaves(request, collect(results))
+    if collected is None:
+        return ClientGone()
+    status = status_of(collected)
+    if status is not HTTPStatus.OK:
+        return _failed(collected, status)
+    scored = Scored.of(collected)
+    asked = reader.request
+    classified = any(output.class_count for output in asked.outputs)
+    labels = await service.backend.labels(model_name, scored.model_version) if classified else ()
+    answer = encode(asked, model_name, scored, labels)
+    if answer.header_bytes is None:
+        return Response(answer.body, media_type="application/json")
+    headers = {HEADER_LENGTH: str(answer.header_bytes)}
+    return Response(answer.body, headers=headers, media_type="application/octet-stream")
+
+
+def _header_length(request: Request) -> int | None:
+    given = request.headers.get(HEADER_LENGTH)
+    if given is None:
+        return None
+    if not _LENGTH.fullmatch(given):
+        raise InvalidBody(f"{HEADER_LENGTH} must be the number of bytes that the JSON has.")
+    return int(given)
+
+
+def _failed(results: list[Result], status: HTTPStatus) -> Response:
+    """Raises a lone image's error; several are told in one sentence."""
+    errors = [(result.index, result.error) for result in results if result.error is not None]
+    if len(errors) == 1:
+        raise errors[0][1]
+    told = "; ".join(f"image {index}: {error.code}, {error.message}" for index, error in errors[:TOLD_ERRORS])
+    more = "" if len(errors) <= TOLD_ERRORS else " …"
+    sentence = f"None of the {len(errors)} images was classified: {told}{more}"
+    return Response(to_json({"error": sentence}), status, media_type="application/json")

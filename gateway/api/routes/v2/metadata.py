@@ -1,0 +1,110 @@
+"""GET /v2 and below: who answers, whether it can, and what its models take and give."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import Response
+
+from gateway import __version__
+from gateway.api.routes.health import is_ready
+from gateway.api.routes.v2.schemas import ModelMetadata, ServerMetadata, V2Error, model_metadata
+from gateway.api.state import state
+from gateway.errors import ModelNotFound
+from gateway.inference.backend import ModelInfo
+
+router = APIRouter(tags=["Open Inference Protocol"])
+
+NAME = "triton-image-gateway"
+EXTENSIONS = ["binary_tensor_data", "classification"]
+NOT_READY = HTTPStatus.BAD_REQUEST
+"""By the protocol a status of 4xx says no, and the body is empty."""
+
+ModelName = Annotated[str, Path(min_length=1, max_length=256)]
+ModelVersion = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
+
+_READY: dict[int | str, dict[str, Any]] = {NOT_READY: {"description": "It is not."}}
+_MODEL: dict[int | str, dict[str, Any]] = {
+    404: {"model": V2Error, "description": "There is no such model or version."},
+    422: {"model": V2Error, "description": "The version is no number."},
+    503: {"model": V2Error, "description": "Triton cannot be asked."},
+}
+
+
+@router.get("/v2", summary="Open Inference Protocol: who answers", response_model=ServerMetadata)
+async def server_metadata() -> ServerMetadata:
+    """Name and version of the gateway, and the extensions of the protocol that it speaks."""
+    return ServerMetadata(name=NAME, version=__version__, extensions=EXTENSIONS)
+
+
+@router.get("/v2/health/live", summary="Open Inference Protocol: is the process there?", response_class=Response)
+async def server_live() -> Response:
+    """Always 200: the process answers."""
+    return Response()
+
+
+@router.get(
+    "/v2/health/ready",
+    summary="Open Inference Protocol: can images be classified?",
+    response_class=Response,
+    responses=_READY,
+)
+async def server_ready(request: Request) -> Response:
+    """200 while `/health/ready` is 200, else 400."""
+    return _boolean(is_ready(state(request)))
+
+
+@router.get("/v2/models/{name}", summary="Open Inference Protocol: what a model takes and gives", responses=_MODEL)
+async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata:
+    """One input, IMAGE: encoded images; a score for each class, and for each image whether it has an answer."""
+    return model_metadata(await _model(request, name, None))
+
+
+@router.get(
+    "/v2/models/{name}/versions/{version}",
+    summary="Open Inference Protocol: what a version takes and gives",
+    responses=_MODEL,
+)
+async def get_version_metadata(request: Request, name: ModelName, version: ModelVersion) -> ModelMetadata:
+    """As for the model, whose versions all take and give the same."""
+    return model_metadata(await _model(request, name, version))
+
+
+@router.get(
+    "/v2/models/{name}/ready",
+    summary="Open Inference Protocol: can a model be asked?",
+    response_class=Response,
+    responses={**_READY, **_MODEL},
+)
+async def model_ready(request: Request, name: ModelName) -> Response:
+    """200 if it is loaded; the default model is ready while `/health/ready` is 200."""
+    return await _model_ready(request, name, None)
+
+
+@router.get(
+    "/v2/models/{name}/versions/{version}/ready",
+    summary="Open Inference Protocol: can a version be asked?",
+    response_class=Response,
+    responses={**_READY, **_MODEL},
+)
+async def version_ready(request: Request, name: ModelName, version: ModelVersion) -> Response:
+    """As for the model, and 404 if the version is not loaded."""
+    return await _model_ready(request, name, version)
+
+
+async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
+    info = await state(request)["service"].backend.model(name)
+    if version is not None and version not in info.versions:
+        raise ModelNotFound(f"There is no version {version} of {name!r}; it has {', '.join(info.versions)}.")
+    return info
+
+
+async def _model_ready(request: Request, name: str, version: str | None) -> Response:
+    info = await _model(request, name, version)
+    parts = state(request)
+    # Triton says that a model is ready whose process has died; of the default model it is known better.
+    return _boolean(info.ready and (name != parts["settings"].model or is_ready(parts)))
+
+
+def _boolean(answer: bool) -> Response:  # noqa: FBT001  # it is what is answered
+    return Response(status_code=HTTPStatus.OK if answer else NOT_READY)

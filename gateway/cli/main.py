@@ -1,0 +1,200 @@
+"""The `gateway` command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway import __version__
+from gateway.cli.proof import model_app
+from gateway.cli.terminal import Repository, say
+from gateway.embedded.runtime import (
+    DEFAULT_MODEL_REPOSITORY,
+    default_cache_dir,
+    ensure_runtime,
+)
+from gateway.errors import UserError
+from gateway.keys import KeysError, add_key, read_keys, remove_key
+from gateway.settings import Settings, load_settings
+from gateway.tracing import require_sdk
+
+app = typer.Typer(
+    name="gateway",
+    help="Classify images over HTTP: a FastAPI gateway in front of a Triton ensemble.\n\n"
+    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options win over variables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+triton_app = typer.Typer(help="The Triton server that comes out of a PyPI wheel.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+app.add_typer(triton_app, name="triton")
+key_app = typer.Typer(help="API keys, without which the API answers everybody.", no_args_is_help=True)
+app.add_typer(key_app, name="key")
+
+Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
+Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
+Workers = Annotated[
+    int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
+]
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
+    ),
+]
+
+
+def _say_plainly(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _settings(**options: object) -> Settings:
+    from gateway.server.serve import export_environment
+
+    export_environment(options)
+    settings = load_settings()
+    for path in filter(None, (settings.api_keys_file, settings.admin_keys_file)):
+        read_keys(path)  # a broken file stops the start here, before Triton and the workers
+    if settings.otlp_endpoint is not None:
+        require_sdk()
+    return settings
+
+
+def _keys_file(given: Path | None) -> Path:
+    path = given or load_settings().api_keys_file
+    if path is None:
+        raise KeysError("which file? Name it with --file or GATEWAY_API_KEYS_FILE")
+    return path
+
+
+def _version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[  # the callback does the work
+        bool,
+        typer.Option(
+            "--version", callback=lambda value: _version(wanted=value), is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    triton_port: Annotated[
+        int,
+        typer.Option(
+            help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=65_535
+        ),
+    ] = 0,
+) -> None:
+    """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
+
+    The first start fetches Triton (55 MB) and exports the default model if the repository has none.
+    """
+    from gateway.embedded.up import up as run_up
+
+    settings = _settings(host=host, port=port, workers=workers)
+    run_up(settings, model_repository, say=say, log=_say_plainly, triton_port=triton_port)
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None:
+    """Run the API in front of a Triton that runs elsewhere: GATEWAY_TRITON_URL=host:8001."""
+    from gateway.server.serve import serve as run_serve
+
+    run_serve(_settings(host=host, port=port, workers=workers))
+
+
+@app.command()
+def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Look at the machine, the settings, the models and Triton, and say what to do; exits 1 where something fails.
+
+    Where GATEWAY_TRITON_URL is set, that Triton is looked at instead of what `gateway up` needs.
+    """
+    from rich.console import Console
+
+    from gateway.doctor.finding import Level
+    from gateway.doctor.report import examine, show, summary
+
+    with Console(stderr=True).status("looking"):
+        findings = list(examine(model_repository))
+    show(findings, Console())
+    say(summary(findings))
+    raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
+
+
+@key_app.command("new")
+def key_new(
+    name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
+    file: KeysFile = None,
+) -> None:
+    """Make a key and print it, this once: the file keeps only its hash. Running gateways take it at once."""
+    path = _keys_file(file)
+    typer.echo(add_key(path, name))
+    say(f"{path} has the hash of {name}'s key; the key itself is kept nowhere, so store it now")
+
+
+@key_app.command("list")
+def key_list(file: KeysFile = None) -> None:
+    """Print the names of the keys."""
+    for name in read_keys(_keys_file(file)).digests:
+        typer.echo(name)
+
+
+@key_app.command("remove")
+def key_remove(name: str, file: KeysFile = None) -> None:
+    """Take a key away; running gateways refuse it at once."""
+    path = _keys_file(file)
+    remove_key(path, name)
+    say(f"{name}'s key is no longer in {path}")
+
+
+@triton_app.command("fetch")
+def triton_fetch() -> None:
+    """Fetch Triton into the cache folder, so that a later start needs no network."""
+    runtime = ensure_runtime(default_cache_dir(), say)
+    typer.echo(runtime.tritonserver)
+
+
+@triton_app.command("run")
+def triton_run(
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    host: Annotated[str, typer.Option(help="Address that Triton listens on; it has no access control.")] = "127.0.0.1",
+    grpc_port: Annotated[int, typer.Option(help="Port for gRPC, which the gateway speaks.")] = 8001,
+    http_port: Annotated[int, typer.Option(help="Port for HTTP.")] = 8000,
+    metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.")] = 8002,
+) -> None:
+    """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
+    from gateway.embedded.up import run_triton
+
+    run_triton(
+        load_settings(),
+        model_repository,
+        host=host,
+        ports=(grpc_port, http_port, metrics_port),
+        say=say,
+        log=_say_plainly,
+    )
+
+
+def main() -> None:
+    """Entry point: what users can mend is told in a sentence, without a traceback."""
+    try:
+        app()
+    except UserError as exc:
+        typer.secho(f"error: {exc}", err=True, fg="red")
+        sys.exit(1)

@@ -1,0 +1,329 @@
+"""`gateway model …`: from a trained network to Triton's model repository, with proof that its answers stay the same."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.terminal import Repository, say
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.errors import UserError
+from gateway.networks.sources import SourceError
+from gateway.repository.entry import Entry, Format, Precision, Serving
+from gateway.repository.preprocessing import Preprocessing, from_file, numbers, whole
+from gateway.settings import load_settings
+
+model_app = typer.Typer(
+    help="Models: from a trained network to Triton's model repository.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """For the shell's completion: the repository's models, the one on the command line where there is one."""
+    from gateway.repository.entry import entry_names
+
+    repository = context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY
+    return [name for name in entry_names(Path(repository)) if name.startswith(incomplete)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
+    ),
+]
+PREPROCESSING, SERVING = "How training saw its images", "How Triton runs it"
+
+
+@model_app.command("export")
+def export(
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Write it again even if it is there.")] = False,
+) -> None:
+    """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
+    from gateway.networks.export import export_default
+
+    export_default(model_repository, say, force=force)
+
+
+@model_app.command("add")
+def add(
+    source: Annotated[
+        str, typer.Argument(help="A TorchScript file, an ONNX file, or torchvision:ARCH.", show_default=False)
+    ],
+    name: Annotated[str, typer.Option("--name", help="What clients ask for.", show_default=False)],
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="One label a line, in the order of the classes.", dir_okay=False)
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            help="As torchvision's weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = None,
+    resize: Annotated[
+        str | None,
+        typer.Option(
+            "--resize", help="Shorter side, or height,width; by default the crop's.", rich_help_panel=PREPROCESSING
+        ),
+    ] = None,
+    crop: Annotated[
+        int | None, typer.Option("--crop", help="Side of the square in the middle.", rich_help_panel=PREPROCESSING)
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option("--mean", help="R,G,B on a scale from 0 to 1.", rich_help_panel=PREPROCESSING)
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option("--std", help="R,G,B on a scale from 0 to 1.", rich_help_panel=PREPROCESSING)
+    ] = None,
+    interpolation: Annotated[
+        str | None,
+        typer.Option("--interpolation", help="bilinear (default), bicubic, …", rich_help_panel=PREPROCESSING),
+    ] = None,
+    preprocessing: Annotated[
+        Path | None,
+        typer.Option(
+            "--preprocessing",
+            help="A JSON file with these, or Hugging Face's preprocessor_config.json.",
+            dir_okay=False,
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="For torchvision:ARCH, a file of weights in place of a download."),
+    ] = None,
+    precision: Annotated[
+        Precision, typer.Option("--precision", help="What it computes in.", rich_help_panel=SERVING)
+    ] = Precision.FP32,
+    model_format: Annotated[
+        Format | None,
+        typer.Option("--format", help="What it is stored as; by default as it comes.", rich_help_panel=SERVING),
+    ] = None,
+    instances: Annotated[int, typer.Option("--instances", help="Networks at once.", rich_help_panel=SERVING)] = 2,
+    gpus: Annotated[
+        str, typer.Option("--gpus", help="Such as 0,1; by default every GPU, else the CPU.", rich_help_panel=SERVING)
+    ] = "",
+    max_batch_size: Annotated[
+        int, typer.Option("--max-batch-size", help="Images of one execution.", rich_help_panel=SERVING)
+    ] = 64,
+    preferred: Annotated[
+        str | None,
+        typer.Option(
+            "--preferred", help="Batch sizes to form, such as 8,16,32; by default 4,8.", rich_help_panel=SERVING
+        ),
+    ] = None,
+    queue_delay_us: Annotated[
+        int,
+        typer.Option(
+            "--queue-delay-us",
+            help="Longest wait for such a batch, in µs; the network's queue then has no bound and no timeout.",
+            rich_help_panel=SERVING,
+        ),
+    ] = 0,
+    *,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
+    ] = False,
+    cache_classifier: Annotated[
+        bool,
+        typer.Option(
+            "--cache-classifier",
+            help="Remember the network's own answers too: for the same picture in other bytes.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="A probability for each class on its own (sigmoid).")
+    ] = False,
+    version: Annotated[
+        int | None, typer.Option("--version", help="Add a version to a model that is there; it is not in use yet.")
+    ] = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Add a trained classifier: it is tried, finished with softmax or sigmoid where it has none, and written.
+
+    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
+    What cannot be right is refused, with the reason. Nothing of a file that could run code is executed.
+
+        gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
+
+        gateway model add flowers.onnx --name flowers --labels labels.txt
+            --resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225
+
+        gateway model add torchvision:resnet50 --name resnet50
+
+        gateway model add torchvision:resnet50 --name flowers --labels labels.txt --weights state_dict.pth
+
+        gateway model add better.pt --name flowers --version 2
+    """
+    from gateway.networks.add import Request
+    from gateway.networks.add import add as add_model
+
+    serving = Serving(
+        max_batch_size=max_batch_size,
+        preferred=_fitting(max_batch_size) if preferred is None else _integers(preferred),
+        queue_delay_us=queue_delay_us,
+        instances=instances,
+        gpus=_integers(gpus),
+        cache=not no_cache,
+        cache_classifier=cache_classifier,
+    )
+    request = Request(
+        source=source,
+        name=name,
+        labels=labels,
+        like=like,
+        preprocessing=_preprocessing(preprocessing, like, resize, crop, mean, std, interpolation),
+        weights=weights,
+        precision=precision,
+        format=model_format,
+        multi_label=multi_label,
+        serving=serving,
+        version=version,
+    )
+    entry = add_model(request, model_repository, say)
+    # A new ensemble brings its steps; a step that is there must be told of its new version.
+    _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
+    _summary(entry, model_repository, version or entry.in_use)
+
+
+def _preprocessing(
+    file: Path | None,
+    like: str | None,
+    resize: str | None,
+    crop: int | None,
+    mean: str | None,
+    std: str | None,
+    interpolation: str | None,
+) -> Preprocessing | None:
+    """What the options say; None where they leave it to --like, or say nothing."""
+    flags = {"--resize": resize, "--crop": crop, "--mean": mean, "--std": std, "--interpolation": interpolation}
+    given = [flag for flag, value in flags.items() if value is not None]
+    ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *given[:1]]
+    if len(ways) > 1 and not (like and not given and not file):
+        raise SourceError(f"{' and '.join(ways)} both say how training saw its images: say one of them")
+    if file:
+        return from_file(file)
+    if not given:
+        return None
+    missing = [flag for flag in ("--crop", "--mean", "--std") if flags[flag] is None]
+    if crop is None or mean is None or std is None:
+        raise SourceError(f"{', '.join(given)} alone do not say how training saw its images: add {', '.join(missing)}")
+    return Preprocessing(
+        resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
+        crop_size=crop,
+        interpolation=interpolation or "bilinear",
+        mean=numbers(mean),
+        std=numbers(std),
+    )
+
+
+def _fitting(max_batch_size: int) -> tuple[int, ...]:
+    return tuple(size for size in Serving().preferred if size <= max_batch_size)
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",") if part))
+    except ValueError as exc:
+        raise SourceError(f"{text!r} is not whole numbers with commas between them") from exc
+
+
+def _summary(entry: Entry, repository: Path, version: int) -> None:
+    """What was written, and how to call it."""
+    from gateway.repository.summary import added
+
+    added(entry, repository, version)
+
+
+@model_app.command("list")
+def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show the models of the repository."""
+    from gateway.repository.manage import entries
+    from gateway.repository.summary import listed
+
+    listed(entries(model_repository))
+
+
+@model_app.command("show")
+def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show all that is known of a model."""
+    from gateway.networks.sources import read_labels
+    from gateway.repository.entry import read_entry
+    from gateway.repository.summary import shown
+    from gateway.repository.writing import LABELS
+
+    entry = read_entry(model_repository, name)
+    shown(entry, model_repository, read_labels(model_repository / entry.classifier / LABELS))
+
+
+@model_app.command("remove")
+def remove(
+    name: Name,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Delete a model from the repository, and with --url from the Triton that serves it."""
+    from gateway.repository.manage import check_removable
+    from gateway.repository.manage import remove as remove_model
+
+    entry = check_removable(model_repository, name, load_settings().model)
+    _tell(url, unload=entry.folders)
+    typer.echo(f"{name} is gone: {', '.join(remove_model(entry, model_repository))}")
+
+
+@model_app.command("versions")
+def versions(
+    name: Name,
+    use: Annotated[
+        int | None, typer.Option("--use", help="Have this version answer; an older one rolls back.", show_default=False)
+    ] = None,
+    drop: Annotated[
+        int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
+    ] = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Show a model's versions; choose the one that answers. With --url the Triton that serves it follows at once."""
+    from gateway.repository.entry import read_entry
+    from gateway.repository.manage import remove_version, use_version
+    from gateway.repository.summary import versioned
+
+    if use is not None:
+        before = read_entry(model_repository, name).in_use
+        use_version(model_repository, name, use)
+        try:
+            _tell(url, load=(name,))
+        except UserError:
+            # Triton goes on with the version that it has; the repository must not say otherwise.
+            use_version(model_repository, name, before)
+            raise
+    if drop is not None:
+        entry, gone = remove_version(model_repository, name, drop)
+        _tell(url, load=(*entry.ensembles, entry.classifier), unload=gone)
+    versioned(read_entry(model_repository, name))
+
+
+def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
+    """Have a running Triton take up what has changed."""
+    from gateway.triton.blocking import BlockingTriton
+
+    if url is not None:
+        with BlockingTriton(url) as triton:
+            triton.unload(*unload)
+            triton.load(*load)
+        say(f"Triton at {url} has taken it up")

@@ -1,0 +1,149 @@
+"""`gateway model parity|evaluate|tune`: proof that a served model answers right, and how fast it can."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.models import Name, Url, model_app
+from gateway.cli.terminal import Repository, say
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.proof.variants import Stage
+
+Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
+Version = Annotated[int | None, typer.Option("--version", help="By default the one in use.", show_default=False)]
+
+
+def _number(value: float) -> float:
+    # nan passes every bound.
+    if math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
+
+
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", help="How far any probability may be off.", min=0, max=1, callback=_number)
+]
+
+__all__ = ["model_app"]
+
+
+@model_app.command("parity")
+def parity(
+    name: Name,
+    images: Images = None,
+    version: Version = None,
+    tolerance: Tolerance = 1e-3,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Prove that the served answers are those of the original model, prepared by PIL and torchvision as in training.
+
+    Ends with 1 where a probability is further off than the tolerance.
+    """
+    from gateway.embedded.runtime import PROJECT
+    from gateway.networks.sources import read_labels
+    from gateway.proof.parity import Comparison, Parity, Refused, compare
+    from gateway.proof.parity_report import report
+    from gateway.proof.pictures import image_files, read_pictures
+    from gateway.proof.serving import serving
+    from gateway.repository.manage import entry_with_version
+    from gateway.repository.summary import progress
+    from gateway.repository.writing import LABELS
+
+    entry = entry_with_version(model_repository, name, version)
+    files = image_files(images or [PROJECT / "examples"])
+    number = version or entry.in_use
+    with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
+        results = list(progress(compare(entry, number, triton, read_pictures(files)), len(files), "comparing"))
+    found = Parity(
+        [each for each in results if isinstance(each, Comparison)],
+        [each for each in results if isinstance(each, Refused)],
+    )
+    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance)
+    if not found.holds(tolerance):
+        raise typer.Exit(1)
+
+
+@model_app.command("evaluate")
+def evaluate(
+    name: Name,
+    data: Annotated[
+        Path,
+        typer.Argument(help="A folder with a folder for each class, or a CSV of path,label.", show_default=False),
+    ],
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Where the confusion matrix goes; by default NAME-confusion.png.", dir_okay=False),
+    ] = None,
+    version: Version = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second."""
+    from gateway.networks.sources import read_labels
+    from gateway.proof.dataset import read_dataset
+    from gateway.proof.evaluate import Evaluation
+    from gateway.proof.evaluate import evaluate as run
+    from gateway.proof.evaluate_report import report
+    from gateway.proof.serving import serving
+    from gateway.repository.manage import entry_with_version
+    from gateway.repository.summary import progress
+    from gateway.repository.writing import LABELS
+
+    entry = entry_with_version(model_repository, name, version)
+    labels = read_labels(model_repository / entry.classifier / LABELS)
+    samples = read_dataset(data, labels, multi_label=entry.multi_label)
+    ensemble = entry.ensemble_of(version or entry.in_use)
+    evaluation = Evaluation(entry.classes, entry.multi_label)
+    with serving(model_repository, (ensemble,), say, url=url) as triton:
+        for _ in progress(run(ensemble, triton.address, samples, evaluation), len(samples), "evaluating"):
+            pass
+    report(evaluation, labels, plot or Path(f"{name}-confusion.png"), f"{name} on {data}")
+    if not evaluation.answers:
+        raise typer.Exit(1)
+
+
+@model_app.command("tune")
+def tune(
+    name: Name,
+    images: Images = None,
+    tolerance: Tolerance = 1e-3,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Measured for each variant.", min=0.2, max=600, callback=_number)
+    ] = 4.0,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Where the plot goes; by default NAME-tuning.png.", dir_okay=False)
+    ] = None,
+    stages: Annotated[
+        list[Stage] | None,
+        typer.Option(
+            "--try", help="What to vary, once or more: by default all, which takes minutes.", show_default=False
+        ),
+    ] = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and leave the model as it is.")] = False,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
+    from gateway.embedded.runtime import PROJECT
+    from gateway.proof.pictures import image_files, read_pictures
+    from gateway.proof.tune import TABLE, Tuner
+    from gateway.proof.tune_report import report
+    from gateway.repository.entry import read_entry
+
+    entry = read_entry(model_repository, name)
+    pictures = list(read_pictures(image_files(images or [PROJECT / "examples"])))
+    with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
+        for measured in tuner.run(tolerance, stages or tuple(Stage)):
+            say(measured.told())
+        best = tuner.best(tolerance)
+        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))
+        if best is None:
+            typer.echo("no variant keeps within the tolerance; the model stays as it is")
+            raise typer.Exit(1)
+        if dry_run:
+            return
+        tuner.keep(best.variant)
+    typer.echo(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TABLE}")

@@ -1,0 +1,172 @@
+"""`gateway model add`: from a trained network to a model repository entry."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gateway.networks.gpus import gpu_count
+from gateway.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
+from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels, repeated
+from gateway.repository.entry import (
+    Entry,
+    EntryError,
+    Format,
+    Precision,
+    Serving,
+    Version,
+    check_name,
+    classifier_of,
+    entry_names,
+    preprocessor_of,
+    read_entry,
+)
+from gateway.repository.preprocessing import Preprocessing
+from gateway.repository.retired import retired
+from gateway.repository.writing import LABELS, check_free, extend, staging, write
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to add. `version` None means a new model; a number adds to one that is there, with the same labels.
+
+    `format` None is the source's own. `preprocessing` None means torchvision's of `like`, or of the architecture.
+    """
+
+    source: str
+    name: str
+    labels: Path | None = None
+    like: str | None = None
+    preprocessing: Preprocessing | None = None
+    weights: str | None = None
+    precision: Precision = Precision.FP32
+    format: Format | None = None
+    multi_label: bool = False
+    serving: Serving = field(default_factory=Serving)
+    version: int | None = None
+
+
+def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
+    """Write a model's folders into a repository and return its entry; raises UserError.
+
+    Whatever stops it, an interrupt as well, leaves the repository as it was.
+    """
+    check_name(request.name)
+    check_gpus(request.serving)
+    old = _entry_to_extend(request, repository)
+    if old is None:
+        _check_folders_are_free(request.name, repository)
+    source = find_source(request.source, weights=request.weights, like=request.like)
+    kind = Format.ONNX if source.kind == "onnx" else Format.TORCHSCRIPT
+    written_as = request.format or (old.format if old else kind)
+    _check_format(kind, written_as, request.precision)
+    multi_label = old.multi_label if old else request.multi_label
+    # A new version is prepared and named like the others where nothing else is said.
+    alike = old is not None and request.like is None
+    preprocessing = find_preprocessing(source, request.preprocessing or (old.preprocessing if old and alike else None))
+    labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
+    if request.labels and (twice := repeated(labels)):
+        say(f"a label stands more than once, and answers tell such classes apart by class_id alone: {twice}")
+    if old:
+        _check_same(old, preprocessing, written_as, labels, repository)
+    number = request.version or _first_version(repository, request.name)
+    with staging(repository) as folder:
+        network = folder / written_as.filename
+        outcome = work(
+            Job(
+                kind=source.kind,
+                source=source.location,
+                weights=source.weights,
+                side=preprocessing.crop_size,
+                labels=len(labels),
+                multi_label=multi_label,
+                precision=request.precision,
+                format=written_as,
+                output=str(network),
+            ),
+            say,
+            timeout_seconds=timeout_seconds,
+        )
+        version = Version(
+            source.location, source.sha256, source.weights, outcome.ending, request.precision, outcome.difference
+        )
+        if old:
+            entry = replace(old, versions={**old.versions, number: version})
+            extend(old, entry, network, repository)
+        else:
+            entry = Entry(
+                name=request.name,
+                classes=outcome.classes,
+                preprocessing=preprocessing,
+                format=written_as,
+                multi_label=multi_label,
+                serving=request.serving,
+                versions={number: version},
+                in_use=number,
+            )
+            write(entry, labels, network, repository)
+    return entry
+
+
+def check_gpus(serving: Serving) -> None:
+    """Raise EntryError where a GPU is asked for that this machine does not have."""
+    if not serving.gpus:
+        return
+    count = gpu_count()
+    missing = [gpu for gpu in serving.gpus if gpu >= count]
+    if missing:
+        has = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU that its CUDA driver knows of"
+        raise EntryError(
+            f"--gpus names GPU {missing[0]}, and this machine has {has}: leave --gpus out, and Triton takes every GPU "
+            "there is, or the CPU; or run this on the machine that serves"
+        )
+
+
+def _entry_to_extend(request: Request, repository: Path) -> Entry | None:
+    exists = request.name in entry_names(repository)
+    if request.version is None:
+        if exists:
+            raise EntryError(
+                f"{repository} has a model {request.name!r} already: say --version N to add a version, or remove it "
+                f"first: gateway model remove {request.name}"
+            )
+        return None
+    if request.version < 1:
+        raise EntryError("versions are numbers from 1 on")
+    old = read_entry(repository, request.name) if exists else None
+    taken = old.versions.keys() if old else frozenset[int]()
+    gone = retired(repository, request.name)
+    if request.version in taken | gone:
+        why = "already" if request.version in taken else "before, whose answers may still be in a cache"
+        raise EntryError(
+            f"{request.name} has had a version {request.version} {why}; the next one is {max(taken | gone) + 1}"
+        )
+    return old
+
+
+def _first_version(repository: Path, name: str) -> int:
+    return max(retired(repository, name), default=0) + 1
+
+
+def _check_format(kind: Format, written_as: Format, precision: Precision) -> None:
+    if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
+        raise SourceError("an ONNX file cannot become TorchScript: leave --format out, or add the PyTorch model itself")
+    if written_as is Format.ONNX and precision is Precision.BF16:
+        raise SourceError("ONNX Runtime has no bf16 convolutions: say --precision fp16, or --format torchscript")
+
+
+def _check_same(
+    old: Entry, preprocessing: Preprocessing, written_as: Format, labels: tuple[str, ...], repository: Path
+) -> None:
+    """The versions of a model share its configuration; what differs in more than weights is another model."""
+    advice = f"add it under another name, which clients ask for by ?model=, instead of as a version of {old.name!r}"
+    differences = preprocessing.differences(old.preprocessing.parameters())
+    if differences:
+        raise EntryError(f"it wants its images otherwise ({'; '.join(differences)}): {advice}")
+    if written_as is not old.format:
+        raise EntryError(f"it is {written_as.value} and the others are {old.format.value}: {advice}")
+    if labels != read_labels(repository / old.classifier / LABELS):
+        raise EntryError(f"its labels are not those of the others: {advice}")
+
+
+def _check_folders_are_free(name: str, repository: Path) -> None:
+    for folder in (name, preprocessor_of(name), classifier_of(name)):
+        check_free(repository / folder)

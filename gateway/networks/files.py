@@ -1,0 +1,147 @@
+"""Telling what kind of file a model is without loading it: nothing in it is executed here."""
+
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.errors import UserError
+
+HEAD_BYTES = 64
+MAX_OPCODES = 200_000
+"""Of one pickle that are looked at; the first thousands tell what it is."""
+# What torch.save leaves of tensors, whether of a state dict or inside a module.
+_TENSOR_GLOBALS = ("torch._utils", "torch.storage", "collections", "torch.serialization", "torch", "numpy", "_codecs")
+_CHECKPOINT_KEYS = {"state_dict", "model_state_dict", "optimizer", "optimizer_state_dict", "epoch", "global_step"}
+
+
+class ModelFileError(UserError):
+    """A file holds no model that can be served; the message says what it holds and what to do instead."""
+
+
+class Kind(StrEnum):
+    """What a file holds."""
+
+    TORCHSCRIPT = "TorchScript"
+    ONNX = "ONNX"
+    STATE_DICT = "a state dict"
+    CHECKPOINT = "a training checkpoint"
+    PICKLED_MODULE = "a pickled module"
+    EXPORTED_PROGRAM = "a torch.export program"
+    SAFETENSORS = "safetensors weights"
+    PICKLE = "a pickle"
+    UNKNOWN = "no model"
+
+
+ADVICE = {
+    Kind.STATE_DICT: "it holds weights without the network. Say the architecture: `gateway model add torchvision:ARCH "
+    "--weights {path}`, or build the network in Python, load the weights into it and save it by {trace}",
+    Kind.CHECKPOINT: "it holds weights, among other things of a training, without the network. Say the architecture: "
+    "`gateway model add torchvision:ARCH --weights {path}`, or build the network in Python, load the weights into it "
+    "and save it by {trace}",
+    Kind.PICKLED_MODULE: "loading it would run code out of the file, so it is not loaded here. Where you trust it, and "
+    "its classes can be imported, load it in Python and save it by {trace}",
+    Kind.EXPORTED_PROGRAM: "Triton does not run it. Save the module by {trace}, or as ONNX by torch.onnx.export",
+    Kind.SAFETENSORS: "it holds weights without the network: build the network in Python, load the weights into it and "
+    "save it by {trace}",
+    Kind.PICKLE: "unpickling may run any code, so it is not loaded here. Where you trust it, load it in Python and "
+    "save the network by {trace}",
+    Kind.UNKNOWN: "TorchScript (model.pt), ONNX (model.onnx) and torchvision:ARCH are taken",
+}
+_TRACE = "torch.jit.trace(model.eval(), torch.rand(1, 3, 224, 224)).save('model.pt')"
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file holds, by its content; raises ModelFileError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+            file.seek(0)
+            if zipfile.is_zipfile(file):
+                return _kind_of_zip(path)
+            file.seek(0)
+            if head[:1] == b"\x80" and head[1:2] <= b"\x05":
+                return _kind_of_legacy(file)
+    except (OSError, zipfile.BadZipFile) as exc:
+        raise ModelFileError(f"cannot read {path}: {exc}") from exc
+    if head[8:10] == b'{"':
+        return Kind.SAFETENSORS
+    # ModelProto starts with ir_version, field 1, a small varint, and then opset_import or producer_name.
+    if (
+        head[:1] == b"\x08"
+        and len(head) > 2
+        and head[1] < 32
+        and head[2:3] in {b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42"}
+    ):
+        return Kind.ONNX
+    return Kind.UNKNOWN
+
+
+def refuse(path: Path, kind: Kind) -> ModelFileError:
+    """The error for a file that is no model to serve."""
+    advice = ADVICE[kind].format(path=path, trace=_TRACE)
+    return ModelFileError(f"{path} is {kind.value}: {advice}")
+
+
+def _kind_of_zip(path: Path) -> Kind:
+    with zipfile.ZipFile(path) as archive:
+        names = {name.partition("/")[2]: name for name in archive.namelist()}
+        if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+            return Kind.TORCHSCRIPT
+        if any(name.endswith("serialized_exported_program.json") or name.startswith("models/") for name in names):
+            return Kind.EXPORTED_PROGRAM
+        if "data.pkl" not in names:
+            return Kind.UNKNOWN
+        with archive.open(names["data.pkl"]) as pickle:
+            return _kind_of_pickle(pickle.read())
+
+
+def _kind_of_legacy(file: BinaryIO) -> Kind:
+    """A file of torch.save before 1.6: pickles one after another, of which the fourth is the object."""
+    try:
+        for _ in range(3):
+            for _opcode in pickletools.genops(file):
+                pass
+    except (ValueError, EOFError):
+        file.seek(0)
+    return _kind_of_pickle(file.read())
+
+
+def _kind_of_pickle(data: bytes) -> Kind:
+    modules, strings = set(), []
+    for name, argument in _opcodes(data):
+        if name == "GLOBAL":
+            modules.add(str(argument).partition(" ")[0])
+        elif isinstance(argument, str):
+            strings.append(argument)
+            if name == "STACK_GLOBAL":
+                modules.add(argument)
+    foreign = [
+        module for module in modules if not module.startswith(_TENSOR_GLOBALS) or module.startswith("torch.nn.modules")
+    ]
+    if any(module.startswith("torch.nn.modules") for module in foreign):
+        return Kind.PICKLED_MODULE
+    if not any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
+        return Kind.PICKLE
+    if foreign:
+        return Kind.PICKLED_MODULE
+    return Kind.CHECKPOINT if _CHECKPOINT_KEYS & set(strings) else Kind.STATE_DICT
+
+
+def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:
+    """Each opcode's name and argument; STACK_GLOBAL, whose argument stands on the stack, with its module's name."""
+    recent: list[str] = []
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count > MAX_OPCODES:
+                return
+            if opcode.name == "STACK_GLOBAL" and len(recent) >= 2:
+                yield opcode.name, recent[-2]
+                continue
+            if isinstance(argument, str) and opcode.name != "GLOBAL":
+                recent = [*recent[-1:], argument]
+            yield opcode.name, argument
+    except (ValueError, EOFError, IndexError):
+        return  # a damaged pickle is told by what came before

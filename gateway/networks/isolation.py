@@ -1,0 +1,110 @@
+"""Work on files that are not trusted to be whole, in a process of its own: a crash or a hang there is an error here."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gateway.errors import UserError
+from gateway.networks.files import ModelFileError
+from gateway.repository.entry import Format, Precision
+
+TIMEOUT_SECONDS = 600.0
+"""For one network to be tried and written; minutes are a large one on a slow machine."""
+PROGRESS = "progress: "
+
+Say = Callable[[str], None]
+
+
+class WorkFailed(UserError):
+    """A network's process died, or took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A network to be tried and written to `output`.
+
+    `source` is a path or torchvision:ARCH; `kind` is that of sources.Source; `weights` a file, the name of
+    torchvision weights or "". `side` is that of the images; `labels` how many there are, or None.
+    """
+
+    kind: str
+    source: str
+    weights: str
+    side: int
+    labels: int | None
+    multi_label: bool
+    precision: Precision
+    format: Format
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was found and written; `difference` is the largest of a probability from the original's."""
+
+    classes: int
+    ending: str
+    difference: float
+
+
+def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
+    """Do a job in a process of its own; raises ModelFileError with its reasons, or WorkFailed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway.networks.jobs"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told: list[str] = []
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    listener = threading.Thread(target=_listen, args=(process.stderr, say, told), daemon=True)
+    listener.start()
+    timer = threading.Timer(timeout_seconds, process.kill)
+    timer.start()
+    try:
+        process.stdin.write(json.dumps(asdict(job)))
+        process.stdin.close()
+        answer = process.stdout.read()
+        code = process.wait()
+    except BrokenPipeError:
+        answer, code = "", process.wait()
+    finally:
+        in_time = timer.is_alive()
+        timer.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        listener.join()
+        process.stderr.close()
+    if not in_time:
+        raise WorkFailed(f"{job.source} was given up after {timeout_seconds:g} s: does it ever finish a batch?")
+    return _read(job, answer, code, told)
+
+
+def _listen(lines: Iterable[str], say: Say, told: list[str]) -> None:
+    for line in lines:
+        if line.startswith(PROGRESS):
+            say(line.removeprefix(PROGRESS).rstrip())
+        else:
+            told.append(line.rstrip())
+
+
+def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
+    try:
+        values = json.loads(answer.splitlines()[-1])
+    except (IndexError, ValueError):
+        died = f"of signal {-code}" if code < 0 else f"with code {code}"
+        last = f" It said: {told[-1]}" if told else ""
+        raise WorkFailed(
+            f"the process that loaded {job.source} ended {died}: the file is damaged, or memory was short.{last}"
+        ) from None
+    if "error" in values:
+        raise ModelFileError(f"{Path(job.source).name}: {values['error']}")
+    return Outcome(**values)

@@ -1,0 +1,130 @@
+"""The process that `isolation` starts: a Job comes in as JSON, an Outcome or an error goes out.
+
+python -m gateway.networks.jobs
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gateway.errors import UserError
+from gateway.networks import onnx_graph
+from gateway.networks.files import ModelFileError
+from gateway.networks.isolation import PROGRESS, Job, Outcome
+from gateway.networks.originals import original_module
+from gateway.networks.torchscript import Served, convert, export_torchscript
+from gateway.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
+from gateway.repository.entry import Format, Precision
+
+DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+ALLOWED = {Precision.FP32: 1e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
+"""How far probabilities of made-up images may be from the original's: more is not rounding, but something broken."""
+
+
+def do(job: Job) -> Outcome:
+    """Try a network and write it; raises UserError."""
+    return _do_onnx(job) if job.kind == "onnx" else _do_torch(job)
+
+
+def _do_torch(job: Job) -> Outcome:
+    _say(f"loading {job.source}")
+    with torch.no_grad():
+        module = original_module(job.source, job.weights, job.labels)
+        _say(f"trying it on images of {job.side}×{job.side}")
+        findings = try_out(module, job.side)
+        check_classes(findings, job.labels, multi_label=job.multi_label)
+        finished = activation(findings.ending, multi_label=job.multi_label)
+        expected = [finished(module(batch).float()) for batch in probes(job.side)]
+        served = Served(module, finished, torch.float32)
+        if job.format is Format.ONNX:
+            model = onnx_graph.from_module(served, job.side)
+            return _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
+        dtype = DTYPES[job.precision]
+        if dtype is not torch.float32:
+            _say(f"converting to {job.precision.value}")
+            try:
+                served = Served(convert(module, dtype), finished, dtype)
+                served(probes(job.side)[0])
+            except RuntimeError as exc:
+                reason = str(exc).strip().splitlines()[-1]
+                raise ModelFileError(f"it does not run in {job.precision.value}: {reason}. Leave it in fp32") from exc
+        _say(f"writing {Path(job.output).name}")
+        output = Path(job.output)
+        example = probes(job.side)[1]
+        export_torchscript(served, example, output, tolerance=ALLOWED[job.precision])
+        written = original_module(str(output), "", None)
+        return _outcome(job, findings, expected, written)
+
+
+def _do_onnx(job: Job) -> Outcome:
+    _say(f"loading {job.source}")
+    model = onnx_graph.load_onnx(Path(job.source))
+    onnx_graph.check_signature(model, job.side)
+    run = onnx_graph.runner(Path(job.source))
+    _say(f"trying it on images of {job.side}×{job.side}")
+    findings = try_out(run, job.side)
+    check_classes(findings, job.labels, multi_label=job.multi_label)
+    finished = activation(findings.ending, multi_label=job.multi_label)
+    expected = [finished(run(batch).float()) for batch in probes(job.side)]
+    return _write_onnx(job, findings, model, findings.ending, expected)
+
+
+def _write_onnx(job: Job, findings: Findings, model: Any, ending: Ending, expected: list[Tensor]) -> Outcome:  # noqa: ANN401
+    model = onnx_graph.finish(model, ending, multi_label=job.multi_label, side=job.side, classes=findings.classes)
+    if job.precision is Precision.FP16:
+        _say("converting to fp16")
+        model = onnx_graph.to_fp16(model)
+    _say(f"writing {Path(job.output).name}")
+    onnx_graph.write(model, Path(job.output))
+    return _outcome(job, findings, expected, onnx_graph.runner(Path(job.output)))
+
+
+def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Callable[[Tensor], Tensor]) -> Outcome:
+    answers = [written(batch) for batch in probes(job.side)]
+    difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
+    if not difference <= ALLOWED[job.precision]:
+        Path(job.output).unlink(missing_ok=True)
+        raise ModelFileError(
+            f"in {job.precision.value} as {job.format.value} its probabilities differ from the original's by up to "
+            f"{difference:.2g}: leave it in fp32, or in its own format"
+        )
+    return Outcome(findings.classes, findings.ending.value, difference)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{PROGRESS}{text}\n")
+    sys.stderr.flush()
+
+
+def _job(values: dict[str, Any]) -> Job:
+    return Job(**{**values, "precision": Precision(values["precision"]), "format": Format(values["format"])})
+
+
+def main() -> None:
+    """Read a Job from stdin, write one line of JSON to stdout."""
+    # Libraries print what they like; only the answer may go to the parent.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+    try:
+        answer = asdict(do(_job(json.load(sys.stdin))))
+    except UserError as exc:
+        answer = {"error": str(exc)}
+    except Exception as exc:  # the parent tells it as a sentence; what led there is on stderr
+        traceback.print_exc()
+        answer = {"error": f"{type(exc).__name__}: {exc}"}
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Finding out what a network does by trying it: sizes, classes, and what it ends in."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from gateway.networks.files import ModelFileError
+
+Run = Callable[[Tensor], object]
+"""From fp32 [N, C, H, W] to whatever the network gives."""
+
+SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 96, 64, 48, 32, 28)
+"""Input sides that are common, tried in order."""
+CHANNELS = (3, 1, 4)
+ALONE_TOLERANCE = 1e-3
+SUM_TOLERANCE = 1e-3
+
+
+class Ending(StrEnum):
+    """What the last layer gives; the value is what people call it."""
+
+    LOGITS = "logits"
+    SOFTMAX = "softmax"
+    LOG_SOFTMAX = "log-softmax"
+    SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a network takes and gives: images [N, 3, side, side] → [N, classes]."""
+
+    side: int
+    classes: int
+    ending: Ending
+
+
+def try_out(run: Run, side: int) -> Findings:
+    """Run a network on made-up images of a side; raises ModelFileError that says what is wrong and what to do."""
+    output = _first_answer(run, side)
+    classes = output.shape[1]
+    _check_batches(run, side, classes)
+    return Findings(side, classes, ending_of(run(batch) for batch in probes(side)))
+
+
+def probes(side: int) -> list[Tensor]:
+    """Batches unlike each other, fp32 [2, 3, side, side]: noise of several strengths, even colours, blobs."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, side, side)
+    noise = [torch.randn(shape, generator=generator) * scale for scale in (0.3, 1.0, 2.0)]
+    blobs = torch.nn.functional.interpolate(torch.randn((2, 3, 4, 4), generator=generator) * 2, size=(side, side))
+    return [*noise, blobs, torch.ones(shape), torch.zeros(shape)]
+
+
+def ending_of(outputs: Iterable[object]) -> Ending:
+    """What a last layer is, by its outputs [N, C] for several inputs."""
+    rows = torch.cat([_tensor(output).detach().float() for output in outputs])
+    _check_finite(rows)
+    # Within rounding of a half-precision network.
+    within = bool((rows >= -SUM_TOLERANCE).all() and (rows <= 1 + SUM_TOLERANCE).all())
+    if within and rows.shape[1] > 1 and _ones(rows.sum(dim=1)):
+        return Ending.SOFTMAX
+    if rows.shape[1] > 1 and bool((rows <= SUM_TOLERANCE).all()) and _ones(rows.exp().sum(dim=1)):
+        return Ending.LOG_SOFTMAX
+    return Ending.SIGMOID if within else Ending.LOGITS
+
+
+def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tensor]:
+    """What is missing between a last layer and probabilities; raises ModelFileError where the two contradict."""
+    if multi_label:
+        if ending in {Ending.SOFTMAX, Ending.LOG_SOFTMAX}:
+            raise ModelFileError(
+                f"it ends in {ending.value}, which shares one probability among all classes: leave out --multi-label"
+            )
+        return _sigmoid if ending is Ending.LOGITS else _as_it_is
+    if ending is Ending.SIGMOID:
+        raise ModelFileError(
+            "its scores lie between 0 and 1 and do not sum to 1, as those of a sigmoid, where each class has a chance "
+            "of its own: say --multi-label, or save it without sigmoid. Or is it not trained yet?"
+        )
+    return {Ending.LOGITS: _softmax, Ending.LOG_SOFTMAX: _exp, Ending.SOFTMAX: _as_it_is}[ending]
+
+
+def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) -> None:
+    """Raise ModelFileError where there is not one label for each class, or one class and no choice."""
+    if findings.classes == 1 and not multi_label:
+        raise ModelFileError(
+            "it gives one number for an image, so every image would be of the one class: say --multi-label for a "
+            "probability of yes, or train it with two classes"
+        )
+    if labels is not None and labels != findings.classes:
+        raise ModelFileError(
+            f"there are {labels} labels and the network has {findings.classes} classes: give one label a line, in the "
+            "order of the classes in training (sorted folder names with torchvision's ImageFolder)"
+        )
+
+
+def _first_answer(run: Run, side: int) -> Tensor:
+    try:
+        output = run(torch.rand((2, 3, side, side)))
+    except Exception as exc:
+        raise ModelFileError(_why_not(run, side, exc)) from exc
+    scores = _tensor(output)
+    if scores.dim() != 2 or scores.shape[0] != 2:
+        raise ModelFileError(
+            f"it gives {list(scores.shape)} for a batch of 2 images, and one score for each class, [2, classes], is "
+            "expected: is it a classifier, with its last layer?"
+        )
+    _check_finite(scores)
+    return scores
+
+
+def _tensor(output: object) -> Tensor:
+    if isinstance(output, Tensor):
+        return output
+    parts = f" of {len(output)}" if isinstance(output, (list, tuple, dict)) else ""
+    raise ModelFileError(
+        f"it gives a {type(output).__name__}{parts} where one tensor of scores is expected: wrap it in a module whose "
+        "forward returns the scores alone"
+    )
+
+
+def _why_not(run: Run, side: int, failure: Exception) -> str:
+    """What input it takes instead, found by trying."""
+    for channels in CHANNELS:
+        for other in (side, *SIDES):
+            if not _runs(run, (2, channels, other, other)):
+                continue
+            if channels != 3:
+                return (
+                    f"it takes {channels} channel{'s' * (channels > 1)} and images come as three, red, green and blue: "
+                    "put a layer in front that makes of three what it wants, and save it again"
+                )
+            return f"it does not run on {side}×{side} and does on {other}×{other}: say --crop {other}"
+    if _runs(run, (1, 3, side, side)):
+        return "it takes only one image at a time: was it traced with code that reads the batch's size as a number?"
+    # The last line is the reason; those before it are the way there.
+    reason = str(failure).strip().splitlines()[-1] if str(failure).strip() else type(failure).__name__
+    return f"it runs on no batch of images [2, 3, {side}, {side}], nor of other common sizes: {reason}"
+
+
+def _runs(run: Run, shape: tuple[int, ...]) -> bool:
+    try:
+        output = run(torch.rand(shape))
+    except Exception:  # whatever it is, the shape is not taken
+        return False
+    return isinstance(output, Tensor) and output.shape[0] == shape[0]
+
+
+def _check_batches(run: Run, side: int, classes: int) -> None:
+    batch = torch.cat(probes(side)[:3])
+    together = _tensor(run(batch))
+    if list(together.shape) != [len(batch), classes]:
+        raise ModelFileError(
+            f"it gives {list(together.shape)} for a batch of {len(batch)}, not {[len(batch), classes]}: "
+            "was it traced with code that reads the batch's size as a number?"
+        )
+    again, alone = _tensor(run(batch)), torch.cat([_tensor(run(image[None])) for image in batch])
+    scale = max(1.0, float(together.abs().max()))
+    if not torch.allclose(together, again, atol=ALONE_TOLERANCE * scale):
+        raise ModelFileError("it gives other answers each time: call model.eval() before saving, which stops dropout")
+    if not torch.allclose(together, alone, atol=ALONE_TOLERANCE * scale):
+        raise ModelFileError(
+            "an image's answer depends on the others in its batch: call model.eval() before saving, which has batch "
+            "normalisation use what it learned"
+        )
+
+
+def _check_finite(scores: Tensor) -> None:
+    if not torch.isfinite(scores).all():
+        raise ModelFileError("it gives NaN or infinity for ordinary images: were its weights loaded?")
+
+
+def _ones(sums: Tensor) -> bool:
+    return bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=1)
+
+
+def _sigmoid(scores: Tensor) -> Tensor:
+    return torch.sigmoid(scores)
+
+
+def _exp(scores: Tensor) -> Tensor:
+    return torch.exp(scores)
+
+
+def _as_it_is(scores: Tensor) -> Tensor:
+    return scores

@@ -1,0 +1,93 @@
+"""Labelled images on disk: a folder for each class, or a CSV of paths and labels."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import UserError
+from gateway.proof.pictures import image_files
+
+SEPARATOR = ";"
+
+
+class DatasetError(UserError):
+    """The images or their labels cannot be used; the message names the file or the class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An image file and the classes that it truly shows, by number; one but for multi-label models."""
+
+    path: Path
+    classes: frozenset[int]
+
+
+def read_dataset(place: Path, labels: Sequence[str], *, multi_label: bool = False) -> list[Sample]:
+    """The samples in a folder with a folder for each class, or in a CSV with a path and a label on each line.
+
+    Classes are named as in `labels`, whatever their case, with _ for a space; or by number. In a CSV the paths are
+    relative to it, a first line "path,label" is a header, and several labels stand with ; between them.
+    Raises UserError.
+    """
+    classes = _Classes(labels)
+    if place.is_dir():
+        folders = sorted(folder for folder in place.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+        if not folders:
+            raise DatasetError(f"{place} has no folders; there should be one for each class, named as the class")
+        numbers = [classes.number(folder.name, str(folder)) for folder in folders]
+        return [
+            Sample(path, frozenset({number}))
+            for folder, number in zip(folders, numbers, strict=True)
+            for path in image_files([folder])
+        ]
+    if not place.is_file():
+        raise DatasetError(f"there is no folder or CSV file {place}")
+    samples = [_row(place, number, row, classes) for number, row in _rows(place)]
+    if not samples:
+        raise DatasetError(f"{place} has no lines")
+    several = next((sample for sample in samples if len(sample.classes) != 1), None)
+    if several is not None and not multi_label:
+        raise DatasetError(f"{several.path} has {len(several.classes)} labels, and the model gives one for each image")
+    return samples
+
+
+class _Classes:
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = labels
+        # A label that stands twice, such as ImageNet's crane, can only be meant by number.
+        names = [_plain(label) for label in labels]
+        self._numbers = {name: number for number, name in enumerate(names) if names.count(name) == 1}
+
+    def number(self, name: str, where: str) -> int:
+        plain = _plain(name)
+        if plain in self._numbers:
+            return self._numbers[plain]
+        if plain.isdigit() and int(plain) < len(self._labels):
+            return int(plain)
+        some = ", ".join(self._labels[:8]) + (", …" if len(self._labels) > 8 else "")
+        raise DatasetError(f"{where}: the model has no class {name!r}; it has {some}")
+
+
+def _plain(name: str) -> str:
+    return name.strip().replace("_", " ").casefold()
+
+
+def _rows(place: Path) -> list[tuple[int, list[str]]]:
+    try:
+        with place.open(newline="", encoding="utf-8") as file:
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as exc:
+        raise DatasetError(f"cannot read {place}: {exc}") from exc
+    is_header = bool(rows) and [cell.strip().lower() for cell in rows[0][1]][:1] in (["path"], ["file"], ["filename"])
+    return rows[1:] if is_header else rows
+
+
+def _row(place: Path, number: int, row: list[str], classes: _Classes) -> Sample:
+    if len(row) < 2:
+        raise DatasetError(f"{place}, line {number}: a path and a label are expected")
+    path = place.parent / row[0].strip()
+    if not path.is_file():
+        raise DatasetError(f"{place}, line {number}: there is no file {path}")
+    names = [name for name in row[1].split(SEPARATOR) if name.strip()]
+    return Sample(path, frozenset(classes.number(name, f"{place}, line {number}") for name in names))

@@ -1,0 +1,42 @@
+"""What `gateway model evaluate` prints and draws."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from gateway.proof.evaluate import THRESHOLD, Evaluation
+from gateway.repository.summary import console
+
+REFUSED_SHOWN = 20
+
+
+def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str) -> None:
+    """The classes' table, the sums, and the confusion matrix as a PNG in `plot`."""
+    from gateway.proof.plots import confusion_matrix
+
+    out = console()
+    table = Table("class", "images", "predicted", "precision", "recall", box=None, pad_edge=False)
+    for score in evaluation.per_class():
+        table.add_row(
+            labels[score.number], str(score.true), str(score.predicted), _share(score.precision), _share(score.recall)
+        )
+    out.print(table)
+    for answer in evaluation.refused[:REFUSED_SHOWN]:
+        out.print(f"not counted: {answer.sample.path}: {answer.reason}")
+    if len(evaluation.refused) > REFUSED_SHOWN:
+        out.print(f"… and {len(evaluation.refused) - REFUSED_SHOWN} more")
+    out.print()
+    out.print(f"images    {len(evaluation.answers)}, {evaluation.images_per_second:.1f} a second")
+    if evaluation.multi_label:
+        out.print(f"a label counts as predicted from a probability of {THRESHOLD:g} on")
+    out.print(f"top-1     {100 * evaluation.top(1):.2f} %")
+    out.print(f"top-5     {100 * evaluation.top(5):.2f} %")
+    if evaluation.answers:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        confusion_matrix(evaluation.confusion(), labels, plot, title)
+        out.print(f"confusion matrix: {plot}")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

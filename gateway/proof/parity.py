@@ -1,0 +1,164 @@
+"""`gateway model parity`: the served answers against those of the original model through the reference transforms.
+
+Both ways have three stages, and the difference between their answers is the sum of three, each from one stage:
+
+    served:     gateway and OpenCV decode → the preprocessor resizes, crops, normalises → the served network
+    reference:  PIL decodes               → torchvision's transforms of a PIL image      → the original network
+
+    decode = original(preprocessor(the file)) - original(preprocessor(PIL's pixels))
+    resize = original(preprocessor(PIL's pixels)) - original(torchvision(PIL's pixels))
+    model  = served(the file) - original(preprocessor(the file))
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from gateway.networks.originals import original_probabilities
+from gateway.proof.pictures import Picture
+from gateway.repository.entry import Entry
+from gateway.repository.preprocessing import reference_transforms
+from gateway.triton.blocking import BlockingTriton, TritonRefused
+
+TOLERANCE = 1e-3
+STAGES = ("decode", "resize", "model")
+Probabilities = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One image's answers, served and expected, and what each stage adds to their difference: fp32 [classes]."""
+
+    path: Path
+    served: Probabilities
+    expected: Probabilities
+    stages: dict[str, Probabilities]
+
+    @property
+    def same_top1(self) -> bool:
+        """Whether both find the same class likeliest."""
+        return int(self.served.argmax()) == int(self.expected.argmax())
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a probability."""
+        return _largest(self.served - self.expected)
+
+    @property
+    def mean(self) -> float:
+        """The mean difference of all probabilities, without its sign."""
+        return float(np.abs(self.served - self.expected).mean())
+
+    def from_stage(self, stage: str) -> float:
+        """The largest difference of a probability that comes from one stage."""
+        return _largest(self.stages[stage])
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An image that was not compared, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """All comparisons of a run."""
+
+    comparisons: Sequence[Comparison]
+    refused: Sequence[Refused]
+
+    @property
+    def top1_agreement(self) -> float:
+        """The share of images for which both find the same class likeliest; 0 where there are none."""
+        return sum(each.same_top1 for each in self.comparisons) / max(1, len(self.comparisons))
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a probability in any image; 0 where there are none."""
+        return max((each.largest for each in self.comparisons), default=0.0)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the images' means."""
+        return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
+
+    def from_stage(self, stage: str) -> float:
+        """The largest difference of a probability that comes from one stage in any image."""
+        return max((each.from_stage(stage) for each in self.comparisons), default=0.0)
+
+    def holds(self, tolerance: float) -> bool:
+        """Whether something was compared and no probability is further off than the tolerance."""
+        return bool(self.comparisons) and self.largest <= tolerance
+
+
+def compare(
+    entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[Picture]
+) -> Iterator[Comparison | Refused]:
+    """Compare each picture, as it comes; raises UserError where the original is gone or Triton refuses to answer."""
+    original = original_probabilities(entry, entry.versions[version])
+    ensemble = entry.ensemble_of(version)
+    transforms = reference_transforms(entry.preprocessing)
+    for picture in pictures:
+        if picture.reason:
+            yield Refused(picture.path, picture.reason)
+            continue
+        try:
+            image = pil_image(picture.path)
+        except OSError as exc:
+            yield Refused(picture.path, f"PIL does not read it: {exc}")
+            continue
+        answers = triton.predict(ensemble, [picture.payload])
+        if answers.status[0]:
+            yield Refused(picture.path, f"the preprocessor gives it status {answers.status[0]}")
+            continue
+        images = triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values
+        yield _compared(picture.path, original, answers.values[0], images, transforms(image).numpy())
+
+
+def pil_image(path: Path) -> Image.Image:
+    """An image as torchvision's datasets read it, and upright: RGB. Raises OSError."""
+    with Image.open(path) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def as_ppm(image: Image.Image) -> bytes:
+    """An image's pixels in a form that every decoder reads alike."""
+    file = io.BytesIO()
+    image.save(file, "PPM")
+    return file.getvalue()
+
+
+def _compared(
+    path: Path,
+    original: "Callable[[torch.Tensor], torch.Tensor]",
+    served: Probabilities,
+    preprocessed: NDArray[np.float32],
+    reference: NDArray[np.float32],
+) -> Comparison:
+    def answer(image: Probabilities) -> Probabilities:
+        # One by one: in a batch the same sums may be made in another order.
+        values: Probabilities = original(torch.tensor(image[None]))[0].numpy()
+        return values
+
+    expected = answer(reference)
+    # Mostly the images are the reference's to the last bit, and need no second run.
+    of_pixels = expected if np.array_equal(preprocessed[1], reference) else answer(preprocessed[1])
+    of_file = of_pixels if np.array_equal(preprocessed[0], preprocessed[1]) else answer(preprocessed[0])
+    if len(served) != len(expected):
+        raise TritonRefused(
+            f"Triton gives {len(served)} classes and the original {len(expected)}: is it another model?"
+        )
+    stages = {"decode": of_file - of_pixels, "resize": of_pixels - expected, "model": served - of_file}
+    return Comparison(path, served, expected, stages)
+
+
+def _largest(difference: Probabilities) -> float:
+    return float(np.abs(difference).max())

@@ -1,0 +1,62 @@
+"""What `gateway model parity` prints."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gateway.proof.parity import STAGES, Comparison, Parity
+from gateway.repository.summary import console
+
+SHOWN = 40
+"""Images with a row of their own: those furthest off, where there are more."""
+CAUSES = {
+    "decode": "OpenCV or the gateway decodes these files otherwise than PIL: GATEWAY_DECODE=never and a larger "
+    "GATEWAY_DECODE_ABOVE_PIXELS leave large photos as they are",
+    "resize": "the preprocessor's parameters are not the training's, or its resize_library is torch",
+    "model": "the served network is not the original: its precision, its format, or another file",
+}
+
+
+def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
+    """The images' table, the sums, where the difference comes from, and the verdict."""
+    out = console()
+    table = Table("image", "served", "expected", "max", "mean", *STAGES, box=None, pad_edge=False)
+    ordered = sorted(parity.comparisons, key=lambda each: each.largest, reverse=True)
+    shown = parity.comparisons if len(ordered) <= SHOWN else ordered[:SHOWN]
+    names = [each.path.name for each in shown]
+    for each in shown:
+        # In folders named after classes the files are often numbered, in each from 0 on.
+        name = each.path.name if names.count(each.path.name) == 1 else f"{each.path.parent.name}/{each.path.name}"
+        table.add_row(
+            name,
+            _top(each, labels, served=True),
+            _top(each, labels, served=False) if not each.same_top1 else "the same",
+            f"{each.largest:.1e}",
+            f"{each.mean:.1e}",
+            *(f"{each.from_stage(stage):.1e}" for stage in STAGES),
+        )
+    out.print(table)
+    if len(ordered) > SHOWN:
+        out.print(f"… and {len(ordered) - SHOWN} images that are closer")
+    for refused in parity.refused:
+        out.print(f"not compared: {refused.path}: {refused.reason}")
+    out.print()
+    out.print(f"images           {len(parity.comparisons)}")
+    out.print(f"same top-1       {100 * parity.top1_agreement:.4g} %")
+    out.print(f"max difference   {parity.largest:.1e} of a probability, {tolerance:g} allowed")
+    out.print(f"mean difference  {parity.mean:.1e}")
+    out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES))
+    if parity.holds(tolerance):
+        out.print("[green]the served answers are the original's[/]")
+        return
+    if not parity.comparisons:
+        out.print("[red]nothing was compared[/]")
+        return
+    worst = max(STAGES, key=parity.from_stage)
+    out.print(f"[red]the served answers are not the original's[/]: most comes from {worst}. {CAUSES[worst]}")
+
+
+def _top(comparison: Comparison, labels: Sequence[str], *, served: bool) -> str:
+    scores = comparison.served if served else comparison.expected
+    best = int(scores.argmax())
+    return f"{labels[best]} {scores[best]:.3f}"

@@ -1,0 +1,28 @@
+"""A Triton that serves some of a repository's models for as long as a command runs."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gateway.embedded.runtime import default_cache_dir, ensure_runtime
+from gateway.embedded.server import EmbeddedTriton
+from gateway.networks.isolation import Say
+from gateway.triton.blocking import BlockingTriton
+
+
+@contextmanager
+def serving(repository: Path, models: tuple[str, ...], say: Say, *, url: str | None = None) -> Iterator[BlockingTriton]:
+    """The Triton at `url`, or one of this command's own with `models` and no cache; raises UserError."""
+    if url is not None:
+        with BlockingTriton(url) as triton:
+            yield triton
+        return
+    runtime = ensure_runtime(default_cache_dir(), say)
+    say(f"starting Triton with {', '.join(models) or 'no model'}")
+    # Its log is told where it fails to start; otherwise it is only noise between a command's own lines.
+    log: deque[str] = deque(maxlen=1)
+    with EmbeddedTriton(runtime, repository, on_log=log.append, load_models=models, cache_bytes=0) as server:
+        server.wait_ready(600)
+        with BlockingTriton(server.url) as triton:
+            yield triton

@@ -1,0 +1,238 @@
+"""`gateway model tune`: measure the ways to serve a model on this machine, and keep the fastest that is right."""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import UserError
+from gateway.networks.add import Request, add
+from gateway.networks.gpus import gpu_count
+from gateway.networks.isolation import Say
+from gateway.networks.onnx_graph import OnnxMissing, import_onnx
+from gateway.networks.originals import original_probabilities
+from gateway.proof.parity import pil_image
+from gateway.proof.pictures import NoPictures, Picture
+from gateway.proof.serving import serving
+from gateway.proof.variants import Stage, Variant
+from gateway.repository.entry import Entry, Format, Precision
+from gateway.repository.preprocessing import reference_transforms
+from gateway.repository.writing import LABELS, rewrite
+from gateway.triton.blocking import BlockingTriton
+
+TABLE = "tuning.json"
+CALLERS, CALL_IMAGES = 4, 8
+"""The load: calls in flight and images in each, as the gateway sends a request of many files."""
+WARMUP_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a variant gave: images a second, and the largest difference of a probability from the original's.
+
+    Where it could not be made or served, `reason` says why and both numbers are 0.
+    """
+
+    variant: Variant
+    images_per_second: float
+    difference: float
+    reason: str = ""
+
+    def told(self) -> str:
+        """A line of progress."""
+        return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
+
+    def fits(self, tolerance: float) -> bool:
+        """Whether its answers are near enough to the original's."""
+        return not self.reason and self.difference <= tolerance
+
+
+class Tuner:
+    """Measures variants of one entry in a repository of its own, on an embedded Triton that is started once.
+
+    A context manager; raises UserError on entry where the original is gone or Triton does not start.
+    """
+
+    def __init__(self, entry: Entry, repository: Path, pictures: Sequence[Picture], seconds: float, say: Say) -> None:
+        self.entry, self.repository, self.say = entry, repository, say
+        self.pictures = [picture for picture in pictures if not picture.reason]
+        if not self.pictures:
+            raise NoPictures("none of the images can be read, and without images nothing can be measured")
+        self.seconds = seconds
+        self.measured: list[Measured] = []
+        self._networks: dict[tuple[Format, Precision], Entry] = {}
+
+    def __enter__(self) -> "Tuner":
+        with ExitStack() as stack:
+            self._expected = self._reference()
+            self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
+            self._client = stack.enter_context(serving(self._scratch, (), self.say))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def run(self, tolerance: float, stages: Sequence[Stage] = tuple(Stage)) -> Iterator[Measured]:
+        """Measure one variant after another; what was best in a stage is the base of the next one."""
+        base = self._current()
+        variants_of = {Stage.FORMATS: self._formats, Stage.INSTANCES: self._instances, Stage.BATCHES: self._batches}
+        for stage in (stage for stage in Stage if stage in stages):
+            for variant in (base, *variants_of[stage](base)):
+                if all(each.variant != variant for each in self.measured):
+                    self.measured.append(self._measure(variant))
+                    yield self.measured[-1]
+            best = self.best(tolerance)
+            base = best.variant if best else base
+
+    def best(self, tolerance: float) -> Measured | None:
+        """The fastest whose answers are within the tolerance."""
+        fit = [each for each in self.measured if each.fits(tolerance)]
+        return max(fit, key=lambda each: each.images_per_second, default=None)
+
+    def keep(self, chosen: Variant) -> Entry:
+        """Write a measured variant into the entry that is tuned; returns the entry as it is now."""
+        network = self._networks[chosen.format, chosen.precision]
+        number = self.entry.in_use
+        old_file = self.entry.model_file(self.repository, number)
+        version = replace(
+            self.entry.versions[number],
+            precision=chosen.precision,
+            difference=network.versions[1].difference,
+        )
+        entry = replace(
+            self.entry,
+            format=chosen.format,
+            serving=chosen.serving,
+            versions={**self.entry.versions, number: version},
+        )
+        if (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
+            shutil.copyfile(network.model_file(self._scratch, 1), entry.model_file(self.repository, number))
+            if chosen.format is not self.entry.format:
+                old_file.unlink()
+        rewrite(entry, self.repository)
+        table = [{**asdict(each), "chosen": each.variant == chosen} for each in self.measured]
+        (self.repository / entry.name / TABLE).write_text(json.dumps(table, indent=2) + "\n")
+        return entry
+
+    def _current(self) -> Variant:
+        return Variant(self.entry.format, self.entry.precision, self.entry.serving)
+
+    def _formats(self, base: Variant) -> list[Variant]:
+        precisions = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpu_count() else [])]
+        pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
+        if _has_onnx():
+            pairs += [(Format.ONNX, precision) for precision in precisions if precision is not Precision.BF16]
+        if self.entry.versions[self.entry.in_use].source.endswith(".onnx"):
+            pairs = [pair for pair in pairs if pair[0] is Format.ONNX]
+        if len(self.entry.versions) > 1:
+            # The versions share one configuration, which names one format.
+            pairs = [pair for pair in pairs if pair[0] is self.entry.format]
+        return [Variant(*pair, base.serving) for pair in dict.fromkeys(pairs)]
+
+    def _instances(self, base: Variant) -> list[Variant]:
+        counts = sorted({1, 2, os.cpu_count() or 1} | ({4} if gpu_count() else set()))
+        return [
+            replace(base, serving=replace(base.serving, instances=instances, preprocessor_instances=preprocessors))
+            for instances in counts
+            for preprocessors in counts
+        ]
+
+    def _batches(self, base: Variant) -> list[Variant]:
+        sizes: list[tuple[int, ...]] = [(), (4, 8), (8, 16), (8, 16, 32)]
+        fit = [size for size in sizes if all(each <= base.serving.max_batch_size for each in size)]
+        return [replace(base, serving=replace(base.serving, preferred=preferred)) for preferred in fit]
+
+    def _measure(self, variant: Variant) -> Measured:
+        try:
+            entry = replace(self._network(variant), serving=variant.serving)
+            rewrite(entry, self._scratch)
+            self._client.load(entry.preprocessor, entry.classifier, entry.name)
+            try:
+                difference = self._difference(entry.name)
+                return Measured(variant, self._speed(entry.name), difference)
+            finally:
+                self._client.unload(entry.name, entry.classifier, entry.preprocessor)
+        except UserError as exc:
+            return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0])
+
+    def _network(self, variant: Variant) -> Entry:
+        key = (variant.format, variant.precision)
+        if key not in self._networks:
+            version = self.entry.versions[self.entry.in_use]
+            request = Request(
+                source=version.source,
+                name=f"{variant.format.value}-{variant.precision.value}",
+                labels=self.repository / self.entry.classifier / LABELS,
+                preprocessing=self.entry.preprocessing,
+                weights=version.weights if Path(version.weights).is_file() else None,
+                like=version.weights if version.weights and not Path(version.weights).is_file() else None,
+                precision=variant.precision,
+                format=variant.format,
+                multi_label=self.entry.multi_label,
+            )
+            self._networks[key] = add(request, self._scratch, _say_nothing)
+        return self._networks[key]
+
+    def _reference(self) -> list[NDArray[np.float32]]:
+        original = original_probabilities(self.entry, self.entry.versions[self.entry.in_use])
+        transforms = reference_transforms(self.entry.preprocessing)
+        images = [transforms(pil_image(picture.path)) for picture in self.pictures]
+        return [original(image[None])[0].numpy() for image in images]
+
+    def _difference(self, ensemble: str) -> float:
+        answers = [self._client.predict(ensemble, [picture.payload]).values[0] for picture in self.pictures]
+        pairs = zip(answers, self._expected, strict=True)
+        return max(float(np.abs(answer - expected).max()) for answer, expected in pairs)
+
+    def _speed(self, ensemble: str) -> float:
+        payloads = [picture.payload for picture in self.pictures]
+        batch = [payloads[number % len(payloads)] for number in range(CALL_IMAGES)]
+        stop = threading.Event()
+        finished: list[float] = []
+        failures: list[UserError] = []
+
+        def call() -> None:
+            try:
+                with BlockingTriton(self._client.address) as triton:
+                    while not stop.is_set():
+                        triton.predict(ensemble, batch)
+                        finished.append(time.perf_counter())
+            except UserError as exc:
+                failures.append(exc)
+                stop.set()
+
+        callers = [threading.Thread(target=call) for _ in range(CALLERS)]
+        started = time.perf_counter()
+        for caller in callers:
+            caller.start()
+        stop.wait(WARMUP_SECONDS + self.seconds)
+        ended = time.perf_counter()
+        stop.set()
+        for caller in callers:
+            caller.join()
+        if failures:
+            raise failures[0]
+        first = started + WARMUP_SECONDS
+        return CALL_IMAGES * sum(first <= at <= ended for at in finished) / (ended - first)
+
+
+def _say_nothing(text: str) -> None:  # the signature of Say
+    """The steps of one variant are not worth a line; its result is."""
+
+
+def _has_onnx() -> bool:
+    try:
+        import_onnx()
+    except OnnxMissing:
+        return False
+    return True

@@ -1,0 +1,37 @@
+"""What `gateway model tune` prints and draws."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from gateway.proof.tune import Measured
+from gateway.repository.summary import console
+
+
+def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: float, plot: Path) -> None:
+    """The variants' table in the order of their speed, and a PNG of it in `plot`."""
+    from gateway.proof.plots import speeds
+
+    out = console()
+    table = Table("variant", "images/s", "difference", "", box=None, pad_edge=False)
+    ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
+    for each in ordered:
+        note = each.reason or ("" if each.fits(tolerance) else "beyond the tolerance")
+        table.add_row(
+            each.variant.described(),
+            f"{each.images_per_second:.1f}",
+            f"{each.difference:.1e}",
+            "chosen" if each == chosen else note,
+        )
+    out.print(table)
+    served = [each for each in ordered if not each.reason]
+    if served:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        speeds(
+            [each.variant.described() for each in served],
+            [each.images_per_second for each in served],
+            [each.fits(tolerance) for each in served],
+            plot,
+        )
+        out.print(f"plot: {plot}")

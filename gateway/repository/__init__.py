@@ -1,0 +1,1 @@
+"""A Triton model repository: its entries, their versions and their configuration files."""

@@ -1,0 +1,112 @@
+"""An entry's config.pbtxt files, from the templates that triton_models' own are made from as well."""
+
+from importlib.resources import files
+from string import Template
+
+from gateway.repository.entry import Entry, Format
+from gateway.triton.contract import CLASSIFIER_INPUT
+
+WARMED_UP_TO = 32
+"""Larger batches are left to the first request that brings one: to warm up 1,024 images takes a CPU minutes."""
+_QUEUE_POLICY = """\
+  default_queue_policy {
+    # Requests, not images; the next one is refused at once ("Exceeds maximum queue size").
+    max_queue_size: 1024
+    # A request that waited as long is refused; a client may ask for less or more. 0 would make Triton deaf to that.
+    default_timeout_microseconds: 30000000
+    allow_timeout_override: true
+    timeout_action: REJECT
+  }
+"""
+_KIND = {
+    Format.TORCHSCRIPT: ("pytorch_libtorch", "a TorchScript module"),
+    Format.ONNX: ("onnxruntime_onnx", "an ONNX graph"),
+}
+_PARAMETERS = {
+    Format.TORCHSCRIPT: """\
+# One core for each instance on a CPU, so that instances do not fight for cores. A lone instance may have more.
+parameters { key: "INTRA_OP_THREAD_COUNT" value: { string_value: "1" } }
+parameters { key: "INTER_OP_THREAD_COUNT" value: { string_value: "1" } }
+# No autograd bookkeeping.
+parameters { key: "INFERENCE_MODE" value: { string_value: "true" } }
+""",
+    Format.ONNX: """\
+# One core for each instance on a CPU, so that instances do not fight for cores. A lone instance may have more.
+parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
+parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
+""",
+}
+
+
+def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
+    """The text of config.pbtxt for each of the entry's folders; `command` of `gateway model` is named in a comment."""
+    side = entry.preprocessing.crop_size
+    platform, kind = _KIND[entry.format]
+    serving = entry.serving
+    shared = {
+        **entry.preprocessing.parameters(),
+        "name": entry.name,
+        "preprocessor": entry.preprocessor,
+        "classifier": entry.classifier,
+        "max_batch_size": serving.max_batch_size,
+        "classes": entry.classes,
+        "side": side,
+        "cache": _bool(serving.cache),
+        "cache_classifier": _bool(serving.cache_classifier),
+        "model": entry.name,
+        "multi_label": _bool(entry.multi_label),
+        "platform": platform,
+        "kind": kind,
+        "filename": entry.format.filename,
+        "command": command,
+        "preferred": ", ".join(map(str, serving.preferred)),
+        "queue_delay_us": serving.queue_delay_us,
+        # Not both: see gateway.triton.batching.
+        "queue_policy": "" if serving.queue_delay_us else _QUEUE_POLICY,
+        "preprocessor_instances": _instances(serving.preprocessor_instances, serving.gpus),
+        "classifier_instances": _instances(serving.instances, serving.gpus),
+        "parameters": _PARAMETERS[entry.format],
+        "warmup": _warmup(serving.preferred, side),
+    }
+    texts = {
+        entry.preprocessor: _template("preprocessor").substitute(shared),
+        entry.classifier: _template("classifier").substitute(shared),
+    }
+    for name, version in entry.ensembles.items():
+        texts[name] = _template("ensemble").substitute(
+            shared,
+            name=name,
+            version=version,
+            precision=entry.versions[version].precision.value,
+            classifier_version=version if len(entry.versions) > 1 else -1,
+        )
+    return texts
+
+
+def _template(name: str) -> Template:
+    return Template((files("gateway.repository") / "templates" / f"{name}.pbtxt").read_text())
+
+
+def _instances(count: int, gpus: tuple[int, ...]) -> str:
+    if gpus:
+        return f"kind: KIND_GPU count: {count} gpus: [ {', '.join(map(str, gpus))} ]"
+    return f"kind: KIND_AUTO count: {count}"
+
+
+def _warmup(preferred: tuple[int, ...], side: int) -> str:
+    sizes = sorted({1, *(size for size in preferred if size <= WARMED_UP_TO)})
+    image = f"{{ data_type: TYPE_FP32 dims: [ 3, {side}, {side} ] random_data: true }}"
+    return ",\n".join(
+        f"""\
+  {{
+    name: "batch of {size}"
+    batch_size: {size}
+    count: 3
+    inputs {{ key: "{CLASSIFIER_INPUT}" value: {image} }}
+  }}"""
+        for size in sizes
+    )
+
+
+def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it
+    return str(value).lower()

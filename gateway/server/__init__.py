@@ -1,0 +1,1 @@
+"""What the gateway adds to uvicorn: header bounds, draining, unread bodies, workers."""

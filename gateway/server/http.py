@@ -1,0 +1,163 @@
+"""uvicorn's HTTP protocol with bounds on the headers of a request, and deaf to offers of other protocols."""
+
+import asyncio
+import uuid
+from typing import Any
+
+import httptools
+from pydantic_core import to_json
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
+from gateway.problem import MEDIA_TYPE, members
+from gateway.settings import Settings
+
+ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+
+
+class HeadersTooLong(Exception):
+    """Ends the parsing of a request that was refused."""
+
+
+class BoundedHeadersProtocol(HttpToolsProtocol):
+    """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
+
+    It answers 431 to headers or a URL of more than `max_header_bytes`, 400 to what is no HTTP, and closes a connection
+    that sends no headers to their end. It has `upload_idle_timeout_seconds` for them, from its opening on, or from its
+    first byte after an answer: be that byte of the next request or of a body that nobody wanted.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
+        super().__init__(*arguments, **options)
+        settings: Settings = self.app_state["settings"]
+        self._max_header_bytes = settings.max_header_bytes
+        self._header_seconds = settings.upload_idle_timeout_seconds
+        self._header_bytes = self._received_bytes = 0
+        self._in_headers = self._refused = self._offered = False
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Begin to wait."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; what has come of headers that are not complete counts as well."""
+        if self._refused:
+            return
+        if self._idle:
+            self._wait()
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        if self._in_headers:
+            self._received_bytes += len(data)
+            if self._received_bytes > self._max_header_bytes:
+                self._refuse()
+
+    def on_message_begin(self) -> None:
+        """Begin to count."""
+        self._in_headers, self._header_bytes, self._received_bytes = True, 0, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Count the URL, which comes in pieces."""
+        super().on_url(url)
+        if len(self.url) > self._max_header_bytes:
+            self._refuse()
+            raise HeadersTooLong
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header, with its colon, space and line end."""
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > self._max_header_bytes:
+            self._refuse()
+            raise HeadersTooLong
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Stop counting and waiting."""
+        self._in_headers = False
+        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offered:
+            self._stop_waiting()
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End the request, unless it is parsed once more."""
+        if not self._offered:
+            super().on_message_complete()
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse; an offer to upgrade is ignored, as a server may (RFC 9110, section 7.8).
+
+        The parser takes such a request for one without a body, but Java's HTTP client offers HTTP/2 with every upload.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:  # it may happen once a request
+                data = data[upgrade.args[0] :]
+                if not self._offered:
+                    return
+                self.parser.feed_data(self._without_offer())
+            else:
+                return
+
+    def _without_offer(self) -> bytes:
+        line = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
+        fields = [b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words, which say less
+        """Answer what is no HTTP, unless it has its answer."""
+        self._close_with(InvalidRequest())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nobody."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _refuse(self) -> None:
+        most = self._max_header_bytes
+        self._close_with(
+            HeadersTooLarge(
+                f"The URL and the headers of a request may have {most} bytes each.",
+                limit="max_header_bytes",
+                value=most,
+            )
+        )
+
+    def _close_with(self, error: GatewayError) -> None:
+        if self._refused:
+            return
+        self._refused = True
+        self._stop_waiting()
+        # Else it would land in the middle of the answer to the request before, or be taken for it.
+        in_body = not self._in_headers and not self._idle and not self.cycle.response_started
+        if self._idle or in_body:
+            status = int(error.status), error.status.phrase.encode()
+            body = to_json(members(error, uuid.uuid4().hex))
+            self.transport.write(ANSWER % (*status, MEDIA_TYPE.encode(), len(body), body))
+        self.transport.close()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is being served; uvicorn's type hides that there may have been none."""
+        return not self.cycle or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._overdue is None:
+            self._overdue = self.loop.call_later(self._header_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self._overdue = None
+        if self._idle:
+            self.transport.close()
+
+    def _stop_waiting(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None

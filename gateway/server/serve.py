@@ -1,0 +1,82 @@
+"""The API as a process, or as several that share a port."""
+
+import errno
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import uvicorn
+
+from gateway.errors import UserError
+from gateway.logs import configure_logs
+from gateway.server.http import BoundedHeadersProtocol
+from gateway.settings import Settings, variable
+
+KEEP_ALIVE_SECONDS = 75
+
+
+class AddressUnusable(UserError):
+    """The API cannot listen where it was told to; the message names the port."""
+
+
+def check_address(settings: Settings) -> None:
+    """Raise AddressUnusable unless the API's address is free, before anything slow has been started."""
+    with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as exc:
+            if exc.errno == errno.EADDRINUSE:
+                msg = (
+                    f"port {settings.port} on {settings.host} is taken: another gateway may be running; "
+                    f"stop it or choose another port with --port or {variable('port')}"
+                )
+            else:
+                msg = f"cannot listen on {settings.host} port {settings.port}: {exc.strerror}"
+            raise AddressUnusable(msg) from exc
+
+
+def serve(settings: Settings) -> None:
+    """Run the API until SIGTERM or SIGINT; the workers read their settings from the environment."""
+    check_address(settings)
+    configure_logs(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
+        signal.signal(number, lambda *_: None)
+    with _shared_metrics(settings.workers):
+        uvicorn.run(
+            "gateway.app:create_app_from_environment",
+            factory=True,
+            host=settings.host,
+            port=settings.port,
+            workers=settings.workers,
+            loop="uvloop",
+            # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
+            http=BoundedHeadersProtocol,
+            ws="none",
+            log_config=None,
+            log_level=settings.log_level.value,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(settings.shutdown_grace_seconds),
+        )
+
+
+def export_environment(overrides: Mapping[str, object]) -> None:
+    """Set GATEWAY_ variables, for this process and the workers that it will start."""
+    os.environ.update({variable(field): str(value) for field, value in overrides.items() if value is not None})
+
+
+@contextmanager
+def _shared_metrics(workers: int) -> Iterator[None]:
+    """A folder in which several workers keep their counters, so that any of them can tell all."""
+    if workers == 1:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        yield
