@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from starlette.requests import Request
 
+from gateway.api.answers import AnswerSize
 from gateway.errors import ImageError, InvalidParameter, ServiceError
 from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
@@ -43,10 +44,14 @@ def make_query(
     )
 
 
-async def collect(results: AsyncGenerator[Result, None]) -> list[Result]:
-    """All results, in the order of their files."""
+async def collect(results: AsyncGenerator[Result, None], size: AnswerSize) -> list[Result]:
+    """All results, in the order of their files; raises AnswerTooLarge as soon as that is certain."""
+    collected = []
     async with aclosing(results):
-        return sorted([result async for result in results], key=lambda result: result.index)
+        async for result in results:
+            size.add(result)
+            collected.append(result)
+    return sorted(collected, key=lambda result: result.index)
 
 
 def status_of(results: Sequence[Result]) -> HTTPStatus:
