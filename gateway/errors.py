@@ -121,7 +121,7 @@ class Unauthorized(RequestError):
     """The request brings no API key, or one that is not known."""
 
     status = HTTPStatus.UNAUTHORIZED
-    code, summary = "unauthorized", "An API key is needed"
+    code, summary = "unauthorized", "An API key is required"
 
 
 class InvalidRequest(RequestError):
@@ -221,7 +221,7 @@ class Forbidden(RequestError):
     """The API key is known, but not as an admin's."""
 
     status = HTTPStatus.FORBIDDEN
-    code, summary = "forbidden", "An admin's API key is needed"
+    code, summary = "forbidden", "An admin API key is required"
 
 
 class ModelInUse(RequestError):
@@ -255,7 +255,7 @@ class ModelUnavailable(ServiceError):
 class ContractBroken(ServiceError):
     """The model's tensors are not those that the gateway sends and reads."""
 
-    code, summary = "contract_broken", "The model does not keep the contract with the gateway"
+    code, summary = "contract_broken", "The model does not fit the gateway's contract"
     retry_after_seconds = None
 
 
@@ -270,7 +270,7 @@ class DeadlineExceeded(ServiceError):
     """The request's `timeout` passed before the answer was there."""
 
     status = HTTPStatus.GATEWAY_TIMEOUT
-    code, summary = "deadline_exceeded", "The deadline passed before the answer was there"
+    code, summary = "deadline_exceeded", "The deadline passed before a response was ready"
 
 
 class InferenceFailed(ServiceError):
