@@ -30,6 +30,7 @@ from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.server.draining import draining_on_signals
 from gateway.server.unread import UnreadBody
+from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
 from gateway.triton.triton_backend import TritonBackend
@@ -145,6 +146,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
 
 def create_app_from_environment() -> FastAPI:
     """The application as each worker makes it: settings from the environment, logs set up."""
+    die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
     return create_app(settings)
