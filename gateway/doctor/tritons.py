@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from gateway.deadline import Deadline
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.errors import GatewayError, ModelNotFound
+from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
@@ -122,15 +124,9 @@ async def _contract(endpoint: Endpoint, model: str) -> Finding:
 
 
 async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
+    call = Call(probe(), settings.model, "", None, Deadline.after(settings.ready_timeout_seconds), "doctor")
     try:
-        await endpoint.infer(
-            probe(),
-            model_name=settings.model,
-            model_version="",
-            top_k=1,
-            timeout_seconds=settings.ready_timeout_seconds,
-            request_id="doctor",
-        )
+        await endpoint.infer(call, class_count=1)
     except GatewayError as exc:
         return fail("inference", f"an image got no answer: {exc.__cause__ or exc}", "see Triton's log")
     return ok("inference", "an image went through the model")

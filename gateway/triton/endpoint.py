@@ -14,7 +14,8 @@ from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
 from gateway.errors import DeadlineExceeded, InferenceFailed
-from gateway.inference.backend import Batch, InferResult, Prediction, Row
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.errors import translate
@@ -76,42 +77,37 @@ class Endpoint:
         """Of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[TritonResult]] = set()
 
-    async def infer(
-        self,
-        batch: Batch,
-        *,
-        model_name: str,
-        model_version: str,
-        top_k: int | None,
-        timeout_seconds: float,
-        request_id: str,
-    ) -> InferResult:
-        """Classify a batch by the classification extension, or as scores where `top_k` is None; see Backend.infer.
+    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:
+        """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
+
+        The call's selection is left to the caller; here its model is an ensemble of Triton's.
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
+        batch = call.batch
         inputs = [
             InferInput(RAW_IMAGE, batch.raw_image.shape, "UINT8").set_data_from_numpy(batch.raw_image),
             InferInput(RAW_IMAGE_LENGTH, batch.raw_image_length.shape, "INT32").set_data_from_numpy(
                 batch.raw_image_length
             ),
         ]
-        outputs = [InferRequestedOutput(PREDICTION, class_count=top_k or 0), InferRequestedOutput(IMAGE_STATUS)]
-        attributes = {**self._attributes, "gateway.model.name": model_name, "gateway.images": len(batch.raw_image)}
+        outputs = [InferRequestedOutput(PREDICTION, class_count=class_count or 0), InferRequestedOutput(IMAGE_STATUS)]
+        attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(batch.raw_image)}
         with tracing.call(INFER, attributes) as headers:
-            call = self._client.infer(
-                model_name,
+            timeout_seconds = call.deadline.left_seconds
+            asked = self._client.infer(
+                call.model_name,
                 inputs,
-                model_version=model_version,
+                model_version=call.model_version,
                 outputs=outputs,
-                request_id=request_id,
+                request_id=call.request_id,
                 timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait in a queue
                 client_timeout=timeout_seconds + (0 if self.bears_cancellation else ABANDONED_SECONDS),
                 headers=headers,
             )
             bears = self.bears_cancellation
-            result = await (self._ask(call) if bears else self._ask_uncancelled(call, timeout_seconds))
-        return _read(result, rows=len(batch.raw_image), classified=top_k is not None)
+            result = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
+        return _read(result, rows=len(batch.raw_image), classified=class_count is not None)
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
