@@ -1,5 +1,6 @@
 """Wiring: settings in, an ASGI application out."""
 
+import secrets
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
+from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
@@ -55,6 +57,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             interval_seconds=settings.ready_interval_seconds,
             timeout_seconds=settings.ready_timeout_seconds,
             heal=settings.heal,
+            seal=Seal(_cache_secret(settings)),
         )
         with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
             service = InferenceService(
@@ -100,6 +103,11 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     add_docs(app)
     add_page(app)
     return app
+
+
+def _cache_secret(settings: Settings) -> bytes:
+    """What seals images against Triton's response cache; random where none is set."""
+    return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
 
 
 def _key_file(path: Path | None) -> KeyFile | None:

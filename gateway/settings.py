@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dotenv import dotenv_values
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -24,6 +24,7 @@ _BY_KIND: dict[object, str] = {
     tuple[str, ...]: "a list with commas",
     dict[str, dict[str, int]]: "MODEL=VERSION:SHARE,…;…",
     str | None: "a URL",
+    SecretStr | None: "text of 16 to 1024 characters, random by default",
 }
 
 
@@ -67,6 +68,9 @@ NOT_ABOVE = (
 )
 """Pairs of settings that contradict each other where the first is larger than the second."""
 
+SECRET = frozenset({"cache_secret"})
+"""Settings whose values are never printed."""
+
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 _SPLIT = re.compile(r"\s*(?P<model>[^=;:,\s]+)\s*=\s*(?P<shares>\d+:\d+(\s*,\s*\d+:\d+)*)\s*")
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
@@ -106,6 +110,8 @@ class Settings(BaseSettings):
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
     """Header by whose value a client always gets the same version of a split; without it chance decides."""
+    cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
+    """Secret that keeps pictures apart in Triton's response cache; gateways with the same one share answers."""
     default_top_k: int = Field(5, ge=1, le=10_000)
     """Predictions for each file when a request does not say `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
@@ -343,4 +349,5 @@ def _wrong(error: ErrorDetails) -> str:
     may_be = allowed(field)
     if may_be and error["type"] != "value_error":
         said = f"must be {may_be}"
-    return f"{variable(field)}={error['input']!r}: {said}"
+    given = "…" if field in SECRET else repr(error["input"])
+    return f"{variable(field)}={given}: {said}"

@@ -18,7 +18,8 @@ from gateway.inference.selection import Selection
 class Batch:
     """Encoded images, padded to one length.
 
-    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes.
+    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes. The last
+    SEAL_BYTES of each row belong to the backend: see gateway.ingest.padding.
     """
 
     raw_image: NDArray[np.uint8]
