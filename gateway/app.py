@@ -30,6 +30,7 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.server.draining import draining_on_signals
+from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
@@ -75,7 +76,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
-                yield State(settings=settings, service=service, draining=draining)
+                async with heartbeat():
+                    yield State(settings=settings, service=service, draining=draining)
             await triton.close()
         if tracer is not None:
             tracer.close()
