@@ -167,6 +167,26 @@ class Admission:
         metrics.IMAGES_WAITING_LIMIT.set(max_images_waiting)
         metrics.BYTES_WAITING_LIMIT.set(max_bytes_waiting)
 
+    @property
+    def images_in_flight(self) -> int:
+        """Images that have a permit."""
+        return self._images
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of the images that have a permit."""
+        return self._bytes
+
+    @property
+    def images_waiting(self) -> int:
+        """Images in the queue."""
+        return len(self._waiting)
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Bytes of uploads that are held while they arrive and wait."""
+        return self._held_bytes
+
     def check(self) -> None:
         """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
         if len(self._waiting) >= self._max_images_waiting:

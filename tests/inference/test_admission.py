@@ -26,7 +26,7 @@ def run(test):
 def test_images_pass_up_to_the_limit_and_the_next_one_waits_for_a_release():
     async def scenario():
         gate = admission(max_images=2)
-        first, second = await gate.permits().acquire(1), await gate.acquire(1)
+        first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
         assert gate.permits().try_acquire(1) is None
         waiting = asyncio.ensure_future(gate.permits().acquire(1))
         await asyncio.sleep(0)
@@ -81,7 +81,10 @@ def test_one_who_gives_up_makes_room_for_those_behind():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
         held = await gate.permits().acquire(60)
-        large, small = asyncio.ensure_future(gate.permits().acquire(90)), asyncio.ensure_future(gate.acquire(40))
+        large, small = (
+            asyncio.ensure_future(gate.permits().acquire(90)),
+            asyncio.ensure_future(gate.permits().acquire(40)),
+        )
         await asyncio.sleep(0)
         large.cancel()
         (await small).release()
@@ -109,7 +112,10 @@ def test_one_who_gives_up_in_the_moment_in_which_others_are_let_through_is_passe
     async def scenario():
         gate = admission(max_images=1)
         held = await gate.permits().acquire(1)
-        leaving, staying = asyncio.ensure_future(gate.permits().acquire(1)), asyncio.ensure_future(gate.acquire(1))
+        leaving, staying = (
+            asyncio.ensure_future(gate.permits().acquire(1)),
+            asyncio.ensure_future(gate.permits().acquire(1)),
+        )
         await asyncio.sleep(0)
         leaving.cancel()
         held.release()
