@@ -25,7 +25,8 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
-from gateway.inference.service import BatchLimits, InferenceService
+from gateway.inference.request import BatchLimits
+from gateway.inference.service import InferenceService
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
@@ -78,6 +79,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
                     yield State(settings=settings, service=service, draining=draining)
+            await service.close()
             await triton.close()
         if tracer is not None:
             tracer.close()
