@@ -94,7 +94,7 @@ TRITON_READY = Gauge(
     multiprocess_mode="livemin",
 )
 HEALINGS = Counter(
-    "gateway_healings_total", "Times that dead models were loaded anew, by outcome: healed or failed.", ["outcome"]
+    "gateway_healings_total", "Times that dead models were reloaded, by outcome: healed or failed.", ["outcome"]
 )
 
 # What alerts watch is there from the start: increase() does not see the first count of a series that was not.

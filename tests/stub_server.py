@@ -9,8 +9,7 @@ import numpy as np
 import uvicorn
 
 from gateway.app import create_app
-from gateway.inference.backend import Batch, InferResult, Prediction, Row
-from gateway.inference.selection import Selection
+from gateway.inference.backend import Call, InferResult, Prediction, Row
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
 from gateway.settings import load_settings
@@ -34,15 +33,13 @@ class WideBackend(StubBackend):
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         return LABELS
 
-    async def infer(
-        self, batch: Batch, *, model_name: str, model_version: str, selection: Selection | None, **_: object
-    ) -> InferResult:
-        if selection is None:
+    async def infer(self, call: Call) -> InferResult:
+        if call.selection is None:
             row = Row(decoded=True, scores=self._scores)
         else:
-            known = self._predictions[: selection.class_count(multi_label=False)]
-            row = Row(decoded=True, predictions=selection.apply(known, multi_label=False))
-        return InferResult(model_name, model_version or "1", (row,) * len(batch.raw_image))
+            known = self._predictions[: call.selection.class_count(multi_label=False)]
+            row = Row(decoded=True, predictions=call.selection.apply(known, multi_label=False))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem
 from gateway.errors import InvalidParameter
 
@@ -19,7 +20,7 @@ class QueryBound:
         """Serve or refuse one request; the body is not read."""
         if scope["type"] == "http" and scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             error = InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
-            note(scope["state"]["event"], error)
+            note(exchange_of(scope).event, error)
             await problem(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
-from gateway.inference.backend import Prediction
+from gateway.inference.prediction import Prediction
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
