@@ -9,7 +9,8 @@ import numpy as np
 import uvicorn
 
 from gateway.app import create_app
-from gateway.inference.backend import Call, InferResult, Prediction, Row
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
 from gateway.settings import load_settings
