@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -q
 WORKERS := -n 2 --dist loadfile --max-worker-restart 0
 PACKAGES := gateway triton_models triton_backends bench tests docs
 
-.PHONY: help install up test check lint fmt docs bench fuzz clean
+.PHONY: help install up test check lint fmt docs bench attack fuzz clean
 
 help: ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,9 @@ docs: $(VENV)/.installed-dev ## write the README's tables anew from the code
 
 bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)
+
+attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
+	@$(BIN)/python -m bench.attack $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## mutate images of every form and decode them in child processes; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)

@@ -44,9 +44,8 @@ def test_work_that_does_not_give_way_is_a_pause():
     async def pause() -> None:
         async with heartbeat():
             await asyncio.sleep(0.05)  # it beats
-            time.sleep(0.2)
-            async with asyncio.timeout(10):
-                while told() < 0.15:
-                    await asyncio.sleep(0.01)
+            time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out
+            await asyncio.sleep(0.1)  # the beat that was late is told
 
     asyncio.run(pause())
+    assert told() > 0.15
