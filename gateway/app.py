@@ -1,7 +1,6 @@
 """Wiring: settings in, an ASGI application out."""
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +24,8 @@ from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.service import BatchLimits, InferenceService
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
@@ -55,7 +56,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             timeout_seconds=settings.ready_timeout_seconds,
             heal=settings.heal,
         )
-        with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
                 Admission(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,9 +20,19 @@ from gateway.inference.admission import Admission, Permit
 from gateway.inference.backend import Backend, Batch, InferResult, Row
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
-from gateway.ingest.prepare import DecodePolicy, Image, bytes_needed, examine, finish, needs_decoding
+from gateway.ingest.prepare import (
+    DecodePolicy,
+    Image,
+    bytes_needed,
+    decoded,
+    encoded,
+    examine,
+    needs_decoding,
+    passed_on,
+)
 from gateway.ingest.upload import Upload
 
 
@@ -45,7 +54,7 @@ class InferenceService:
         admission: Admission,
         policy: DecodePolicy,
         batches: BatchLimits,
-        decoders: ThreadPoolExecutor,
+        decoders: Decoders,
     ) -> None:
         self.backend = backend
         self.admission = admission
@@ -89,6 +98,7 @@ class _Request:
         self._service = service
         self._query = query
         self._stages = query.tally.stages
+        self._account = service.decoders.account()
         self._planner: BatchPlanner[_InFlight] = BatchPlanner(
             service.batches.max_images, service.batches.max_bytes, size=lambda item: len(item.image.payload)
         )
@@ -154,7 +164,7 @@ class _Request:
         if needs_decoding(info, self._service.policy):
             self.spawn(self._decode(upload, info, permit, deadline))
         else:
-            self._plan(_InFlight(finish(upload, info, self._service.policy), permit, deadline))
+            self._plan(_InFlight(passed_on(upload, info), permit, deadline))
 
     async def _permit(self, nbytes: int) -> Permit:
         """Wait for a place among this request's images, then for one among all.
@@ -190,10 +200,10 @@ class _Request:
             raise
 
     async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
         try:
             with self._stages["prepare"]:
-                image = await loop.run_in_executor(self._service.decoders, finish, upload, info, self._service.policy)
+                data = encoded(upload, info)
+                image = decoded(upload, info, await self._service.decoders.decode(data, info, self._account))
         except ImageError as error:
             self._permits.discard(permit)
             self._release(permit)
