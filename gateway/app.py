@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +26,8 @@ from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
@@ -61,7 +62,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             heal=settings.heal,
             seal=Seal(_cache_secret(settings)),
         )
-        with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
                 Admission(

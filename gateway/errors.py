@@ -8,7 +8,8 @@
     │   ├── TruncatedImage        422 truncated_image
     │   ├── InvalidImage          422 invalid_image
     │   ├── ImageTooLarge         422 image_too_large
-    │   └── UndecodableImage      422 undecodable_image
+    │   ├── UndecodableImage      422 undecodable_image
+    │   └── TooCostly             422 too_costly
     ├── RequestError              the whole request, and the client can mend it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -109,6 +110,12 @@ class UndecodableImage(ImageError):
     """Header and ending look right, but the decoder cannot make a picture of the bytes."""
 
     code, summary = "undecodable_image", "The image cannot be decoded"
+
+
+class TooCostly(ImageError):
+    """Decoding needs more time or memory than a picture of its size may take."""
+
+    code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
 
 
 class RequestError(GatewayError):

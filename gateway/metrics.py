@@ -78,6 +78,17 @@ BYTES_WAITING_LIMIT = Gauge(
     "gateway_waiting_limit_bytes", "Bytes of uploads that may arrive and wait at once.", multiprocess_mode="livesum"
 )
 
+DECODE_CPU_SECONDS = Histogram(
+    "gateway_decode_cpu_seconds",
+    "Processor time of one image that was decoded in the gateway.",
+    buckets=_SECONDS[:12],
+)
+DECODERS_LOST = Counter(
+    "gateway_decoders_lost_total",
+    "Decoder processes that ended in the midst of an image: out of time, stuck, or by a crash.",
+    ["reason"],
+)
+
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",
