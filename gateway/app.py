@@ -19,6 +19,7 @@ from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
+from gateway.api.query_bound import QueryBound
 from gateway.api.routes import health, limits, models, predict
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
@@ -132,6 +133,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
     if keys or admin_keys:

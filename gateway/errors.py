@@ -18,6 +18,7 @@
     │   ├── UnknownField          400 unknown_field
     │   ├── NoFiles               400 no_files
     │   ├── InvalidParameter      422 invalid_parameter
+    │   ├── AnswerTooLarge        422 answer_too_large
     │   ├── TooManyFiles          413 too_many_files
     │   ├── RequestTooLarge       413 request_too_large
     │   ├── HeadersTooLarge       431 headers_too_large
@@ -166,6 +167,13 @@ class InvalidParameter(RequestError):
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code, summary = "invalid_parameter", "A parameter is invalid"
+
+
+class AnswerTooLarge(RequestError):
+    """The images have more predictions than `max_predictions` allows in one answer."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    code, summary = "answer_too_large", "The answer would be too large"
 
 
 class TooManyFiles(RequestError):
