@@ -101,6 +101,12 @@ class PredictResponse(Schema):
     summary: SummaryOut
 
 
+class StreamedResult(ResultOut):
+    """A line of a stream of results: with the model, which a client would otherwise learn at the end alone."""
+
+    model: ModelOut
+
+
 class StreamedSummary(Schema):
     """The last line of a stream of results."""
 
@@ -224,6 +230,12 @@ def result_out(result: Result) -> ResultOut:
         ],
         error=None if error is None else ErrorOut(code=error.code, message=error.message),
     )
+
+
+def streamed_result(result: Result, model_name: str) -> StreamedResult:
+    """One result as a line of a stream."""
+    model = ModelOut(name=model_name, version=result.model_version)
+    return StreamedResult.model_construct(**dict(result_out(result)), model=model)
 
 
 def summarise(results: Iterable[Result]) -> SummaryOut:
