@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway import metrics
+from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -18,7 +19,7 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.admission import Admission, Permit
-from gateway.inference.backend import Backend, Batch, InferResult, Row
+from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
 from gateway.ingest.image_info import ImageInfo
@@ -75,11 +76,11 @@ class InferenceService:
 
 @dataclass(slots=True)
 class _InFlight:
-    """An image that has its permit and waits for its answer by `deadline`, in the event loop's seconds."""
+    """An image that has its permit and waits for its answer."""
 
     image: Image
     permit: Permit
-    deadline: float
+    deadline: Deadline
 
 
 class _Request:
@@ -99,7 +100,6 @@ class _Request:
         self._permits: set[Permit] = set()  # of images that no call has taken over yet
         self._open = 0
         self._begun = self._read_all = self._closed = False
-        self._now = asyncio.get_running_loop().time
         self.results: asyncio.Queue[Result | None] = asyncio.Queue()
         self.failure: BaseException | None = None
 
@@ -144,7 +144,7 @@ class _Request:
         except ImageError as error:
             self._answer(Result(upload.index, upload.filename, error=error))
             return
-        deadline = self._now() + self._query.timeout_seconds
+        deadline = Deadline.after(self._query.timeout_seconds)
         try:
             with self._stages["wait"]:
                 permit = await self._permit(bytes_needed(upload, info, self._service.policy))
@@ -189,7 +189,7 @@ class _Request:
             self._places.release()
             raise
 
-    async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: float) -> None:
+    async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: Deadline) -> None:
         loop = asyncio.get_running_loop()
         try:
             with self._stages["prepare"]:
@@ -239,8 +239,8 @@ class _Request:
             self._answer(result)
 
     async def _infer(self, items: list[_InFlight]) -> InferResult:
-        timeout_seconds = min(item.deadline for item in items) - self._now()
-        if timeout_seconds <= 0:
+        deadline = min(item.deadline for item in items)
+        if deadline.passed:
             raise DeadlineExceeded
         metrics.BATCH_IMAGES.observe(len(items))
         batch = Batch(*pad([item.image.payload for item in items]))
@@ -248,12 +248,14 @@ class _Request:
             item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
         with metrics.CALL_SECONDS.time():
             return await self._service.backend.infer(
-                batch,
-                model_name=self._query.model_name,
-                model_version=self._query.model_version,
-                selection=self._query.selection,
-                timeout_seconds=timeout_seconds,
-                request_id=self._query.request_id,
+                Call(
+                    batch,
+                    model_name=self._query.model_name,
+                    model_version=self._query.model_version,
+                    selection=self._query.selection,
+                    deadline=deadline,
+                    request_id=self._query.request_id,
+                )
             )
 
     def _release(self, permit: Permit) -> None:
