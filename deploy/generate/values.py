@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 
 from deploy.generate import CHART
-from gateway.settings import Settings, variable
+from gateway.settings import SECRET, Settings, variable
 
 Schema = dict[str, Any]
 
-OWN = frozenset({"host", "port", "log_format", "triton_url", "api_keys_file", "admin_keys_file"})
-"""Settings that the chart makes itself."""
+OWN = frozenset({"host", "port", "log_format", "triton_url", "api_keys_file", "admin_keys_file"}) | SECRET
+"""Settings that the chart makes itself, or takes from a Secret."""
 TEXT: Schema = {"type": "string"}
 MAP: Schema = {"type": "object"}
 MAP_OF_TEXT: Schema = {"type": "object", "additionalProperties": TEXT}

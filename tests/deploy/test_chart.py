@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
 from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings, variable
@@ -18,7 +19,13 @@ MATRIX: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "on processors": {"profile": "cpu"},
     "a prefix": {"fullnameOverride": "flowers"},
-    "keys": {"gateway": {"apiKeys": {"secretName": "api"}, "adminKeys": {"secretName": "admin", "key": "file"}}},
+    "keys": {
+        "gateway": {
+            "apiKeys": {"secretName": "api"},
+            "adminKeys": {"secretName": "admin", "key": "file"},
+            "cacheSecret": {"secretName": "cache"},
+        }
+    },
     "keys and one for the test": {
         "gateway": {"apiKeys": {"secretName": "api"}},
         "test": {"apiKeySecretName": "test-key"},
@@ -299,6 +306,14 @@ def test_keys_are_mounted_where_the_settings_look(releases):
     assert variables(release)["GATEWAY_ADMIN_KEYS_FILE"].endswith("/file")
 
 
+def test_no_secret_is_written_into_a_config_map(releases):
+    (variable,) = container(releases["keys"], "gateway")["env"]
+    assert variable["name"] == "GATEWAY_CACHE_SECRET"
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "cache", "key": "secret"}}
+    refused = render([{"gateway": {"settings": {"GATEWAY_CACHE_SECRET": "0123456789abcdef"}}}])[0]
+    assert "'GATEWAY_CACHE_SECRET'" in refused.error
+
+
 def test_a_change_of_the_settings_or_of_the_models_is_a_rollout(releases):
     def annotations(release: str, part: str) -> dict[str, str]:
         return find(releases[release], "Deployment", f"-{part}")["spec"]["template"]["metadata"]["annotations"]
@@ -376,6 +391,12 @@ def test_runbooks_lead_to_where_the_documents_are(releases):
     urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
     assert urls
     assert all(url.startswith("https://git.example/tig/blob/main/docs/operations.md#") for url in urls)
+
+
+def test_dashboards_come_as_config_maps_that_a_sidecar_finds(releases):
+    maps = [each for each in releases["monitoring"].documents if "-dashboard-" in each["metadata"]["name"]]
+    assert len(maps) == len([*(CHART / "files" / "dashboards").glob("*.json")]) > 0
+    assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)
 
 
 WRONG = [

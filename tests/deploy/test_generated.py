@@ -10,7 +10,7 @@ from tests.processes import PROJECT
 
 @pytest.fixture(scope="module")
 def generated():
-    return files()
+    return dict(files())
 
 
 def test_every_generated_file_is_up_to_date(generated):
