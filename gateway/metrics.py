@@ -57,6 +57,12 @@ IMAGES = Counter(
     "Images answered, by outcome (ok, or the error's code) and the model and version that answered, if one did.",
     ["outcome", "model", "version"],
 )
+TOP_SCORE = Histogram(
+    "gateway_top_score",
+    "Highest score in each image's answer, by the model and version that answered.",
+    ["model", "version"],
+    buckets=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1),
+)
 IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
 IMAGES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"
