@@ -25,12 +25,15 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
-from gateway.inference.service import BatchLimits, InferenceService
+from gateway.inference.request import BatchLimits
+from gateway.inference.service import InferenceService
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.server.draining import draining_on_signals
+from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
+from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
 from gateway.triton.membership import Share, Tritons
@@ -70,7 +73,9 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
-                yield State(settings=settings, service=service, draining=draining)
+                async with heartbeat():
+                    yield State(settings=settings, service=service, draining=draining)
+            await service.close()
             await triton.close()
         if tracer is not None:
             tracer.close()
@@ -166,6 +171,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
 
 def create_app_from_environment() -> FastAPI:
     """The application as each worker makes it: settings from the environment, logs set up."""
+    die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
     return create_app(settings)

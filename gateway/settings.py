@@ -95,9 +95,9 @@ class Settings(BaseSettings):
 
     # Who may ask
     api_keys_file: Path | None = None
-    """File of the API keys' names and hashes; without it nobody needs a key. See `gateway key`."""
+    """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
     admin_keys_file: Path | None = None
-    """File of the keys that may load and unload models; without it nobody may. See `gateway key`."""
+    """File of the keys that may load and unload models; without it nobody can. See `gateway key`."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     triton_url: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1:8001",)
     """Triton's gRPC endpoint as host:port; several, with commas, or a name with several addresses, take turns."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
-    """Model that answers when a request names none."""
+    """Model that answers requests that name none."""
     model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.AUTO
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
     otlp_endpoint: str | None = None
-    """Where spans go over OTLP/HTTP, such as http://127.0.0.1:4318; none are made without it. Needs the extra otel."""
+    """Where spans go over OTLP/HTTP, such as http://127.0.0.1:4318; without it there are none. Needs the extra otel."""
 
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod

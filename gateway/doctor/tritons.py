@@ -104,7 +104,7 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
                 "Triton does not let models be loaded: one whose process dies stays dead until Triton is restarted",
                 "start it with --model-control-mode=explicit --load-model=*",
             )
-    return ok("healing", "models whose process dies can be loaded anew")
+    return ok("healing", "models whose process dies can be reloaded")
 
 
 async def _contract(endpoint: Endpoint, model: str) -> Finding:

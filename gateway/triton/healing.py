@@ -12,7 +12,7 @@ import structlog
 from gateway import metrics
 from gateway.errors import GatewayError
 from gateway.triton.endpoint import Endpoint
-from gateway.triton.turn import turn
+from gateway.triton.machine_lock import machine_lock
 
 log = structlog.get_logger("gateway")
 
@@ -48,7 +48,7 @@ class Healer:
         *,
         jitter_seconds: float = JITTER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        take_turn: Callable[[str], AbstractContextManager[bool]] = turn,
+        take_turn: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     ) -> None:
         self.status = "idle"
         self._endpoint = endpoint

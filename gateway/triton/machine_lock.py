@@ -18,7 +18,7 @@ def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 @contextmanager
-def turn(address: str, folder: Path | None = None) -> Iterator[bool]:
+def machine_lock(address: str, folder: Path | None = None) -> Iterator[bool]:
     """Whether it is this process's turn to heal the Triton at an address; it ends with the context, or the process.
 
     Where no folder can be written, as in a container with a read-only file system, everybody has a turn: what keeps
