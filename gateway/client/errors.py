@@ -95,6 +95,13 @@ class TooCostly(ImageError):
     code = "too_costly"
 
 
+class ImageQuarantined(ImageError):
+    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+
+    status = 422
+    code = "image_quarantined"
+
+
 class RequestError(GatewayError):
     """The whole request cannot be served as it was sent."""
 
@@ -298,6 +305,7 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "image_too_large": ImageTooLarge,
     "undecodable_image": UndecodableImage,
     "too_costly": TooCostly,
+    "image_quarantined": ImageQuarantined,
     "unauthorized": Unauthorized,
     "invalid_request": InvalidRequest,
     "invalid_multipart": InvalidMultipart,

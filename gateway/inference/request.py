@@ -279,8 +279,8 @@ def _answered(image: Image, row: Row, answer: InferResult) -> Result:
         image.height,
         row.predictions,
         row.scores,
-        None if row.decoded else UndecodableImage(),
-        answer.model_version,
+        row.error or (None if row.decoded else UndecodableImage()),
+        None if row.error else answer.model_version,
         answer.multi_label,
     )
 
