@@ -8,7 +8,9 @@
     │   ├── TruncatedImage        422 truncated_image
     │   ├── InvalidImage          422 invalid_image
     │   ├── ImageTooLarge         422 image_too_large
-    │   └── UndecodableImage      422 undecodable_image
+    │   ├── UndecodableImage      422 undecodable_image
+    │   ├── TooCostly             422 too_costly
+    │   └── ImageQuarantined      422 image_quarantined
     ├── RequestError              the whole request, and the client can mend it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -110,6 +112,18 @@ class UndecodableImage(ImageError):
     """Header and ending look right, but the decoder cannot make a picture of the bytes."""
 
     code, summary = "undecodable_image", "The image cannot be decoded"
+
+
+class TooCostly(ImageError):
+    """Decoding needs more time or memory than a picture of its size may take."""
+
+    code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
+
+
+class ImageQuarantined(ImageError):
+    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+
+    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
 
 
 class RequestError(GatewayError):

@@ -101,6 +101,12 @@ class PredictResponse(Schema):
     summary: SummaryOut
 
 
+class StreamedResult(ResultOut):
+    """A line of a stream of results: with the model, which a client would otherwise learn at the end alone."""
+
+    model: ModelOut
+
+
 class StreamedSummary(Schema):
     """The last line of a stream of results."""
 
@@ -222,6 +228,11 @@ def result_out(result: Result) -> dict[str, object]:
         "predictions": result.predictions,
         "error": None if error is None else {"code": error.code, "message": error.message},
     }
+
+
+def streamed_result(result: Result, model_name: str) -> dict[str, object]:
+    """One result as a line of a stream, in StreamedResult's shape."""
+    return {**result_out(result), "model": {"name": model_name, "version": result.model_version}}
 
 
 def summarise(results: Iterable[Result]) -> SummaryOut:
