@@ -132,7 +132,10 @@ class Backend(Protocol):
         ...
 
     async def infer(self, call: Call) -> InferResult:
-        """Classify a batch by the call's deadline.
+        """Classify a batch.
+
+        The caller keeps the deadline, beyond which the answer is worth nothing. A call that may be cancelled ends about
+        then; where the server does not bear that, `infer` returns when the call has really ended.
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
         what the selection raises.

@@ -77,10 +77,11 @@ class Endpoint:
         """Of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[TritonResult]] = set()
 
-    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, to_its_end: bool = False) -> InferResult:
         """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
 
-        The call's selection is left to the caller; here its model is an ensemble of Triton's.
+        The call's selection is left to the caller; here its model is an ensemble of Triton's. Where a call must not be
+        cancelled, who asks `to_its_end` keeps the deadline and learns when the call has really ended.
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
@@ -106,7 +107,9 @@ class Endpoint:
                 headers=headers,
             )
             bears = self.bears_cancellation
-            result = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
+            result = await (
+                self._ask(asked) if bears else self._ask_uncancelled(asked, None if to_its_end else timeout_seconds)
+            )
         return _read(result, rows=len(batch.raw_image), classified=class_count is not None)
 
     async def learn_version(self) -> str:
@@ -155,8 +158,8 @@ class Endpoint:
         except InferenceServerException as exc:
             raise translate(exc) from exc
 
-    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float) -> TritonResult:
-        """Wait no longer than the deadline, and let the call run on when it has passed or the waiting is cancelled."""
+    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float | None) -> TritonResult:
+        """Wait `timeout_seconds` at most; the call runs on when they have passed or the waiting is cancelled."""
         task = asyncio.ensure_future(self._ask(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)

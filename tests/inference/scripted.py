@@ -140,14 +140,10 @@ class ScriptedDecoders(Executor):
         future, work = self.pending.pop(number)
         if future.cancelled():
             return
-        try:
-            result = work()
-            if error is not None:
-                raise error
-        except Exception as exc:
-            future.set_exception(exc)
+        if error is not None:
+            future.set_exception(error)
         else:
-            future.set_result(result)
+            future.set_result(work())
 
 
 @dataclass(eq=False)
