@@ -19,7 +19,7 @@ route."""
 
 ADMIN_FOLDER = "/models/"
 
-MISSING = "An API key is needed: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
+MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
 UNKNOWN = "The API key is not known: it may have been removed, or copied in part."
 NO_ADMIN = "This API key may ask, but not change what is served; that takes an admin's."
 SCHEMES: dict[str, Any] = {

@@ -11,7 +11,8 @@ from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY
 from gateway.triton.contract import breaches
-from gateway.triton.endpoint import BEARS_CANCELLATION, Endpoint, version_numbers
+from gateway.triton.endpoint import Endpoint, step_configs
+from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
 
 NO_MODEL = "gateway-doctor-asks"
 """A model that nobody has: to be refused for its name means that loading as such is allowed."""
@@ -53,7 +54,7 @@ async def tritons(settings: Settings) -> list[Finding]:
     """What is to be said of every Triton."""
     found = []
     for address in await resolve(settings.triton_url):
-        endpoint = Endpoint(address)
+        endpoint = GrpcEndpoint(address)
         try:
             found += await _examine(endpoint, settings)
         finally:
@@ -103,13 +104,13 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
                 "Triton does not let models be loaded: one whose process dies stays dead until Triton is restarted",
                 "start it with --model-control-mode=explicit --load-model=*",
             )
-    return ok("healing", "models whose process dies can be loaded anew")
+    return ok("healing", "models whose process dies can be reloaded")
 
 
 async def _contract(endpoint: Endpoint, model: str) -> Finding:
     try:
         config = await endpoint.config(model)
-        found, steps = breaches(config), await endpoint.steps(config)
+        found, steps = breaches(config), await step_configs(endpoint, config)
     except ModelNotFound:
         return fail(
             "model", f"Triton serves no model {model!r}", f"load it, or name another one with {variable('model')}"

@@ -18,7 +18,8 @@ from gateway.inference.selection import Selection
 class Batch:
     """Encoded images, padded to one length.
 
-    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes.
+    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes. The last
+    SEAL_BYTES of each row belong to the backend: see gateway.ingest.padding.
     """
 
     raw_image: NDArray[np.uint8]
@@ -37,6 +38,8 @@ class Call:
     """Which classes to report for each image; None for every class's score as it left the model, without labels."""
     deadline: Deadline
     request_id: str
+    to_its_end: bool = False
+    """Of a call that must not be cancelled: whether to return only when it has really ended, and not at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +137,8 @@ class Backend(Protocol):
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch.
 
-        The caller keeps the deadline, beyond which the answer is worth nothing. A call that may be cancelled ends about
-        then; where the server does not bear that, `infer` returns when the call has really ended.
+        Returns or raises by the deadline, unless the call is asked `to_its_end` of a server that does not bear
+        cancellation.
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
         what the selection raises.

@@ -103,7 +103,7 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         died = f"of signal {-code}" if code < 0 else f"with code {code}"
         last = f" It said: {told[-1]}" if told else ""
         raise WorkFailed(
-            f"the process that loaded {job.source} ended {died}: the file is damaged, or memory was short.{last}"
+            f"the process that loaded {job.source} ended {died}: the file is damaged or memory ran out.{last}"
         ) from None
     if "error" in values:
         raise ModelFileError(f"{Path(job.source).name}: {values['error']}")

@@ -67,7 +67,6 @@ class Models:
                 result = await self._endpoint.infer(
                     replace(call, model_name=ensemble, model_version=version),
                     class_count=_class_count(call.selection, multi_label=multi_label),
-                    to_its_end=True,
                 )
             except ModelNotFound as exc:
                 missing = exc

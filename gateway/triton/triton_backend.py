@@ -11,13 +11,17 @@ from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelIn
 from gateway.triton.addresses import resolve
 from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import Endpoint
+from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.healing import Healer
 from gateway.triton.retries import RetryBudget
+from gateway.triton.seal import Seal
 from gateway.triton.watch import Watch
 
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
+QUICKLY_SEALED_BYTES = 2**20
+"""A larger batch is sealed on a thread: the event loop has others to serve."""
 RETIREMENT_SECONDS = 60.0
 """How long a Triton that has left the DNS name may finish what it was asked."""
 
@@ -36,12 +40,14 @@ class TritonBackend:
         interval_seconds: float,
         timeout_seconds: float,
         heal: bool,
+        seal: Seal,
     ) -> None:
         self._urls = tuple(urls)
         self._model_name = model_name
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
         self._heals = heal
+        self._seal = seal
         self._watches: dict[str, Watch] = {}
         self._models: dict[str, Models] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -79,6 +85,10 @@ class TritonBackend:
         also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not retried.
         """
         self._budget.deposit()
+        if call.batch.raw_image.nbytes > QUICKLY_SEALED_BYTES:
+            await asyncio.to_thread(self._seal.apply, call.batch)
+        else:
+            self._seal.apply(call.batch)
         tried: list[str] = []
         while True:
             watch = self._next(tried)
@@ -147,7 +157,7 @@ class TritonBackend:
         """Watch the addresses that are new, and leave those that are gone."""
         for address in addresses:
             if address not in self._watches:
-                endpoint = Endpoint(address)
+                endpoint = GrpcEndpoint(address)
                 self._models[address] = Models(endpoint)
                 self._watches[address] = Watch(
                     endpoint,

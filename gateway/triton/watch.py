@@ -14,7 +14,7 @@ from gateway.inference.backend import Call, EndpointHealth, ModelState, Trial
 from gateway.inference.probe import probe
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY
 from gateway.triton.contract import breaches, has_labels
-from gateway.triton.endpoint import Endpoint
+from gateway.triton.endpoint import Endpoint, step_configs
 from gateway.triton.errors import StubDied
 from gateway.triton.healing import Healer
 
@@ -128,7 +128,7 @@ class Watch:
         config = await self.endpoint.config(self._model_name)
         if found := breaches(config):
             raise ContractBroken(f"{self._model_name}/config.pbtxt: {'; '.join(found)}.")
-        steps = await self.endpoint.steps(config)
+        steps = await step_configs(self.endpoint, config)
         warnings = []
         if not has_labels(steps[-1]):
             warnings.append(f"{steps[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
