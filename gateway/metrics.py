@@ -78,6 +78,19 @@ BYTES_WAITING_LIMIT = Gauge(
     "gateway_waiting_limit_bytes", "Bytes of uploads that may arrive and wait at once.", multiprocess_mode="livesum"
 )
 
+UPLOADS_DISPLACED = Counter(
+    "gateway_uploads_displaced_total", "Uploads that had to make room for others, as they came slowest."
+)
+CONNECTIONS = Gauge("gateway_connections", "Connections of clients.", multiprocess_mode="livesum")
+CONNECTIONS_LIMIT = Gauge(
+    "gateway_connections_limit", "Connections that there may be at once.", multiprocess_mode="livesum"
+)
+CONNECTIONS_CLOSED = Counter(
+    "gateway_connections_closed_total",
+    "Connections that the gateway closed: idle (to make room), refused (no room), unread (the answer was not read).",
+    ["reason"],
+)
+
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",
@@ -100,6 +113,8 @@ HEALINGS = Counter(
 # What alerts watch is there from the start: increase() does not see the first count of a series that was not.
 for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
+for _reason in ("idle", "refused", "unread"):
+    CONNECTIONS_CLOSED.labels(_reason)
 for _outcome in ("healed", "failed"):
     HEALINGS.labels(_outcome)
 

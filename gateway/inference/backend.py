@@ -39,7 +39,7 @@ class Call:
     deadline: Deadline
     request_id: str
     to_its_end: bool = False
-    """Of a call that must not be cancelled: whether to return only when it has really ended, and not at the deadline."""
+    """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
