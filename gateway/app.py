@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,13 +19,17 @@ from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
+from gateway.api.query_bound import QueryBound
 from gateway.api.routes import health, limits, models, predict
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
@@ -61,24 +64,25 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             heal=settings.heal,
             seal=Seal(_cache_secret(settings)),
         )
-        with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
                 Admission(
                     max_images=settings.max_images_in_flight,
                     max_bytes=settings.max_bytes_in_flight,
                     max_images_waiting=settings.max_images_waiting,
-                    max_bytes_waiting=settings.max_bytes_waiting,
                     max_wait_seconds=settings.max_wait_seconds,
                 ),
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
+            uploads = UploadBuffer(settings.max_bytes_waiting)
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, draining=draining)
+                    yield State(settings=settings, service=service, uploads=uploads, draining=draining)
             await service.close()
             await triton.close()
         if tracer is not None:
@@ -130,6 +134,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
     if keys or admin_keys:

@@ -91,6 +91,17 @@ CONNECTIONS_CLOSED = Counter(
     ["reason"],
 )
 
+DECODE_CPU_SECONDS = Histogram(
+    "gateway_decode_cpu_seconds",
+    "Processor time of one image that was decoded in the gateway.",
+    buckets=_SECONDS[:12],
+)
+DECODERS_LOST = Counter(
+    "gateway_decoders_lost_total",
+    "Decoder processes that ended in the midst of an image: out of time, stuck, or by a crash.",
+    ["reason"],
+)
+
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",

@@ -7,10 +7,24 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
-from gateway.api.exchange import Exchange
+from gateway.api.exchange import Exchange, exchange
+from gateway.api.state import state
 from gateway.errors import GatewayError, UploadTimeout, UploadTooSlow
 from gateway.inference.buffer import Buffer
+from gateway.inference.pace import Pace
 from gateway.settings import Settings
+
+
+def open_body(request: Request) -> "Body":
+    """The body of a request, whose bytes are counted until the exchange ends."""
+    parts, current = state(request), exchange(request)
+    settings = parts["settings"]
+    pace = Pace(
+        min_bytes_per_second=settings.min_upload_bytes_per_second,
+        grace_seconds=settings.upload_grace_seconds,
+        now=anyio.current_time,
+    )
+    return Body(request, current, settings, current.resources.enter_context(parts["uploads"].open(pace)))
 
 
 class Body:
@@ -25,6 +39,8 @@ class Body:
         self._exchange = exchange
         self._settings = settings
         self._buffer = buffer
+        self.hold = buffer.hold
+        """Is told what the readers hold of the body."""
         self._left_seconds = settings.upload_timeout_seconds
         self._ended = False
 

@@ -57,7 +57,7 @@ class ResultStream(Response):
                 failed += result.error is not None
                 ok += result.error is None
                 version = version or result.model_version
-                await send_line(result_out(result).model_dump_json().encode())
+                await send_line(to_json(result_out(result), inf_nan_mode="null"))
         except GatewayError as error:
             if not (ok or failed):
                 raise

@@ -44,8 +44,9 @@ class Buffer:
 class UploadBuffer:
     """The bytes that all uploads of a process hold, at most `max_bytes`.
 
-    When room is short, the slowest upload goes of those that hold more than their share, an equal part of it all. Only
-    those that wait for their clients can go, and who asks for room: the others are complete and wait for their turn.
+    When room is short, the upload goes that needs longest, at its speed, for as much as it holds: who is slow, the
+    sooner the more it holds, and not who has just come. Only those that wait for their clients can go, and who asks for
+    room: the others are complete and wait for their turn.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -82,12 +83,15 @@ class UploadBuffer:
         self._buffers.pop(buffer, None)
 
     def _slowest(self, asking: Buffer, nbytes: int) -> Buffer:
-        others = [buffer for buffer in self._buffers if buffer is not asking]
-        share = self.max_bytes / (len(others) + 1)
-        greedy = [buffer for buffer in others if buffer.pace.waits and buffer.nbytes > share]
-        if nbytes > share or not greedy:
-            greedy.append(asking)
-        return min(greedy, key=lambda buffer: buffer.pace.bytes_per_second)
+        slowest, most_seconds = asking, _seconds(nbytes, asking)
+        for buffer in self._buffers:
+            if buffer.pace.waits and (seconds := _seconds(buffer.nbytes, buffer)) > most_seconds:
+                slowest, most_seconds = buffer, seconds
+        return slowest
 
     def _full(self, sentence: str) -> Overloaded:
         return Overloaded(sentence.format(self.max_bytes), limit="max_bytes_waiting", value=self.max_bytes)
+
+
+def _seconds(nbytes: int, buffer: Buffer) -> float:
+    return nbytes / max(buffer.pace.bytes_per_second, 1.0)

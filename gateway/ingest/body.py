@@ -20,9 +20,7 @@ async def read_body(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = u
     return bytes(body)
 
 
-async def read_json(
-    chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted
-) -> AsyncIterator[Upload]:
+async def read_json(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> AsyncIterator[Upload]:
     """Yield the images of `{"images": [{"b64": "…", "filename": "…"}]}`, in order, each as soon as it is complete.
 
     Base64 is decoded as it arrives, so that of an image there is never more than its own bytes. Bad base64 and an image
@@ -73,9 +71,7 @@ async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold
     return Upload(index, clean_filename(filename or ""), data, error)
 
 
-async def read_base64(
-    source: JsonSource, limits: Limits, hold: Hold = uncounted
-) -> tuple[bytes, ImageError | None]:
+async def read_base64(source: JsonSource, limits: Limits, hold: Hold = uncounted) -> tuple[bytes, ImageError | None]:
     """An image in base64, after the opening quote of its string: its bytes, or b"" and what is wrong with it."""
     decoder = Base64Decoder(limits.max_file_bytes)
     async for piece in source.string_pieces():

@@ -13,7 +13,6 @@ def admission(**limits: float) -> Admission:
         "max_images": 2,
         "max_bytes": 100,
         "max_images_waiting": 2,
-        "max_bytes_waiting": 100,
         "max_wait_seconds": 1,
     }
     return Admission(**{**defaults, **limits})
@@ -141,19 +140,6 @@ def test_a_request_that_finds_the_queue_full_is_refused_at_once():
         (await waiting[1]).release()
 
     run(scenario)
-
-
-def test_uploads_that_arrive_are_bounded_in_sum():
-    gate = admission(max_bytes_waiting=100)
-    first, second = gate.buffer(), gate.buffer()
-    first.grow(60)
-    second.grow(40)
-    with pytest.raises(Overloaded):
-        second.grow(1)
-    first.clear()
-    second.grow(60)
-    second.clear()
-    first.grow(100)
 
 
 def test_a_permit_can_be_shrunk_to_what_is_still_needed():

@@ -20,7 +20,7 @@ def loop() -> Iterator[Loop]:
 
 
 def gate() -> Admission:
-    return Admission(max_images=1, max_bytes=100, max_images_waiting=1, max_bytes_waiting=100, max_wait_seconds=1)
+    return Admission(max_images=1, max_bytes=100, max_images_waiting=1, max_wait_seconds=1)
 
 
 async def ended(event: asyncio.Event, outcome: str | Exception = "done") -> str:
