@@ -25,6 +25,7 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
@@ -67,17 +68,17 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                     max_images=settings.max_images_in_flight,
                     max_bytes=settings.max_bytes_in_flight,
                     max_images_waiting=settings.max_images_waiting,
-                    max_bytes_waiting=settings.max_bytes_waiting,
                     max_wait_seconds=settings.max_wait_seconds,
                 ),
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
+            uploads = UploadBuffer(settings.max_bytes_waiting)
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, draining=draining)
+                    yield State(settings=settings, service=service, uploads=uploads, draining=draining)
             await service.close()
             await triton.close()
         if tracer is not None:
