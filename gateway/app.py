@@ -44,6 +44,7 @@ from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 from gateway.triton.watch import Pace
+from gateway.turns import keep_what_was_made
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -179,4 +180,6 @@ def create_app_from_environment() -> FastAPI:
     die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
-    return create_app(settings)
+    app = create_app(settings)
+    keep_what_was_made()
+    return app
