@@ -56,7 +56,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             timeout_seconds=settings.ready_timeout_seconds,
             heal=settings.heal,
         )
-        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
         async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
