@@ -9,7 +9,8 @@
     │   ├── InvalidImage          422 invalid_image
     │   ├── ImageTooLarge         422 image_too_large
     │   ├── UndecodableImage      422 undecodable_image
-    │   └── TooCostly             422 too_costly
+    │   ├── TooCostly             422 too_costly
+    │   └── ImageQuarantined      422 image_quarantined
     ├── RequestError              the whole request, and the client can mend it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -18,6 +19,7 @@
     │   ├── UnknownField          400 unknown_field
     │   ├── NoFiles               400 no_files
     │   ├── InvalidParameter      422 invalid_parameter
+    │   ├── AnswerTooLarge        422 answer_too_large
     │   ├── TooManyFiles          413 too_many_files
     │   ├── RequestTooLarge       413 request_too_large
     │   ├── HeadersTooLarge       431 headers_too_large
@@ -82,7 +84,7 @@ class FileTooLarge(ImageError):
 
 
 class UnsupportedFormat(ImageError):
-    """The bytes are not of an image format that is taken."""
+    """The bytes are not in a supported image format."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code, summary = "unsupported_format", "The file is not an image of a supported format"
@@ -118,6 +120,12 @@ class TooCostly(ImageError):
     code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
 
 
+class ImageQuarantined(ImageError):
+    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+
+    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
+
+
 class RequestError(GatewayError):
     """The whole request cannot be served as it was sent."""
 
@@ -125,10 +133,10 @@ class RequestError(GatewayError):
 
 
 class Unauthorized(RequestError):
-    """The request brings no API key, or one that is not known."""
+    """The request has no API key, or an unknown one."""
 
     status = HTTPStatus.UNAUTHORIZED
-    code, summary = "unauthorized", "An API key is needed"
+    code, summary = "unauthorized", "An API key is required"
 
 
 class InvalidRequest(RequestError):
@@ -150,7 +158,7 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field without a file that is no parameter."""
+    """A form field that is neither a file nor a parameter."""
 
     code, summary = "unknown_field", "The form has an unknown field"
 
@@ -166,6 +174,13 @@ class InvalidParameter(RequestError):
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code, summary = "invalid_parameter", "A parameter is invalid"
+
+
+class AnswerTooLarge(RequestError):
+    """The images have more predictions than `max_predictions` allows in one answer."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    code, summary = "answer_too_large", "The answer would be too large"
 
 
 class TooManyFiles(RequestError):
@@ -197,7 +212,7 @@ class UploadTimeout(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The Content-Type or the Content-Encoding is none that is taken."""
+    """The Content-Type or the Content-Encoding is not supported."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code, summary = "unsupported_media_type", "The Content-Type is not supported"
@@ -225,10 +240,10 @@ class ModelNotFound(RequestError):
 
 
 class Forbidden(RequestError):
-    """The API key is known, but not as an admin's."""
+    """The API key is valid but is not an admin key."""
 
     status = HTTPStatus.FORBIDDEN
-    code, summary = "forbidden", "An admin's API key is needed"
+    code, summary = "forbidden", "An admin API key is required"
 
 
 class ModelInUse(RequestError):
@@ -262,26 +277,26 @@ class ModelUnavailable(ServiceError):
 class ContractBroken(ServiceError):
     """The model's tensors are not those that the gateway sends and reads."""
 
-    code, summary = "contract_broken", "The model does not keep the contract with the gateway"
+    code, summary = "contract_broken", "The model does not fit the gateway's contract"
     retry_after_seconds = None
 
 
 class TritonUnreachable(ServiceError):
-    """There is no connection to Triton."""
+    """The gateway cannot connect to Triton."""
 
     code, summary = "triton_unreachable", "The inference server cannot be reached"
     retry_after_seconds = 5
 
 
 class DeadlineExceeded(ServiceError):
-    """The request's `timeout` passed before the answer was there."""
+    """The request's `timeout` passed before a response was ready."""
 
     status = HTTPStatus.GATEWAY_TIMEOUT
-    code, summary = "deadline_exceeded", "The deadline passed before the answer was there"
+    code, summary = "deadline_exceeded", "The deadline passed before a response was ready"
 
 
 class InferenceFailed(ServiceError):
-    """Triton answered with an error that is none of the others, or broke the model contract."""
+    """Triton answered with an error that no other code covers, or broke the model contract."""
 
     status = HTTPStatus.BAD_GATEWAY
     code, summary = "inference_failed", "The inference server could not answer"

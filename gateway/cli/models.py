@@ -48,7 +48,7 @@ PREPROCESSING, SERVING = "How training saw its images", "How Triton runs it"
 def export(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write it again even if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write it again even if it exists.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
     from gateway.networks.export import export_default
@@ -113,6 +113,14 @@ def add(
         typer.Option("--format", help="What it is stored as; by default as it comes.", rich_help_panel=SERVING),
     ] = None,
     instances: Annotated[int, typer.Option("--instances", help="Networks at once.", rich_help_panel=SERVING)] = 2,
+    preprocessor_instances: Annotated[
+        int,
+        typer.Option(
+            "--preprocessor-instances",
+            help="Processes that decode, each on one core; `gateway capacity` says how many.",
+            rich_help_panel=SERVING,
+        ),
+    ] = 2,
     gpus: Annotated[
         str, typer.Option("--gpus", help="Such as 0,1; by default every GPU, else the CPU.", rich_help_panel=SERVING)
     ] = "",
@@ -149,7 +157,8 @@ def add(
         bool, typer.Option("--multi-label", help="A probability for each class on its own (sigmoid).")
     ] = False,
     version: Annotated[
-        int | None, typer.Option("--version", help="Add a version to a model that is there; it is not in use yet.")
+        int | None,
+        typer.Option("--version", help="Add a version to an existing model; not in use yet."),
     ] = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
@@ -178,6 +187,7 @@ def add(
         preferred=_fitting(max_batch_size) if preferred is None else _integers(preferred),
         queue_delay_us=queue_delay_us,
         instances=instances,
+        preprocessor_instances=preprocessor_instances,
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,

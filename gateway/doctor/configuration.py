@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.hosts import reachable
 from gateway.keys import KeysError, read_keys
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, SettingsError, load_settings, variable
@@ -89,8 +90,7 @@ def _is_free(port: int) -> bool:
 
 
 def _is_gateway(settings: Settings) -> bool:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # reached from here
-    connection = http.client.HTTPConnection(host, settings.port, timeout=TIMEOUT_SECONDS)
+    connection = http.client.HTTPConnection(reachable(settings.host), settings.port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/health/live")
         answer = json.loads(connection.getresponse().read(1_000))

@@ -1,9 +1,10 @@
-"""Keeping a Triton process alive: one that died or hangs is started again."""
+"""Keeping a process alive: one that died or hangs is started again."""
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from gateway.embedded.server import EmbeddedTriton, StartFailed
+from gateway.errors import UserError
 
 Say = Callable[[str], None]
 
@@ -12,58 +13,105 @@ HANGS_AFTER = 3
 """Checks in a row without an answer; each waits for 2 s, so that this is some ten seconds."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
-"""A Triton that ran as long is forgiven its earlier deaths."""
+"""A process that ran this long is forgiven its earlier deaths."""
 MAX_DEATHS = 5
-"""Deaths in a row after which starting it again is no help."""
+"""Deaths in a row after which starting it again does not help."""
+
+
+class GivenUp(UserError):
+    """A process keeps dying; the message says which, and how it ended."""
+
+
+class Kept(Protocol):
+    """A process that can be started again after it has ended."""
+
+    name: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        ...
+
+    def start(self) -> None:
+        """Start it and return at once."""
+        ...
+
+    def stop(self, grace_seconds: float) -> None:
+        """End it and all that it has started."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether it does its work."""
+        ...
+
+    def answers(self) -> bool:
+        """Whether it does not hang."""
+        ...
 
 
 class Keeper:
-    """Watches a started Triton; call `check` again and again.
+    """Watches a started process; call `check` again and again, which never waits for long.
 
-    Models that fail inside a healthy server are not its concern: the API sees and heals those.
+    Models that fail inside a healthy Triton are not its concern: the API sees and heals those.
     """
 
-    def __init__(self, server: EmbeddedTriton, say: Say, *, start_timeout_seconds: float) -> None:
-        self._server = server
+    def __init__(
+        self, kept: Kept, say: Say, *, start_timeout_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kept = kept
         self._say = say
         self._start_timeout_seconds = start_timeout_seconds
-        self._started_at = time.monotonic()
-        self._checked_at = self._started_at
+        self._clock = clock
+        self._started_at = self._checked_at = clock()
+        self._start_at: float | None = None
+        """When it is to be started again; None while it runs."""
         self._ready = True
         self._silences = 0
         self._deaths = 0
 
     def check(self) -> None:
-        """Start the server again if it died or hangs; raises StartFailed where that has not helped."""
-        if not self._server.alive:
-            self._restart(f"Triton ended with code {self._server.poll()}")
-        elif time.monotonic() - self._checked_at >= CHECK_SECONDS:
-            self._checked_at = time.monotonic()
+        """Start the process again if it died or hangs; raises GivenUp where that has not helped."""
+        if self._start_at is not None:
+            if self._clock() >= self._start_at:
+                self._start()
+        elif not self._kept.alive:
+            self._restart(f"{self._kept.name} ended with code {self._kept.poll()}")
+        elif self._clock() - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = self._clock()
             self._listen()
 
     def _listen(self) -> None:
+        name = self._kept.name
         if not self._ready:
-            self._ready = self._server.ready()
+            self._ready = self._kept.ready()
             if self._ready:
-                self._say(f"Triton is ready again after {time.monotonic() - self._started_at:.1f} s")
-            elif time.monotonic() - self._started_at > self._start_timeout_seconds:
-                self._restart(f"Triton was not ready after {self._start_timeout_seconds:g} s")
+                self._say(f"{name} is ready again after {self._clock() - self._started_at:.1f} s")
+            elif self._clock() - self._started_at > self._start_timeout_seconds:
+                self._restart(f"{name} was not ready after {self._start_timeout_seconds:g} s")
             return
-        self._silences = 0 if self._server.answers() else self._silences + 1
+        self._silences = 0 if self._kept.answers() else self._silences + 1
         if self._silences >= HANGS_AFTER:
-            self._restart("Triton does not answer")
+            self._restart(f"{name} does not answer")
 
     def _restart(self, why: str) -> None:
-        if time.monotonic() - self._started_at > STEADY_SECONDS:
+        if self._clock() - self._started_at > STEADY_SECONDS:
             self._deaths = 0
         self._deaths += 1
+        self._kept.stop(grace_seconds=0)
         if self._deaths > MAX_DEATHS:
-            raise StartFailed(f"{why}, the {self._deaths}th time in a row; its log above may say why")
+            raise GivenUp(f"{why} {self._deaths} times in a row; its log may say why")
         pause_seconds = min(FIRST_PAUSE_SECONDS * 2 ** (self._deaths - 1), LAST_PAUSE_SECONDS)
         self._say(f"{why}; starting it again in {pause_seconds:g} s")
-        self._server.stop(grace_seconds=0)
-        time.sleep(pause_seconds)
-        self._server.start()
-        self._started_at = self._checked_at = time.monotonic()
+        # Not slept: whatever else is watched must not wait for it.
+        self._start_at = self._clock() + pause_seconds
+
+    def _start(self) -> None:
+        self._kept.start()
+        self._start_at = None
+        self._started_at = self._checked_at = self._clock()
         self._ready = False
         self._silences = 0

@@ -1,6 +1,6 @@
 """Become another program that is killed when the process that started it dies, however it dies.
 
-    python -I -S _launch.py PARENT_PID PROGRAM ARGUMENT…
+    python -I -S launch.py PARENT_PID PROGRAM ARGUMENT…
 
 Linux: prctl(2) PR_SET_PDEATHSIG outlives execve. A script of its own instead of subprocess's preexec_fn, which may
 deadlock in a process with threads.

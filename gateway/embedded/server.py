@@ -10,17 +10,19 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from gateway.embedded import launch
+from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.embedded.runtime import Runtime, TritonRuntimeError
 from gateway.embedded.server_log import advice, error_lines
+from gateway.hosts import authority, reachable
 
 MIB = 2**20
 LOG_PREFIX = "triton | "
-LOOPBACK, ANY_ADDRESS = "127.0.0.1", "0.0.0.0"  # noqa: S104  # a container's server must be reached from outside
+LOOPBACK = "127.0.0.1"
 REMEMBERED_LINES = 1_000
 
 # Each model instance has a region of its own; the pages of one are only used once they are written to.
@@ -29,7 +31,6 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
-KILL_TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
 
@@ -45,9 +46,12 @@ class EmbeddedTriton:
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
-    `load_models` are loaded with the models that they need. `on_log` gets each line of Triton's log, prefixed, on a
-    thread of its own. After the process has ended, `start` may be called again and keeps the ports.
+    `load_models` are loaded with the models that they need; `environment` is added to this process's. `on_log` gets
+    each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may be called
+    again and keeps the ports.
     """
+
+    name = "Triton"
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class EmbeddedTriton:
         cache_bytes: int = 256 * MIB,
         load_models: Iterable[str] = ("*",),
         extra_arguments: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
@@ -71,25 +76,28 @@ class EmbeddedTriton:
         self._on_log = on_log
         self._load_models = tuple(load_models)
         self._extra_arguments = tuple(extra_arguments)
+        self._environment = dict(environment or {})
         self._shm_prefix = f"triton_{os.getpid()}_{secrets.token_hex(4)}_"
         self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=REMEMBERED_LINES)
+        self._stopped = False
+        """Whether all of its process group is gone: then the group's number may soon be another's."""
 
     @property
     def url(self) -> str:
         """The gRPC endpoint as host:port."""
-        return f"{self.host}:{self.grpc_port}"
+        return authority(self.host, self.grpc_port)
 
     @property
     def http_url(self) -> str:
         """The HTTP endpoint as a URL without a path."""
-        return f"http://{self.host}:{self.http_port}"
+        return f"http://{authority(self.host, self.http_port)}"
 
     @property
     def metrics_url(self) -> str:
         """Where Prometheus finds Triton's metrics."""
-        return f"http://{self.host}:{self.metrics_port}/metrics"
+        return f"http://{authority(self.host, self.metrics_port)}/metrics"
 
     @property
     def pid(self) -> int | None:
@@ -134,6 +142,7 @@ class EmbeddedTriton:
             # log, which lives as long as the process, starts it.
             try:
                 process = self._process = self._spawn()
+                UNDERTAKER.watch(process.pid)
             except OSError as exc:
                 failures.append(exc)
                 return
@@ -149,6 +158,7 @@ class EmbeddedTriton:
         self._log_thread = threading.Thread(target=run, name="triton-log", daemon=True)
         self._log_thread.start()
         started.wait()
+        self._stopped = False
         if failures:
             raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {failures[0]}") from failures[0]
 
@@ -161,8 +171,7 @@ class EmbeddedTriton:
         return self._says("/v2/health/live")
 
     def _says(self, path: str) -> bool:
-        host = LOOPBACK if self.host == ANY_ADDRESS else self.host
-        connection = http.client.HTTPConnection(host, self.http_port, timeout=2.0)
+        connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
         try:
             connection.request("GET", path)
             return connection.getresponse().status == http.HTTPStatus.OK
@@ -187,17 +196,23 @@ class EmbeddedTriton:
 
         Returns when neither the server nor one of its stubs lives. Stopping a stopped server does nothing.
         """
-        if self._process is None:
+        if self._process is None or self._stopped:
             return
-        if self.alive:
+        if grace_seconds and self.alive:
             self._process.terminate()
             # Until it ends: its log says "0 in-flight" and "All models are stopped" while a request still runs.
             self.wait(grace_seconds)
-        self._kill_group(self._process.pid)
-        self._process.wait()
+        # The stubs are the server's children; when it dies first they are left to another parent but keep the group.
+        kill_group(self._process)
+        self._stopped = True
         self._join_log()
         for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
             region.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """Kill the server and its stubs at once, also while `stop` waits; for signal handlers."""
+        if self._process is not None and self._process.returncode is None:
+            signal_group(self._process, signal.SIGKILL)
 
     def __enter__(self) -> "EmbeddedTriton":
         self.start()
@@ -232,7 +247,7 @@ class EmbeddedTriton:
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
         return subprocess.Popen(
             [*launcher, str(self.runtime.tritonserver), *self._arguments()],
-            env=self.runtime.environment(),
+            env={**self.runtime.environment(), **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -269,18 +284,6 @@ class EmbeddedTriton:
             f"--backend-config=python,shm-growth-byte-size={SHM_GROWTH_BYTES}",
             *self._extra_arguments,
         ]
-
-    def _kill_group(self, group: int) -> None:
-        # The stubs are the server's children; when it dies first they are left to another parent but keep the group.
-        deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except ProcessLookupError:
-                return
-            if self._process is not None:
-                self._process.poll()
-            time.sleep(POLL_SECONDS)
 
     def _join_log(self) -> None:
         if self._log_thread is not None:

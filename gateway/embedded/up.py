@@ -1,6 +1,5 @@
 """Triton and the API together, from one command on one machine."""
 
-import http.client
 import os
 import signal
 import subprocess
@@ -10,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from gateway.embedded import launch
+from gateway.embedded.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway.embedded.devices import Devices, choose_devices
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.errors import UserError
+from gateway.hosts import authority
 from gateway.server.serve import check_address
-from gateway.settings import Settings, variable
+from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
 
 Say = Callable[[str], None]
@@ -24,45 +25,56 @@ POLL_SECONDS = 0.2
 
 
 class UpFailed(UserError):
-    """One of the two processes ended by itself; the message says which."""
+    """A step of the start failed, or Triton ended by itself; the message says which."""
 
 
 def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton_port: int = 0) -> None:
-    """Start Triton and the API, say where to look, and stop both in order on SIGINT or SIGTERM.
+    """Start Triton and the API, say where to look, keep both running, and stop both in order on SIGINT or SIGTERM.
 
     `say` gets the progress, `log` Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
-    TritonRuntimeError or UpFailed.
+    TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
     """
     started = time.monotonic()
     check_address(settings)
     runtime = _prepare(settings, model_repository, say)
+    devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
-        runtime, model_repository, on_log=log, grpc_port=triton_port, cache_bytes=settings.triton_cache_bytes
+        runtime,
+        model_repository,
+        on_log=log,
+        grpc_port=triton_port,
+        cache_bytes=settings.triton_cache_bytes,
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
     )
-    api: subprocess.Popen[bytes] | None = None
+    api: ApiProcess | None = None
     _interrupt_on_signals()
     try:
         say(f"starting Triton with the models of {model_repository}")
         triton.start()
         triton.wait_ready(settings.triton_start_timeout_seconds)
         say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC); starting the API")
-        api = _start_api(settings, triton.url)
-        _wait_ready(settings, api)
-        address = f"http://{_reachable(settings.host)}:{settings.port}"
+        api = ApiProcess(settings, triton.url)
+        api.start()
+        api.wait_ready()
+        address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  curl -F files=@examples/cat.jpg {address}/predict")
         say("Ctrl-C stops everything")
-        keeper = Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds)
+        keepers = (
+            Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
+            Keeper(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
+        )
         while True:
-            _check(api)
-            keeper.check()
+            for keeper in keepers:
+                keeper.check()
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
-        say("stopping")
+        say("stopping; Ctrl-C again ends everything at once")
     finally:
-        _ignore_signals()
+        _force_on_signals(*([api] if api else []), triton)
         if api is not None:
-            _stop(api, settings.shutdown_grace_seconds)
+            api.stop()
         triton.stop()
         say("stopped")
 
@@ -73,6 +85,7 @@ def run_triton(
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
     runtime = _prepare(settings, model_repository, say)
     grpc_port, http_port, metrics_port = ports
+    devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
@@ -82,6 +95,8 @@ def run_triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
     )
     _interrupt_on_signals()
     try:
@@ -93,7 +108,7 @@ def run_triton(
     except KeyboardInterrupt:
         say("stopping")
     finally:
-        _ignore_signals()
+        _force_on_signals(triton)
         triton.stop()
 
 
@@ -111,60 +126,25 @@ def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
     return runtime
 
 
+def _devices(settings: Settings, model_repository: Path, say: Say) -> Devices:
+    return choose_devices(model_repository, say, images_in_flight=settings.workers * settings.max_images_in_flight)
+
+
 def _interrupt_on_signals() -> None:
     # SIGINT too: a shell starts what runs in its background with SIGINT ignored, and Python would leave it so.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
 
 
-def _ignore_signals() -> None:
-    # A second Ctrl-C must not leave a half of it running.
+def _force_on_signals(*processes: ApiProcess | EmbeddedTriton) -> None:
+    def force(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
+        # Only what is safe inside a handler: whoever waits for these processes goes on when they are gone.
+        for process in processes:
+            process.kill()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, force)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
     raise KeyboardInterrupt
-
-
-def _start_api(settings: Settings, triton_url: str) -> subprocess.Popen[bytes]:
-    # In a session of its own, so that Ctrl-C reaches this process alone and the API ends before its Triton does.
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", "gateway", "serve"],
-        env={**os.environ, variable("triton_url"): triton_url, variable("port"): str(settings.port)},
-        start_new_session=True,
-    )
-
-
-def _wait_ready(settings: Settings, api: subprocess.Popen[bytes]) -> None:
-    host = _reachable(settings.host)
-    while True:
-        _check(api)
-        connection = http.client.HTTPConnection(host, settings.port, timeout=5.0)
-        try:
-            connection.request("GET", "/health/ready")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        except OSError:
-            pass  # it does not listen yet
-        finally:
-            connection.close()
-        time.sleep(POLL_SECONDS)
-
-
-def _check(api: subprocess.Popen[bytes]) -> None:
-    if api.poll() is not None:
-        raise UpFailed(f"the API ended with code {api.returncode}")
-
-
-def _stop(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
-    process.terminate()
-    try:
-        process.wait(grace_seconds + 5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104  # what listens everywhere is reached here

@@ -1,5 +1,6 @@
 """Telling what kind of file a model is without loading it: nothing in it is executed here."""
 
+import itertools
 import pickletools
 import zipfile
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from gateway.errors import UserError
 HEAD_BYTES = 64
 MAX_OPCODES = 200_000
 """Of one pickle that are looked at; the first thousands tell what it is."""
+MAX_PICKLE_BYTES = 16 * 2**20
+"""Of one pickle that are read: a zip of a megabyte may hold one of gigabytes, all zeros."""
 # What torch.save leaves of tensors, whether of a state dict or inside a module.
 _TENSOR_GLOBALS = ("torch._utils", "torch.storage", "collections", "torch.serialization", "torch", "numpy", "_codecs")
 _CHECKPOINT_KEYS = {"state_dict", "model_state_dict", "optimizer", "optimizer_state_dict", "epoch", "global_step"}
@@ -36,19 +39,19 @@ class Kind(StrEnum):
 
 
 ADVICE = {
-    Kind.STATE_DICT: "it holds weights without the network. Say the architecture: `gateway model add torchvision:ARCH "
+    Kind.STATE_DICT: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, or build the network in Python, load the weights into it and save it by {trace}",
-    Kind.CHECKPOINT: "it holds weights, among other things of a training, without the network. Say the architecture: "
+    Kind.CHECKPOINT: "it is a training checkpoint: it has weights but no network. Name the architecture: "
     "`gateway model add torchvision:ARCH --weights {path}`, or build the network in Python, load the weights into it "
     "and save it by {trace}",
-    Kind.PICKLED_MODULE: "loading it would run code out of the file, so it is not loaded here. Where you trust it, and "
-    "its classes can be imported, load it in Python and save it by {trace}",
-    Kind.EXPORTED_PROGRAM: "Triton does not run it. Save the module by {trace}, or as ONNX by torch.onnx.export",
-    Kind.SAFETENSORS: "it holds weights without the network: build the network in Python, load the weights into it and "
+    Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
+    "can import its classes, load it in Python and save it with {trace}",
+    Kind.EXPORTED_PROGRAM: "Triton cannot run it. Save the module with {trace}, or as ONNX with torch.onnx.export",
+    Kind.SAFETENSORS: "it has weights but no network: build the network in Python, load the weights into it and "
     "save it by {trace}",
-    Kind.PICKLE: "unpickling may run any code, so it is not loaded here. Where you trust it, load it in Python and "
-    "save the network by {trace}",
-    Kind.UNKNOWN: "TorchScript (model.pt), ONNX (model.onnx) and torchvision:ARCH are taken",
+    Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
+    "save the network with {trace}",
+    Kind.UNKNOWN: "use TorchScript (model.pt), ONNX (model.onnx) or torchvision:ARCH",
 }
 _TRACE = "torch.jit.trace(model.eval(), torch.rand(1, 3, 224, 224)).save('model.pt')"
 
@@ -95,18 +98,18 @@ def _kind_of_zip(path: Path) -> Kind:
         if "data.pkl" not in names:
             return Kind.UNKNOWN
         with archive.open(names["data.pkl"]) as pickle:
-            return _kind_of_pickle(pickle.read())
+            return _kind_of_pickle(pickle.read(MAX_PICKLE_BYTES))
 
 
 def _kind_of_legacy(file: BinaryIO) -> Kind:
     """A file of torch.save before 1.6: pickles one after another, of which the fourth is the object."""
     try:
         for _ in range(3):
-            for _opcode in pickletools.genops(file):
+            for _opcode in itertools.islice(pickletools.genops(file), MAX_OPCODES):
                 pass
     except (ValueError, EOFError):
         file.seek(0)
-    return _kind_of_pickle(file.read())
+    return _kind_of_pickle(file.read(MAX_PICKLE_BYTES))
 
 
 def _kind_of_pickle(data: bytes) -> Kind:

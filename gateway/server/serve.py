@@ -2,11 +2,13 @@
 
 import errno
 import os
+import secrets
 import signal
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -46,24 +48,33 @@ def serve(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)
+    # Workers that share a port share Triton's cache as well; each would make up a secret of its own.
+    os.environ.setdefault(variable("cache_secret"), secrets.token_hex(32))
     with _shared_metrics(settings.workers):
         uvicorn.run(
             "gateway.app:create_app_from_environment",
             factory=True,
-            host=settings.host,
-            port=settings.port,
             workers=settings.workers,
-            loop="uvloop",
-            # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
-            http=BoundedHeadersProtocol,
-            ws="none",
-            log_config=None,
-            log_level=settings.log_level.value,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(settings.shutdown_grace_seconds),
+            **server_options(settings),
         )
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Options of uvicorn for whatever serves the API."""
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "loop": "uvloop",
+        # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
+        "http": BoundedHeadersProtocol,
+        "ws": "none",
+        "log_config": None,
+        "log_level": settings.log_level.value,
+        "access_log": False,
+        "server_header": False,
+        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
+        "timeout_graceful_shutdown": int(settings.shutdown_grace_seconds),
+    }
 
 
 def export_environment(overrides: Mapping[str, object]) -> None:

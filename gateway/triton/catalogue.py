@@ -5,14 +5,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
+from gateway.deadline import Deadline
 from gateway.errors import GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Batch, InferResult, ModelInfo, Row
+from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
 from gateway.triton.contract import (
@@ -37,71 +38,66 @@ SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 READY = "READY"
 
 
+class Evidence(Protocol):
+    """Who wants to know what requests show about the health of models."""
+
+    def answered(self, ensemble: str, sent_at: float) -> None:
+        """A request, sent at a moment of time.monotonic, was answered."""
+        ...
+
+    def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
+        """A request, sent at a moment of time.monotonic, failed."""
+        ...
+
+
 class Models:
     """What one Triton serves; every method raises errors of gateway.errors only."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, evidence: Evidence | None = None) -> None:
         self._endpoint = endpoint
+        self._evidence = evidence
         self._multi_label: dict[str, tuple[float, bool]] = {}
         self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
         self._answered: set[str] = set()
         self._pinned: set[tuple[str, str]] = set()
         """Models and versions that were last answered by an ensemble of their own."""
 
-    async def infer(
-        self,
-        batch: Batch,
-        *,
-        model_name: str,
-        model_version: str,
-        selection: Selection | None,
-        timeout_seconds: float,
-        request_id: str,
-    ) -> InferResult:
+    async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer."""
-        deadline = time.monotonic() + timeout_seconds
-        infer = partial(
-            self._infer, batch, model_name, model_version, selection, deadline=deadline, request_id=request_id
-        )
-        if not model_version and model_name in self._answered:
+        if not call.model_version and call.model_name in self._answered:
             for pause_seconds in SWITCH_PAUSES_SECONDS:
                 # Between Triton's choice of the version in use and its turn, another one may have taken its place.
                 with contextlib.suppress(ModelNotFound):
-                    return await infer()
+                    return await self._infer(call)
                 await asyncio.sleep(pause_seconds)
-        return await infer()
+        return await self._infer(call)
 
-    async def _infer(
-        self,
-        batch: Batch,
-        model_name: str,
-        model_version: str,
-        selection: Selection | None,
-        *,
-        deadline: float,
-        request_id: str,
-    ) -> InferResult:
+    async def _infer(self, call: Call) -> InferResult:
+        model_name, model_version = call.model_name, call.model_version
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
+            sent_at = time.monotonic()
             try:
                 multi_label = await self._is_multi_label(ensemble)
                 result = await self._endpoint.infer(
-                    batch,
-                    model_name=ensemble,
-                    model_version=version,
-                    top_k=_class_count(selection, multi_label=multi_label),
-                    timeout_seconds=deadline - time.monotonic(),
-                    request_id=request_id,
+                    replace(call, model_name=ensemble, model_version=version),
+                    class_count=_class_count(call.selection, multi_label=multi_label),
                 )
             except ModelNotFound as exc:
                 missing = exc
                 continue
+            except GatewayError as exc:
+                if self._evidence is not None:
+                    self._evidence.suspect(ensemble, exc, sent_at)
+                raise
+            if self._evidence is not None:
+                self._evidence.answered(ensemble, sent_at)
             self._answered.add(model_name)
             if ensemble == model_name:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = tuple(_select(row, selection, multi_label=multi_label) for row in result.rows)
+            rows = tuple(_select(row, call.selection, multi_label=multi_label) for row in result.rows)
             return replace(result, rows=rows, multi_label=multi_label)
         if not model_version:
             self._answered.discard(model_name)
@@ -137,8 +133,8 @@ class Models:
             raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
         self._forget(name)
 
-    async def unload(self, name: str) -> None:
-        """Let go of a model, its versions, and those of its steps that no other model needs.
+    async def unload(self, name: str) -> set[str]:
+        """Let go of a model, its versions, and those of its steps that no other model needs; returns its ensembles.
 
         What they are working on is finished first. Raises ModelNotFound, or LoadFailed with Triton's reason.
         """
@@ -151,10 +147,11 @@ class Models:
             for model in (*own, *(step for step in own_steps if step not in needed)):
                 await self._endpoint.unload(model)
         except (ModelNotFound, ModelUnavailable):
-            return  # it is not loaded
+            return own  # it is not loaded
         except GatewayError as exc:
             raise LoadFailed(f"Triton cannot unload {name!r}: {_reason(exc)}") from exc
         self._forget(name)
+        return own
 
     def _ensembles(self, model_name: str, model_version: str) -> Iterator[tuple[str, str]]:
         """Which ensembles, with which version of their own, may answer for a model's version."""
@@ -206,14 +203,8 @@ class Models:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
         until, labels = self._labels.get((name, version), (0.0, ()))
         if time.monotonic() >= until:
-            result = await self._endpoint.infer(
-                probe(),
-                model_name=name,
-                model_version=version,
-                top_k=ALL_CLASSES,
-                timeout_seconds=ASK_TIMEOUT_SECONDS,
-                request_id="labels",
-            )
+            call = Call(probe(), name, version, None, Deadline.after(ASK_TIMEOUT_SECONDS), "labels")
+            result = await self._endpoint.infer(call, class_count=ALL_CLASSES)
             by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
             labels = tuple(by_id[class_id] for class_id in sorted(by_id))
             self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)

@@ -15,7 +15,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from gateway.embedded.runtime import TritonRuntimeError
 from gateway.embedded.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed
 from gateway.embedded.server_log import error_lines
-from gateway.networks.gpus import gpu_count
+from gateway.gpus import gpu_count
 from tests.processes import PROJECT, wait_for
 
 pytestmark = pytest.mark.triton
@@ -79,6 +79,11 @@ def echo(server: EmbeddedTriton, number: int) -> int:
         return int(client.infer("echo", [given], client_timeout=30).as_numpy("OUTPUT")[0, 0])
 
 
+def listening(server: EmbeddedTriton) -> list:
+    connections = psutil.Process(server.pid).net_connections()
+    return [entry.laddr for entry in connections if entry.status == psutil.CONN_LISTEN]
+
+
 def regions_of(server: EmbeddedTriton) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"{server._shm_prefix}*"))
 
@@ -89,10 +94,10 @@ def test_a_started_server_is_ready_on_loopback_and_logs_with_a_prefix(runtime, e
         server.wait_ready()
         assert server.alive
         assert server.poll() is None
-        (process, *_) = family(server.pid)
-        listening = [entry.laddr for entry in process.net_connections() if entry.status == psutil.CONN_LISTEN]
-        assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-        assert {address.port for address in listening} == {server.grpc_port, server.http_port, server.metrics_port}
+        # Triton opens its metrics port after it has called itself ready.
+        ports = {server.grpc_port, server.http_port, server.metrics_port}
+        wait_for(lambda: {address.port for address in listening(server)} == ports)
+        assert {address.ip.removeprefix("::ffff:") for address in listening(server)} == {"127.0.0.1"}
     assert any("Started GRPCInferenceService" in line for line in lines)
     assert all(line.startswith("triton | ") for line in lines)
 

@@ -1,9 +1,11 @@
 """`gateway up`: one command that starts everything, keeps it running, and leaves nothing behind."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from gateway.hosts import authority
 from tests.photos import photo
 from tests.processes import PROJECT, environment, free_port, wait_for
 from tests.reliability.conftest import Load
@@ -31,16 +34,40 @@ class Up:
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def triton(self) -> psutil.Process:
-        return next(process for process in self.family() if process.name() == "tritonserver")
+    def find(self, who: str) -> psutil.Process | None:
+        """A living member of the family: triton, the API's supervisor, one of its workers, or a model's stub."""
+        supervisor = next((each for each in self.family() if has(each, ["-m gateway serve"])), None)
+        if who == "supervisor":
+            return supervisor
+        if who == "worker":
+            children = supervisor.children() if supervisor else []
+            return next((each for each in children if has(each, ["spawn_main"])), None)
+        wanted = ["tritonserver"] if who == "triton" else ["triton_python_backend_stub", f"/{who}/"]
+        return next((each for each in self.family() if has(each, wanted)), None)
 
     def says(self, pattern: str) -> bool:
         return re.search(pattern, self.log.read_text()) is not None
 
 
+def has(process: psutil.Process, words: list[str]) -> bool:
+    try:
+        line = " ".join(process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and all(word in line for word in words)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @contextlib.contextmanager
 def running_up(log: Path, **settings: object) -> Iterator[Up]:
     port = free_port()
+    host = settings.get("host", "127.0.0.1")
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "up"],
@@ -49,7 +76,7 @@ def running_up(log: Path, **settings: object) -> Iterator[Up]:
             stdout=output,
             stderr=output,
         )
-    up = Up(process, f"http://127.0.0.1:{port}", log)
+    up = Up(process, f"http://{authority(host, port)}", log)
     try:
         wait_for(lambda: up.says("gateway \\| ready after"), process=process, timeout_seconds=120)
         yield up
@@ -65,8 +92,53 @@ def classified(up: Up) -> bool:
         return False
 
 
+@pytest.fixture(scope="module")
+def shared_up(model_repository, tmp_path_factory) -> Iterator[Up]:
+    """One `gateway up --workers 2` that keeps running through the tests that use it."""
+    with running_up(tmp_path_factory.mktemp("up") / "up.log", workers=2) as up:
+        yield up
+
+
+def test_a_second_up_beside_the_first_names_the_port(shared_up):
+    port = shared_up.url.rpartition(":")[2]
+    second = subprocess.run(
+        [sys.executable, "-m", "gateway", "up", "--port", port],
+        env=environment(),
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert f"port {port}" in second.stderr
+    assert classified(shared_up)
+
+
+BLOWS = [
+    *itertools.product(["supervisor", "worker", "triton", "preprocessor", "classifier"], [signal.SIGKILL]),
+    *itertools.product(["supervisor", "worker", "triton"], [signal.SIGTERM]),
+    ("triton", signal.SIGSTOP),
+]
+
+
+@pytest.mark.parametrize(("who", "blow"), BLOWS, ids=[f"{who}-{blow.name}" for who, blow in BLOWS])
+def test_whichever_process_is_hit_pictures_are_classified_again(shared_up, who, blow):
+    up = shared_up
+    wait_for(lambda: classified(up) and up.find(who), timeout_seconds=90)
+    victim = up.find(who)
+    children = victim.children(recursive=True)
+    victim.send_signal(blow)
+    # Triton keeps a stub that died as a zombie until the model is reloaded.
+    wait_for(lambda: all(is_gone(each) for each in (victim, *children)))
+    wait_for(lambda: up.find(who), timeout_seconds=90)
+    assert up.find(who).pid != victim.pid
+    wait_for(lambda: classified(up), timeout_seconds=90)
+    assert up.process.poll() is None
+
+
 def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log") as up:
+    with running_up(tmp_path / "up.log", host="::" if socket.has_dualstack_ipv6() else "127.0.0.1") as up:
         assert classified(up)
         family = up.family()
         assert len(family) >= 4
@@ -82,41 +154,23 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp
             assert up.says(step), step
 
 
-def test_a_second_up_beside_the_first_names_the_port(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log") as up:
-        port = up.url.rpartition(":")[2]
-        second = subprocess.run(
-            [sys.executable, "-m", "gateway", "up", "--port", port],
-            env=environment(),
-            cwd=PROJECT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert second.returncode == 1
-        assert f"port {port}" in second.stderr
-        assert classified(up)
-
-
 def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log") as up:
+    with running_up(tmp_path / "up.log", workers=2) as up:
         family = up.family()
+        assert up.find("worker")
         up.process.kill()
-        assert not psutil.wait_procs(family, timeout=20)[1]
+        wait_for(lambda: all(map(is_gone, family)))
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_triton_that_dies_or_hangs_is_started_again(model_repository, tmp_path, blow):
-    with running_up(tmp_path / "up.log") as up:
-        first = up.triton()
-        first.send_signal(blow)
-        wait_for(lambda: up.says("starting it again"), timeout_seconds=40)
-        wait_for(lambda: up.says("Triton is ready again"), timeout_seconds=90)
-        wait_for(lambda: classified(up))
-        assert up.triton().pid != first.pid
-        up.process.terminate()
-        assert up.process.wait(60) == 0
+def test_a_second_signal_ends_everything_at_once(model_repository, tmp_path):
+    with running_up(tmp_path / "up.log", shutdown_delay_seconds=200) as up:
+        family = up.family()
+        up.process.send_signal(signal.SIGINT)
+        wait_for(lambda: up.says("Ctrl-C again"))
+        wait_for(lambda: httpx.get(f"{up.url}/health/ready", timeout=10).status_code == 503)
+        up.process.send_signal(signal.SIGINT)
+        up.process.wait(30)
+        assert not psutil.wait_procs(family, timeout=5)[1]
 
 
 def test_a_stop_under_load_loses_nothing(model_repository, tmp_path):

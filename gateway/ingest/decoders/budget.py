@@ -35,7 +35,7 @@ class DecodeLimits:
 
     cpu_seconds: float
     memory_bytes: int
-    image_pixels: int
+    image_pixels: int = 1_000_000_000
     """Width × height that OpenCV opens at most."""
 
 

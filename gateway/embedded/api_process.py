@@ -1,0 +1,135 @@
+"""The API as a child process: one supervisor with its workers, started, watched and stopped as a whole."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from gateway.embedded import launch
+from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
+from gateway.errors import UserError
+from gateway.hosts import reachable
+from gateway.settings import Settings, variable
+
+SERVE = (sys.executable, "-m", "gateway", "serve")
+START_TIMEOUT_SECONDS = 120.0
+ANSWER_TIMEOUT_SECONDS = 5.0
+POLL_SECONDS = 0.1
+EXIT_SECONDS = 5.0
+"""For the process to end after its last request."""
+
+
+class ApiFailed(UserError):
+    """The API ended while it started, or was not ready in time; the message has what it says."""
+
+
+class ApiProcess:
+    """`gateway serve` in a process group of its own, so that Ctrl-C on the terminal does not reach it.
+
+    It is killed when this process dies, and its workers when it dies (`gateway.server.workers`).
+    """
+
+    name = "the API"
+
+    def __init__(self, settings: Settings, triton_url: str, *, command: Sequence[str] = SERVE) -> None:
+        self._settings = settings
+        self._environment = {
+            **os.environ,
+            variable("triton_url"): triton_url,
+            variable("port"): str(settings.port),
+            variable("model"): settings.model,
+        }
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+        """Whether all of its group is gone: then the group's number may soon be another's."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its first process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def poll(self) -> int | None:
+        """The exit code of one that has ended, negative for a signal."""
+        return self._process.poll() if self._process else None
+
+    def start(self) -> None:
+        """Start the process and return at once."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *self._command],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        UNDERTAKER.watch(self._process.pid)
+        self._stopped = False
+
+    def ready(self) -> bool:
+        """Whether it answers at all: its readiness also tells of Triton, which has a keeper of its own."""
+        return self._ask("/health/live")[0]
+
+    def answers(self) -> bool:
+        """True: its supervisor ends workers that hang, and how busy it is says nothing about its health."""
+        return True
+
+    def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+        """Wait until images are classified; raises ApiFailed where it ends before, or is not ready in time."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            if not self.alive:
+                raise ApiFailed(f"the API ended with code {self.poll()} while it started; its log above says why")
+            ready, said = self._ask("/health/ready")
+            if ready:
+                return
+            if time.monotonic() > deadline:
+                raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {said}")
+            time.sleep(POLL_SECONDS)
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """End it: requests in flight may finish within the grace, then all that is left is killed.
+
+        By default the grace is what the settings promise: time for load balancers to notice, then time for requests.
+        """
+        if self._process is None or self._stopped:
+            return
+        if grace_seconds is None:
+            grace_seconds = self._settings.shutdown_delay_seconds + self._settings.shutdown_grace_seconds + EXIT_SECONDS
+        if grace_seconds and self.alive:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed below, with its workers
+                self._process.wait(grace_seconds)
+        kill_group(self._process)
+        self._stopped = True
+
+    def kill(self) -> None:
+        """Kill it with its workers at once, also while `stop` waits; for signal handlers."""
+        if self._process is not None and self._process.returncode is None:
+            signal_group(self._process, signal.SIGKILL)
+
+    def _ask(self, path: str) -> tuple[bool, str]:
+        """Whether the answer is 200, and what is said otherwise."""
+        connection = http.client.HTTPConnection(
+            reachable(self._settings.host), self._settings.port, timeout=ANSWER_TIMEOUT_SECONDS
+        )
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read(10_000)
+        except (OSError, http.client.HTTPException) as exc:
+            return False, f"it does not answer on port {self._settings.port}: {exc}"
+        finally:
+            connection.close()
+        return answer.status == http.HTTPStatus.OK, f"it says: {_detail(body)}"
+
+
+def _detail(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+        return str(document.get("detail") or document)
+    except (ValueError, AttributeError):
+        return body.decode(errors="replace").strip()[:500]

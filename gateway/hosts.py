@@ -1,0 +1,14 @@
+"""Addresses to listen on, and how to reach what listens there from this machine."""
+
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # every interface includes loopback
+
+
+def reachable(host: str) -> str:
+    """The host to connect to for what listens on `host`, without brackets, as sockets and http.client take it."""
+    return _REACHED_AT.get(host, host)
+
+
+def authority(host: str, port: int) -> str:
+    """`host:port` as URLs and gRPC targets have it (RFC 3986, section 3.2.2): an IPv6 address in brackets."""
+    host = reachable(host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,18 @@
+import pytest
+
+from gateway.hosts import authority, reachable
+
+
+@pytest.mark.parametrize(
+    ("host", "connects_to", "stands_in_a_url_as"),
+    [
+        ("0.0.0.0", "127.0.0.1", "127.0.0.1:80"),  # noqa: S104  # what is tested
+        ("::", "::1", "[::1]:80"),
+        ("::1", "::1", "[::1]:80"),
+        ("192.0.2.7", "192.0.2.7", "192.0.2.7:80"),
+        ("gateway.example", "gateway.example", "gateway.example:80"),
+    ],
+)
+def test_what_listens_on_a_host_is_reached_from_this_machine(host, connects_to, stands_in_a_url_as):
+    assert reachable(host) == connects_to
+    assert authority(host, 80) == stands_in_a_url_as
