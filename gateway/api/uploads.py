@@ -6,10 +6,12 @@ import anyio
 from starlette.requests import Request
 
 from gateway import metrics
-from gateway.api.schemas import PredictParameters
+from gateway.api.schemas import PredictParameters, Shape
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType, UploadTimeout
 from gateway.inference.admission import Buffer
-from gateway.ingest.body import read_body, read_json
+from gateway.ingest.body import first_member, read_body, read_images
+from gateway.ingest.huggingface import MEMBERS, read_huggingface
+from gateway.ingest.json_source import JsonSource
 from gateway.ingest.multipart import Parameter, read_multipart
 from gateway.ingest.upload import Upload, file_too_large, request_too_large
 from gateway.ingest.upload_limits import Limits
@@ -79,8 +81,26 @@ async def open_uploads(
     if raw:
         return {}, counted(_one(body, limits), buffer)
     if media_type == "application/json":
-        return {}, counted(read_json(body, limits), buffer)
+        return await _json(body, limits, buffer)
     return await _split(read_multipart(body, content_type, limits), buffer)
+
+
+async def _json(
+    body: AsyncIterator[bytes], limits: Limits, buffer: Buffer
+) -> tuple[dict[str, list[str]], AsyncIterator[Upload]]:
+    source = JsonSource(body, limits)
+    name = await first_member(source)
+    if name not in MEMBERS:
+        return {}, counted(read_images(source, name, limits), buffer)
+    form, upload = await read_huggingface(source, name, limits)
+    # Whoever asks in Hugging Face's shape wants the answer in it.
+    return {"format": [Shape.HUGGINGFACE], **form}, counted(resumed(upload, _nothing()), buffer)
+
+
+async def _nothing() -> AsyncIterator[Upload]:
+    none: tuple[Upload, ...] = ()
+    for upload in none:
+        yield upload
 
 
 async def _split(
