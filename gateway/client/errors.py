@@ -54,7 +54,7 @@ class FileTooLarge(ImageError):
 
 
 class UnsupportedFormat(ImageError):
-    """The bytes are not of an image format that is taken."""
+    """The bytes are not in a supported image format."""
 
     status = 415
     code = "unsupported_format"
@@ -88,12 +88,26 @@ class UndecodableImage(ImageError):
     code = "undecodable_image"
 
 
+class TooCostly(ImageError):
+    """Decoding needs more time or memory than a picture of its size may take."""
+
+    status = 422
+    code = "too_costly"
+
+
+class ImageQuarantined(ImageError):
+    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+
+    status = 422
+    code = "image_quarantined"
+
+
 class RequestError(GatewayError):
     """The whole request cannot be served as it was sent."""
 
 
 class Unauthorized(RequestError):
-    """The request brings no API key, or one that is not known."""
+    """The request has no API key, or an unknown one."""
 
     status = 401
     code = "unauthorized"
@@ -121,7 +135,7 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field without a file that is no parameter."""
+    """A form field that is neither a file nor a parameter."""
 
     status = 400
     code = "unknown_field"
@@ -139,6 +153,13 @@ class InvalidParameter(RequestError):
 
     status = 422
     code = "invalid_parameter"
+
+
+class AnswerTooLarge(RequestError):
+    """The images have more predictions than `max_predictions` allows in one answer."""
+
+    status = 422
+    code = "answer_too_large"
 
 
 class TooManyFiles(RequestError):
@@ -170,7 +191,7 @@ class UploadTimeout(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The Content-Type or the Content-Encoding is none that is taken."""
+    """The Content-Type or the Content-Encoding is not supported."""
 
     status = 415
     code = "unsupported_media_type"
@@ -198,7 +219,7 @@ class ModelNotFound(RequestError):
 
 
 class Forbidden(RequestError):
-    """The API key is known, but not as an admin's."""
+    """The API key is valid but is not an admin key."""
 
     status = 403
     code = "forbidden"
@@ -239,7 +260,7 @@ class ContractBroken(ServiceError):
 
 
 class TritonUnreachable(ServiceError):
-    """There is no connection to Triton."""
+    """The gateway cannot connect to Triton."""
 
     status = 503
     code = "triton_unreachable"
@@ -247,7 +268,7 @@ class TritonUnreachable(ServiceError):
 
 
 class DeadlineExceeded(ServiceError):
-    """The request's `timeout` passed before the answer was there."""
+    """The request's `timeout` passed before a response was ready."""
 
     status = 504
     code = "deadline_exceeded"
@@ -255,7 +276,7 @@ class DeadlineExceeded(ServiceError):
 
 
 class InferenceFailed(ServiceError):
-    """Triton answered with an error that is none of the others, or broke the model contract."""
+    """Triton answered with an error that no other code covers, or broke the model contract."""
 
     status = 502
     code = "inference_failed"
@@ -283,6 +304,8 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "invalid_image": InvalidImage,
     "image_too_large": ImageTooLarge,
     "undecodable_image": UndecodableImage,
+    "too_costly": TooCostly,
+    "image_quarantined": ImageQuarantined,
     "unauthorized": Unauthorized,
     "invalid_request": InvalidRequest,
     "invalid_multipart": InvalidMultipart,
@@ -290,6 +313,7 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "unknown_field": UnknownField,
     "no_files": NoFiles,
     "invalid_parameter": InvalidParameter,
+    "answer_too_large": AnswerTooLarge,
     "too_many_files": TooManyFiles,
     "request_too_large": RequestTooLarge,
     "headers_too_large": HeadersTooLarge,
