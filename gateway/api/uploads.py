@@ -110,7 +110,7 @@ async def _split(parts: AsyncIterator[Upload | Parameter], buffer: Buffer) -> tu
             return parameters, counted(resumed(part, _files(parts)), buffer)
         if part.name not in PredictParameters.model_fields:
             raise UnknownField(
-                f"The form field {part.name!r} has no file name and is no parameter; parameters are "
+                f"The form field {part.name!r} has no file name and is not a parameter; parameters are "
                 f"{', '.join(PredictParameters.model_fields)}."
             )
         parameters.setdefault(part.name, []).append(part.value)
