@@ -14,6 +14,7 @@ from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.gate import Gate
+from gateway.api.head import HeadAsGet
 from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
@@ -148,6 +149,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
