@@ -45,8 +45,8 @@ def quantity(field: str, value: object) -> str:
 
 def default(field: str) -> str:
     """The value of a setting that is not set."""
-    if field == "decode_threads":
-        return "one for each core, at most 32"
+    if field == "decoders":
+        return "one for each core that the process may use, at most 32"
     return quantity(field, Settings.model_fields[field].default)
 
 

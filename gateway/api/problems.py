@@ -11,9 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from gateway.api.exchange import exchange_of
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
 
+MAX_TOLD = 10
+"""Parameters that one answer finds fault with."""
 V2 = "/v2"
 """The Open Inference Protocol's paths, whose errors are a sentence in an object."""
 
@@ -30,7 +33,7 @@ def problem(error: GatewayError, scope: Scope) -> Response:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if speaks_v2(scope["path"]):
         return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
-    return Response(to_json(members(error, scope["state"]["request_id"])), int(error.status), headers, MEDIA_TYPE)
+    return Response(to_json(members(error, exchange_of(scope).request_id)), int(error.status), headers, MEDIA_TYPE)
 
 
 def note(event: MutableMapping[str, object], error: GatewayError) -> None:
@@ -43,19 +46,21 @@ def note(event: MutableMapping[str, object], error: GatewayError) -> None:
 def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
     """One sentence for what pydantic found, naming each parameter."""
     sentences = []
-    for error in errors:
+    for error in errors[:MAX_TOLD]:
         loc = error["loc"]
         name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
         if error["type"] == "extra_forbidden":
             sentences.append(f"{name!r} is not a parameter of this request.")
         else:
             sentences.append(f"{name!r}: {error['msg']}.")
+    if len(errors) > MAX_TOLD:
+        sentences.append(f"And {len(errors) - MAX_TOLD} more.")
     return InvalidParameter(" ".join(sentences))
 
 
 async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
-    note(request.state.event, exc)
+    note(exchange_of(request.scope).event, exc)
     return problem(exc, request.scope)
 
 

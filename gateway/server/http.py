@@ -33,9 +33,9 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
     """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
 
     It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
-    trailers of a body in chunks; 400 to what is no HTTP. It closes a connection that sends no headers to their end. It
-    has `upload_idle_timeout_seconds` for them, from its opening on, or from its first byte after an answer: be that byte
-    of the next request or of a body that nobody wanted.
+    trailers of a body in chunks; 400 to what is not HTTP. It closes a connection that does not finish its headers
+    within `upload_idle_timeout_seconds` of its opening, or of its first byte after an answer, be that byte of the next
+    request or of a body that nobody wanted.
 
     It parses for TURN_SECONDS at a time, and no more than MAX_PIPELINED requests ahead.
     """

@@ -57,7 +57,7 @@ def test_a_file_of_the_projects_own_is_read(tmp_path):
     [
         ({"crop_size": 300}, "would have black borders"),
         ({"mean": [123.7, 116.3, 103.5]}, "divide 0–255 values by 255"),
-        ({"std": [0.2, 0.2]}, "std has 2 numbers and needs three"),
+        ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
         ({"std": [0.2, 0.2, 0]}, "std is 0.2,0.2,0.0"),
         ({"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
         ({"crop_size": [224, 192]}, "only squares"),

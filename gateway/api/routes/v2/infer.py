@@ -8,8 +8,10 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.disconnect import ClientGone, unless_client_leaves
-from gateway.api.query import collect, make_query, status_of
+from gateway.api.answers import AnswerSize, PiecedAnswer
+from gateway.api.classify import classify
+from gateway.api.exchange import exchange
+from gateway.api.query import make_query, status_of
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.routes.v2.schemas import InferenceResponse
@@ -62,40 +64,41 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         raise UnsupportedMediaType("Content-Encoding: the body is taken as it is, not compressed.")
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
-    buffer = service.admission.buffer()
-    request.state.at_end.append(buffer.clear)
-    body = chunks(request, settings, buffer)
+    current = exchange(request)
+    buffer = current.resources.enter_context(service.admission.buffer())
+    body = chunks(request, current, settings, buffer)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k)
-    with request.state.tally.stages["read"]:
+    with current.tally.stages["read"]:
         uploads = counted(reader.uploads(), buffer, NO_IMAGES)
         first = await anext(uploads)
     # In JSON it may stand behind the images, which are on their way by then.
     timeout_microseconds = reader.request.timeout_microseconds
     query = make_query(
         request,
+        current,
         settings,
         model_name=model_name,
         version=version,
         timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
         selection=None,
     )
-    request.state.event["model"] = model_name
-    results = service.classify(resumed(first, uploads), query)
-    collected = await unless_client_leaves(request, collect(results))
-    if collected is None:
-        return ClientGone()
+    current.event["model"] = model_name
+    size = AnswerSize(settings.max_predictions)
+    collected = await classify(request, resumed(first, uploads), query, size)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
     scored = Scored.of(collected)
     asked = reader.request
-    classified = any(output.class_count for output in asked.outputs)
-    labels = await service.backend.labels(model_name, scored.model_version) if classified else ()
-    answer = encode(asked, model_name, scored, labels)
+    class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in asked.outputs)
+    size.add_predictions(class_count * len(collected))
+    labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
+    answer = await encode(asked, model_name, scored, labels)
     if answer.header_bytes is None:
-        return Response(answer.body, media_type="application/json")
-    headers = {HEADER_LENGTH: str(answer.header_bytes)}
-    return Response(answer.body, headers=headers, media_type="application/octet-stream")
+        return PiecedAnswer(answer.pieces)
+    response = PiecedAnswer(answer.pieces, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
+    return response
 
 
 def _header_length(request: Request) -> int | None:

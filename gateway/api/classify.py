@@ -1,0 +1,25 @@
+"""What every route that takes images does: the uploads through the service, and the results as an answer needs them."""
+
+from functools import partial
+
+from starlette.requests import Request
+
+from gateway.api.answers import AnswerSize
+from gateway.api.disconnect import leaving
+from gateway.api.state import state
+from gateway.inference.query import Query, Result
+from gateway.inference.request import Uploads
+
+
+async def classify(request: Request, uploads: Uploads, query: Query, size: AnswerSize) -> list[Result]:
+    """All results, in the order of their files.
+
+    Raises AnswerTooLarge as soon as that is certain, and ClientDisconnect when the client leaves.
+    """
+    service = state(request)["service"]
+    collected = []
+    async with service.classify(uploads, query, partial(leaving, request)) as results:
+        async for result in results:
+            size.add(result)
+            collected.append(result)
+    return sorted(collected, key=lambda result: result.index)
