@@ -55,6 +55,7 @@ def series(url: str, query: Query, minutes: float) -> Series:
 
 def _stat(axes: Axes, panel: Panel, drawn: Series) -> None:
     axes.axis("off")
+    alone = len(panel.queries) == len(drawn) == 1 and "{{" not in panel.queries[0].legend
     lines = []
     for label, _, values in drawn:
         percent = panel.unit == "percentunit"
