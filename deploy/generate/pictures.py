@@ -60,11 +60,7 @@ def _stat(axes: Axes, panel: Panel, drawn: Series) -> None:
     for label, _, values in drawn:
         percent = panel.unit == "percentunit"
         number = f"{values[-1] * (100 if percent else 1):.3g}{UNITS[panel.unit]}"
-        lines.append(
-            number
-            if len(panel.queries) == len(drawn) == 1 and "{{" not in panel.queries[0].legend
-            else f"{number}\n{label}"
-        )
+        lines.append(number if alone else f"{number}\n{label}")
     axes.text(0.5, 0.5, "\n".join(lines) or "no data", ha="center", va="center", fontsize=15, color="#1f6f43")
 
 

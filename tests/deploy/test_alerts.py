@@ -49,6 +49,10 @@ def ready(**tritons: str) -> dict[str, str]:
     return {f'gateway_triton_ready{{triton="{name}"}}': values for name, values in tritons.items()}
 
 
+def model_ready(**models: str) -> dict[str, str]:
+    return {f'gateway_model_ready{{model="{name}"}}': values for name, values in models.items()}
+
+
 def healings(outcome: str, values: str) -> dict[str, str]:
     return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
 
@@ -103,7 +107,18 @@ CASES = [
         healings("failed", "0x25 1x60"),
         healings("failed", "2x90") | healings("healed", "0+1x90"),
     ),
+    Case("GatewayHealingInVain", healings("in vain", "0x25 1x60"), healings("in vain", "2x90")),
+    Case("GatewayModelNotReady", model_ready(a="0x90", b="1x90"), model_ready(a="1x27 0x3", b="1x90")),
     Case("GatewayHealsAgainAndAgain", healings("healed", "0+1x90"), healings("healed", "0x20 1x10 2x60"), 60),
+    Case(
+        "GatewayImagesQuarantined",
+        {"gateway_images_quarantined_total": "0x20 1x60"},
+        {"gateway_images_quarantined_total": "4x90"},
+    ),
+    Case("GatewayWatchFaults", {"gateway_watch_faults_total": "0x25 1x60"}, {"gateway_watch_faults_total": "4x90"}),
+    Case(
+        "GatewayNameLookupsFail", {"gateway_dns_failures_total": "0+1x90"}, {"gateway_dns_failures_total": "0x24 1x60"}
+    ),
     Case(
         "GatewayClientsLeave",
         requests("200", 80) | {"gateway_client_disconnects_total": "0+20x90"},

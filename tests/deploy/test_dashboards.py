@@ -9,9 +9,10 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.generate import CHART
 from deploy.generate.dashboards import BOARDS
-from deploy.generate.panels import Panel
+from deploy.generate.panels import IMAGE_FAULTS, Panel
 from gateway import metrics
 from tests.deploy.prometheus import expression
+from tests.deploy.test_alerts import RULES
 
 PANELS = [panel for board in BOARDS for row in board.rows for panel in row.panels]
 TRITONS = {
@@ -57,6 +58,10 @@ def test_a_panel_asks_for_what_there_is(panel: Panel):
         legend = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
         assert legend <= {"instance"}.union(*(SERIES[selector.name] for selector in selectors))
     assert panel.meaning.endswith(".")
+
+
+def test_the_dashboards_and_the_alert_mean_the_same_faults():
+    assert f'outcome=~"{IMAGE_FAULTS}"' in RULES["GatewayImagesFail"]["expr"]
 
 
 @pytest.mark.parametrize("path", sorted((CHART / "files" / "dashboards").glob("*.json")), ids=lambda path: path.stem)
