@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
+from gateway.cli.classify import classify
 from gateway.cli.proof import model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import (
@@ -117,6 +118,9 @@ def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None
     from gateway.server.serve import serve as run_serve
 
     run_serve(_settings(host=host, port=port, workers=workers))
+
+
+app.command()(classify)
 
 
 @app.command()

@@ -107,7 +107,11 @@ class GrpcEndpoint:
                 headers=headers,
             )
             bears = self.bears_cancellation
-            result = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
+            result = await (
+                self._ask(asked)
+                if bears
+                else self._ask_uncancelled(asked, None if call.to_its_end else timeout_seconds)
+            )
         return await _read(result, rows=len(batch.raw_image), classified=class_count is not None)
 
     async def learn_version(self) -> str:
@@ -152,8 +156,8 @@ class GrpcEndpoint:
         except InferenceServerException as exc:
             raise translate(exc) from exc
 
-    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float) -> TritonResult:
-        """Wait no longer than the deadline, and let the call run on when it has passed or the waiting is cancelled."""
+    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float | None) -> TritonResult:
+        """Wait `timeout_seconds` at most; the call runs on when they have passed or the waiting is cancelled."""
         task = asyncio.ensure_future(self._ask(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
