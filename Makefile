@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
+# A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
+PYTEST := $(BIN)/pytest -q
+WORKERS := -n 2 --dist loadfile --max-worker-restart 0
 PACKAGES := gateway triton_models triton_backends bench tests docs
 
-.PHONY: help install up test lint fmt docs bench fuzz clean
+.PHONY: help install up test check lint fmt docs bench fuzz clean
 
 help: ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,7 +34,12 @@ up: $(VENV)/.installed ## start Triton and the gateway on http://127.0.0.1:8080;
 	@exec $(BIN)/gateway up
 
 test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite against a real Triton
-	@$(BIN)/pytest
+	@$(PYTEST) $(WORKERS) -m "not triton and not alone"
+	@$(PYTEST) $(WORKERS) -m "triton and not alone"
+	@$(PYTEST) -m alone
+
+check: $(VENV)/.installed-dev lint ## the inner loop: lint, types and the tests that need no Triton
+	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
 
 lint: $(VENV)/.installed-dev ## check style, types and the import rule
 	@$(BIN)/ruff check $(PACKAGES)

@@ -1,5 +1,6 @@
 """Wiring: settings in, an ASGI application out."""
 
+import secrets
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -24,15 +25,18 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
-from gateway.inference.service import BatchLimits, InferenceService
+from gateway.inference.request import BatchLimits
+from gateway.inference.service import InferenceService
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.server.draining import draining_on_signals
+from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
+from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
@@ -55,6 +59,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             interval_seconds=settings.ready_interval_seconds,
             timeout_seconds=settings.ready_timeout_seconds,
             heal=settings.heal,
+            seal=Seal(_cache_secret(settings)),
         )
         with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
             service = InferenceService(
@@ -72,7 +77,9 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
-                yield State(settings=settings, service=service, draining=draining)
+                async with heartbeat():
+                    yield State(settings=settings, service=service, draining=draining)
+            await service.close()
             await triton.close()
         if tracer is not None:
             tracer.close()
@@ -100,6 +107,11 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     add_docs(app)
     add_page(app)
     return app
+
+
+def _cache_secret(settings: Settings) -> bytes:
+    """What seals images against Triton's response cache; random where none is set."""
+    return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
 
 
 def _key_file(path: Path | None) -> KeyFile | None:

@@ -81,7 +81,7 @@ class FileTooLarge(ImageError):
 
 
 class UnsupportedFormat(ImageError):
-    """The bytes are not of an image format that is taken."""
+    """The bytes are not in a supported image format."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code, summary = "unsupported_format", "The file is not an image of a supported format"
@@ -118,10 +118,10 @@ class RequestError(GatewayError):
 
 
 class Unauthorized(RequestError):
-    """The request brings no API key, or one that is not known."""
+    """The request has no API key, or an unknown one."""
 
     status = HTTPStatus.UNAUTHORIZED
-    code, summary = "unauthorized", "An API key is needed"
+    code, summary = "unauthorized", "An API key is required"
 
 
 class InvalidRequest(RequestError):
@@ -143,7 +143,7 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field without a file that is no parameter."""
+    """A form field that is neither a file nor a parameter."""
 
     code, summary = "unknown_field", "The form has an unknown field"
 
@@ -190,7 +190,7 @@ class UploadTimeout(RequestError):
 
 
 class UnsupportedMediaType(RequestError):
-    """The Content-Type or the Content-Encoding is none that is taken."""
+    """The Content-Type or the Content-Encoding is not supported."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code, summary = "unsupported_media_type", "The Content-Type is not supported"
@@ -218,10 +218,10 @@ class ModelNotFound(RequestError):
 
 
 class Forbidden(RequestError):
-    """The API key is known, but not as an admin's."""
+    """The API key is valid but is not an admin key."""
 
     status = HTTPStatus.FORBIDDEN
-    code, summary = "forbidden", "An admin's API key is needed"
+    code, summary = "forbidden", "An admin API key is required"
 
 
 class ModelInUse(RequestError):
@@ -255,26 +255,26 @@ class ModelUnavailable(ServiceError):
 class ContractBroken(ServiceError):
     """The model's tensors are not those that the gateway sends and reads."""
 
-    code, summary = "contract_broken", "The model does not keep the contract with the gateway"
+    code, summary = "contract_broken", "The model does not fit the gateway's contract"
     retry_after_seconds = None
 
 
 class TritonUnreachable(ServiceError):
-    """There is no connection to Triton."""
+    """The gateway cannot connect to Triton."""
 
     code, summary = "triton_unreachable", "The inference server cannot be reached"
     retry_after_seconds = 5
 
 
 class DeadlineExceeded(ServiceError):
-    """The request's `timeout` passed before the answer was there."""
+    """The request's `timeout` passed before a response was ready."""
 
     status = HTTPStatus.GATEWAY_TIMEOUT
-    code, summary = "deadline_exceeded", "The deadline passed before the answer was there"
+    code, summary = "deadline_exceeded", "The deadline passed before a response was ready"
 
 
 class InferenceFailed(ServiceError):
-    """Triton answered with an error that is none of the others, or broke the model contract."""
+    """Triton answered with an error that no other code covers, or broke the model contract."""
 
     status = HTTPStatus.BAD_GATEWAY
     code, summary = "inference_failed", "The inference server could not answer"

@@ -44,6 +44,11 @@ STAGE_SECONDS = Histogram(
     ["stage"],
     buckets=_SECONDS,
 )
+LOOP_PAUSE_SECONDS = Gauge(
+    "gateway_event_loop_pause_seconds",
+    "Longest time in the last 15 s for which the event loop did nothing else, and no client was served.",
+    multiprocess_mode="livemax",
+)
 CLIENTS_GONE = Counter("gateway_client_disconnects_total", "Requests whose client went away before the answer.")
 BYTES_RECEIVED = Counter("gateway_received_bytes_total", "Bytes of bodies received.")
 
@@ -89,7 +94,7 @@ TRITON_READY = Gauge(
     multiprocess_mode="livemin",
 )
 HEALINGS = Counter(
-    "gateway_healings_total", "Times that dead models were loaded anew, by outcome: healed or failed.", ["outcome"]
+    "gateway_healings_total", "Times that dead models were reloaded, by outcome: healed or failed.", ["outcome"]
 )
 
 # What alerts watch is there from the start: increase() does not see the first count of a series that was not.

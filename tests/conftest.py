@@ -10,6 +10,16 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.export import export_default
 
+STARTS_TRITON = {"runtime", "triton", "start_triton"}
+"""The fixtures behind every Triton that a test starts."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a Triton, so that `make check` can leave it out and nobody can forget the mark."""
+    for item in items:
+        if STARTS_TRITON & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.triton)
+
 
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:

@@ -1,5 +1,6 @@
 """Starting the gateway as users start it: as a process of its own."""
 
+import itertools
 import os
 import socket
 import subprocess
@@ -16,10 +17,23 @@ import psutil
 PROJECT = Path(__file__).resolve().parents[1]
 
 
+PORTS_PER_WORKER = 1000
+_next_port = itertools.count()
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nobody listens on, and that neither the kernel nor another test worker hands out meanwhile."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in _next_port:
+        port = 20_000 + worker * PORTS_PER_WORKER + number % PORTS_PER_WORKER
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    raise AssertionError("the count never ends")
 
 
 def environment(**settings: object) -> dict[str, str]:

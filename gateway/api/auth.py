@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem, speaks_v2
 from gateway.api.routes.v2.schemas import V2Error
 from gateway.api.schemas import Problem
@@ -18,7 +19,7 @@ route."""
 
 ADMIN_FOLDER = "/models/"
 
-MISSING = "An API key is needed: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
+MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
 UNKNOWN = "The API key is not known: it may have been removed, or copied in part."
 NO_ADMIN = "This API key may ask, but not change what is served; that takes an admin's."
 SCHEMES: dict[str, Any] = {
@@ -52,7 +53,7 @@ class RequireKey:
         if not wants_admin and self._keys is None:
             await self._app(scope, receive, send)
             return
-        event = scope["state"]["event"]
+        event = exchange_of(scope).event
         admin = _name(self._admin_keys, key)
         name = admin or _name(self._keys, key)
         if name is None or (wants_admin and admin is None):

@@ -1,16 +1,11 @@
-"""Clients that go away: their work is cancelled, which uvicorn does not do by itself."""
-
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+"""Clients that go away: their work ends, which uvicorn does not see to by itself."""
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway import metrics
-
-T = TypeVar("T")
+from gateway.api.exchange import Exchange, exchange
 
 
 class ClientGone(Response):
@@ -21,38 +16,23 @@ class ClientGone(Response):
 
 
 async def answer_nobody(request: Request, _: Exception) -> Response:
-    """Handle ClientDisconnect, which comes out of a body that ends with its connection."""
-    return _gone(request)
-
-
-async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, or None if the client went away first, in which case the work is cancelled.
-
-    `work` reads the body and sets `request.state.body_read` after its last byte: until then the reading itself notices.
-    """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_leaves(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-    except ClientDisconnect:
-        pass
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-    _gone(request)
-    return None
-
-
-def _gone(request: Request) -> ClientGone:
-    metrics.CLIENTS_GONE.inc()
-    request.state.event["client_gone"] = True
+    """Handle ClientDisconnect, which comes out of a body that ends with its connection, and out of `leaving`."""
+    note_gone(exchange(request))
     return ClientGone()
 
 
-async def _leaves(request: Request) -> None:
-    await request.state.body_read.wait()
+def note_gone(gone: Exchange) -> None:
+    """Count a client that has left."""
+    metrics.CLIENTS_GONE.inc()
+    gone.event["client_gone"] = True
+
+
+async def leaving(request: Request) -> None:
+    """Wait until the client goes away, and raise ClientDisconnect.
+
+    Until the body's last byte its reader notices by itself, and two must not receive at once.
+    """
+    await exchange(request).body_read.wait()
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    raise ClientDisconnect

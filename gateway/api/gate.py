@@ -4,7 +4,9 @@ import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem
+from gateway.api.state import parts_of
 from gateway.errors import Overloaded
 from gateway.metrics import CLASSIFYING_ROUTES
 
@@ -27,12 +29,12 @@ class Gate:
         if route is None:
             await self._app(scope, receive, send)
             return
-        state = scope["state"]
         try:
-            state["service"].admission.check()
+            parts_of(scope)["service"].admission.check()
         except Overloaded as error:
-            note(state["event"], error)
-            state["route"] = route
+            exchange = exchange_of(scope)
+            note(exchange.event, error)
+            exchange.route = route
             await problem(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -1,16 +1,16 @@
 """Pure ASGI middleware around every request."""
 
-import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import metrics, tracing
+from gateway.api import exchange as exchanges
 from gateway.api.problems import problem
 from gateway.api.server_span import begin, finish
 from gateway.errors import InternalError
@@ -33,9 +33,7 @@ _NO_ROUTE = "unmatched"
 class RequestContext:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
-    Handlers add fields to `scope["state"]["event"]`, what becomes of the images to `scope["state"]["tally"]`, and what
-    is to be done when the answer is out, whatever it was, to `scope["state"]["at_end"]`. With a tracer, POST requests
-    get a span.
+    Handlers add to the request's Exchange. With a tracer, POST requests get a span.
     """
 
     def __init__(self, app: ASGIApp, tracer: tracing.Tracer | None = None) -> None:
@@ -48,11 +46,8 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        event: dict[str, Any] = {}
-        state: MutableMapping[str, Any] = scope.setdefault("state", {})
-        tally = Tally()
-        at_end: list[Callable[[], None]] = []
-        state.update(request_id=request_id, event=event, tally=tally, body_read=asyncio.Event(), at_end=at_end)
+        exchange = exchanges.begin(scope, request_id)
+        event, tally = exchange.event, exchange.tally
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         span = self._trace(scope)
@@ -67,7 +62,7 @@ class RequestContext:
                     (b"x-request-id", request_id.encode()),
                     (b"server-timing", server_timing(_times(tally, started)).encode()),
                 ]
-                if state.get("draining"):
+                if scope["state"].get("draining"):
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
@@ -81,10 +76,9 @@ class RequestContext:
                 raise AlreadyLogged from exc
             await problem(InternalError(), scope)(scope, receive, send_with_headers)
         finally:
-            for callback in at_end:
-                callback()
+            exchange.resources.close()
             times = _times(tally, started)
-            route = state.get("route") or getattr(scope.get("route"), "path", _NO_ROUTE)
+            route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status), event.get("code", "")).inc()
             if route in metrics.CLASSIFYING_ROUTES:
                 for stage, seconds in times.items():

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from gateway.api.exchange import exchange_of
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
 
@@ -30,7 +31,7 @@ def problem(error: GatewayError, scope: Scope) -> Response:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if speaks_v2(scope["path"]):
         return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
-    return Response(to_json(members(error, scope["state"]["request_id"])), int(error.status), headers, MEDIA_TYPE)
+    return Response(to_json(members(error, exchange_of(scope).request_id)), int(error.status), headers, MEDIA_TYPE)
 
 
 def note(event: MutableMapping[str, object], error: GatewayError) -> None:
@@ -55,7 +56,7 @@ def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
 
 async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
-    note(request.state.event, exc)
+    note(exchange_of(request.scope).event, exc)
     return problem(exc, request.scope)
 
 

@@ -1,11 +1,11 @@
 """What a request asks of the service, and how its answers become a status."""
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.requests import Request
 
+from gateway.api.exchange import Exchange
 from gateway.errors import ImageError, InvalidParameter, ServiceError
 from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
@@ -15,6 +15,7 @@ from gateway.settings import Settings
 
 def make_query(
     request: Request,
+    exchange: Exchange,
     settings: Settings,
     *,
     model_name: str,
@@ -37,16 +38,10 @@ def make_query(
         model_version=choose(shares, model_name, client) if shares else version or "",
         selection=selection,
         timeout_seconds=seconds,
-        request_id=request.state.request_id,
+        request_id=exchange.request_id,
         split=shares is not None,
-        tally=request.state.tally,
+        tally=exchange.tally,
     )
-
-
-async def collect(results: AsyncGenerator[Result, None]) -> list[Result]:
-    """All results, in the order of their files."""
-    async with aclosing(results):
-        return sorted([result async for result in results], key=lambda result: result.index)
 
 
 def status_of(results: Sequence[Result]) -> HTTPStatus:

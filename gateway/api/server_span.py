@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.types import Scope
 
+from gateway.api.exchange import exchange_of
 from gateway.inference.tally import Tally
 from gateway.tracing import Attribute, ServerSpan, TraceContext, Tracer
 
@@ -20,7 +21,7 @@ def begin(tracer: Tracer, scope: Scope, parent: TraceContext | None) -> ServerSp
         "url.scheme": scope["scheme"],
         "url.path": scope["path"],
         "network.protocol.version": scope["http_version"],
-        "gateway.request_id": scope["state"]["request_id"],
+        "gateway.request_id": exchange_of(scope).request_id,
     }
     if scope["query_string"]:
         attributes["url.query"] = scope["query_string"].decode("latin-1")

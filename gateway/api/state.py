@@ -3,6 +3,7 @@
 from typing import TypedDict, cast
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from gateway.inference.service import InferenceService
 from gateway.server.draining import Draining
@@ -17,6 +18,11 @@ class State(TypedDict):
     draining: Draining
 
 
+def parts_of(scope: Scope) -> State:
+    """The parts, typed."""
+    return cast("State", scope["state"])
+
+
 def state(request: Request) -> State:
     """The parts, typed."""
-    return cast("State", request.scope["state"])
+    return parts_of(request.scope)

@@ -1,14 +1,16 @@
 """A request's body as uploads, read as a stream."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import anyio
 from starlette.requests import Request
 
 from gateway import metrics
+from gateway.api.exchange import Exchange
 from gateway.api.schemas import PredictParameters
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType, UploadTimeout
 from gateway.inference.admission import Buffer
+from gateway.inference.request import Uploads
 from gateway.ingest.body import read_body, read_json
 from gateway.ingest.multipart import Parameter, read_multipart
 from gateway.ingest.upload import Upload, file_too_large, request_too_large
@@ -18,7 +20,7 @@ from gateway.settings import Settings
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
 
 
-async def chunks(request: Request, settings: Settings, buffer: Buffer) -> AsyncIterator[bytes]:
+async def chunks(request: Request, exchange: Exchange, settings: Settings, buffer: Buffer) -> AsyncIterator[bytes]:
     """The body, chunk by chunk; only the client's time counts, not the time for which the gateway does not read.
 
     Raises UploadTimeout after `upload_idle_timeout_seconds` of silence or `upload_timeout_seconds` in all, and
@@ -39,10 +41,10 @@ async def chunks(request: Request, settings: Settings, buffer: Buffer) -> AsyncI
                 f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
             ) from exc
         if not chunk:
-            request.state.body_read.set()
+            exchange.body_read.set()
             return
         left_seconds = max(0.001, left_seconds - (anyio.current_time() - started))
-        request.state.tally.received_bytes += len(chunk)
+        exchange.tally.received_bytes += len(chunk)
         metrics.BYTES_RECEIVED.inc(len(chunk))
         buffer.grow(len(chunk))
         yield chunk
@@ -54,14 +56,14 @@ def announced_bytes(request: Request) -> int:
 
 
 async def open_uploads(
-    request: Request, settings: Settings, limits: Limits, buffer: Buffer
-) -> tuple[dict[str, list[str]], AsyncIterator[Upload]]:
+    request: Request, exchange: Exchange, settings: Settings, limits: Limits, buffer: Buffer
+) -> tuple[dict[str, list[str]], Uploads]:
     """Read up to the first file: the form's parameters, and the uploads as they will arrive.
 
     Raises UnsupportedMediaType, and what the readers of gateway.ingest raise, without reading a body that announces
     itself as too large; so does the iterator, which also raises NoFiles at the end of a body without one.
     """
-    body = chunks(request, settings, buffer)
+    body = chunks(request, exchange, settings, buffer)
     content_type = request.headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
@@ -83,9 +85,7 @@ async def open_uploads(
     return await _split(read_multipart(body, content_type, limits), buffer)
 
 
-async def _split(
-    parts: AsyncIterator[Upload | Parameter], buffer: Buffer
-) -> tuple[dict[str, list[str]], AsyncIterator[Upload]]:
+async def _split(parts: AsyncIterator[Upload | Parameter], buffer: Buffer) -> tuple[dict[str, list[str]], Uploads]:
     parameters: dict[str, list[str]] = {}
     async for part in parts:
         if isinstance(part, Upload):
@@ -99,7 +99,7 @@ async def _split(
     raise NoFiles(NO_FILES)
 
 
-async def resumed(first: Upload, rest: AsyncIterator[Upload]) -> AsyncIterator[Upload]:
+async def resumed(first: Upload, rest: AsyncIterator[Upload]) -> AsyncGenerator[Upload, None]:
     """Uploads of which the first was read before."""
     yield first
     async for upload in rest:
@@ -117,7 +117,9 @@ async def _one(body: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[Uplo
     yield Upload(0, "", await read_body(body, limits), None)
 
 
-async def counted(uploads: AsyncIterator[Upload], buffer: Buffer, no_files: str = NO_FILES) -> AsyncIterator[Upload]:
+async def counted(
+    uploads: AsyncIterator[Upload], buffer: Buffer, no_files: str = NO_FILES
+) -> AsyncGenerator[Upload, None]:
     """Uploads whose bytes leave the buffer as they start their way; raises NoFiles where there are none."""
     empty = True
     async for upload in uploads:

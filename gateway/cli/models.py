@@ -48,7 +48,7 @@ PREPROCESSING, SERVING = "How training saw its images", "How Triton runs it"
 def export(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write it again even if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write it again even if it exists.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
     from gateway.networks.export import export_default
@@ -157,7 +157,8 @@ def add(
         bool, typer.Option("--multi-label", help="A probability for each class on its own (sigmoid).")
     ] = False,
     version: Annotated[
-        int | None, typer.Option("--version", help="Add a version to a model that is there; it is not in use yet.")
+        int | None,
+        typer.Option("--version", help="Add a version to an existing model; not in use yet."),
     ] = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,

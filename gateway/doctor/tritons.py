@@ -2,15 +2,18 @@
 
 from dataclasses import dataclass
 
+from gateway.deadline import Deadline
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.errors import GatewayError, ModelNotFound
+from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import breaches
 from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
-from gateway.triton.endpoint import BEARS_CANCELLATION, Endpoint, version_numbers
+from gateway.triton.endpoint import Endpoint, step_configs
+from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
 
 NO_MODEL = "gateway-doctor-asks"
 """A model that nobody has: to be refused for its name means that loading as such is allowed."""
@@ -60,7 +63,7 @@ async def tritons(settings: Settings) -> list[Finding]:
     """What is to be said of every Triton."""
     found = []
     for address in await resolve(settings.triton_url):
-        endpoint = Endpoint(address)
+        endpoint = GrpcEndpoint(address)
         try:
             found += await _examine(endpoint, settings)
         finally:
@@ -110,14 +113,14 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
                 "Triton does not let models be loaded: one whose process dies stays dead until Triton is restarted",
                 "start it with --model-control-mode=explicit --load-model=*",
             )
-    return ok("healing", "models whose process dies can be loaded anew")
+    return ok("healing", "models whose process dies can be reloaded")
 
 
 async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
     model = settings.model
     try:
         config = await endpoint.config(model)
-        found, steps = breaches(config), await endpoint.steps(config)
+        found, steps = breaches(config), await step_configs(endpoint, config)
     except ModelNotFound:
         return fail(
             "model", f"Triton serves no model {model!r}", f"load it, or name another one with {variable('model')}"
@@ -143,15 +146,9 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
 
 
 async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
+    call = Call(probe(), settings.model, "", None, Deadline.after(settings.ready_timeout_seconds), "doctor")
     try:
-        await endpoint.infer(
-            probe(),
-            model_name=settings.model,
-            model_version="",
-            top_k=1,
-            timeout_seconds=settings.ready_timeout_seconds,
-            request_id="doctor",
-        )
+        await endpoint.infer(call, class_count=1)
     except GatewayError as exc:
         return fail("inference", f"an image got no answer: {exc.__cause__ or exc}", "see Triton's log")
     return ok("inference", "an image went through the model")

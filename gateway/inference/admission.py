@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 from collections import deque
+from dataclasses import dataclass
+from typing import Self
 
 from gateway import metrics
 from gateway.errors import Overloaded
@@ -11,23 +13,102 @@ from gateway.errors import Overloaded
 class Permit:
     """Leave for one image of `nbytes` to be in flight; released once, however often `release` is called."""
 
-    __slots__ = ("_admission", "nbytes")
+    __slots__ = ("_kept", "_leaving", "_permits", "nbytes")
 
-    def __init__(self, admission: "Admission", nbytes: int) -> None:
-        self._admission: Admission | None = admission
+    def __init__(self, permits: "Permits", nbytes: int) -> None:
+        self._permits: Permits | None = permits
+        self._kept = self._leaving = False
         self.nbytes = nbytes
 
     def shrink(self, nbytes: int) -> None:
         """Give back what is no longer needed beyond `nbytes`."""
-        if self._admission is not None and nbytes < self.nbytes:
-            self._admission._give_back(self.nbytes - nbytes, images=0)
+        if self._permits is not None and nbytes < self.nbytes:
+            self._permits.admission._give_back(self.nbytes - nbytes, images=0)
             self.nbytes = nbytes
 
+    def keep(self) -> None:
+        """Begin work that cannot be stopped: until it has ended (`settle`), the permit stays out."""
+        self._kept = True
+
+    def settle(self) -> None:
+        """End such work."""
+        self._kept = False
+        if self._leaving:
+            self._give_back()
+
     def release(self) -> None:
-        """Make room for the next image that waits."""
-        if self._admission is not None:
-            admission, self._admission = self._admission, None
-            admission._give_back(self.nbytes)
+        """Make room for the next image that waits, as soon as what cannot be stopped has ended."""
+        if self._permits is not None:
+            self._permits._forget(self)
+            self._leaving = True
+            if not self._kept:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        if self._permits is not None:
+            permits, self._permits = self._permits, None
+            permits.admission._give_back(self.nbytes)
+
+
+class Permits:
+    """All permits of one request; those that are left when it ends are released.
+
+    No permit exists outside one of these, so none can be lost.
+    """
+
+    def __init__(self, admission: "Admission") -> None:
+        self.admission = admission
+        self._permits: set[Permit] = set()
+        self._released = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._permits)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for permit in list(self._permits):
+            permit.release()
+
+    def try_acquire(self, nbytes: int) -> Permit | None:
+        """A permit if an image of `nbytes` fits now and nobody waits before it, else None.
+
+        One larger than every limit fits when nothing else is in flight.
+        """
+        taken = self.admission._try_take(nbytes)
+        return None if taken is None else self._add(taken)
+
+    async def acquire(self, nbytes: int, *, begun: bool = False) -> Permit:
+        """Wait until an image of `nbytes` fits; for a request of which others have come so far, others may have to go.
+
+        Raises Overloaded where too many wait.
+        """
+        return self.try_acquire(nbytes) or self._add(await self.admission._wait(nbytes, begun=begun))
+
+    async def fewer_than(self, count: int) -> None:
+        """Wait until the request has less than `count` permits; one task at a time."""
+        while len(self._permits) >= count:
+            self._released.clear()
+            await self._released.wait()
+
+    def _add(self, nbytes: int) -> Permit:
+        permit = Permit(self, nbytes)
+        self._permits.add(permit)
+        return permit
+
+    def _forget(self, permit: Permit) -> None:
+        self._permits.discard(permit)
+        self._released.set()
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """An image in the queue: `turn` is done when it has been let through, or must go."""
+
+    nbytes: int
+    begun: bool
+    turn: asyncio.Future[None]
 
 
 class Buffer:
@@ -38,6 +119,12 @@ class Buffer:
     def __init__(self, admission: "Admission") -> None:
         self._admission = admission
         self._nbytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def grow(self, nbytes: int) -> None:
         """Count bytes that have arrived; raises Overloaded where the process would hold too many."""
@@ -74,60 +161,90 @@ class Admission:
         self._images = 0
         self._bytes = 0
         self._held_bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[_Place] = deque()
         metrics.IMAGES_IN_FLIGHT_LIMIT.set(max_images)
         metrics.BYTES_IN_FLIGHT_LIMIT.set(max_bytes)
         metrics.IMAGES_WAITING_LIMIT.set(max_images_waiting)
         metrics.BYTES_WAITING_LIMIT.set(max_bytes_waiting)
 
+    @property
+    def images_in_flight(self) -> int:
+        """Images that have a permit."""
+        return self._images
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of the images that have a permit."""
+        return self._bytes
+
+    @property
+    def images_waiting(self) -> int:
+        """Images in the queue."""
+        return len(self._waiting)
+
+    @property
+    def bytes_waiting(self) -> int:
+        """Bytes of uploads that are held while they arrive and wait."""
+        return self._held_bytes
+
     def check(self) -> None:
         """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
         if len(self._waiting) >= self._max_images_waiting:
-            value = self._max_images_waiting
-            raise Overloaded(
-                f"{value} images wait already, as many as may; try again later.",
-                limit="max_images_waiting",
-                value=value,
-            )
+            raise self._full()
 
     def buffer(self) -> Buffer:
         """A count of what one request has sent and what is not in flight yet."""
         return Buffer(self)
 
-    async def acquire(self, nbytes: int) -> Permit:
-        """Wait until an image of `nbytes` fits; one larger than every limit fits when nothing else is in flight."""
-        permit = self.try_acquire(nbytes)
-        if permit is None:
-            nbytes = min(nbytes, self._max_bytes)
-            await self._wait(nbytes)
-            permit = Permit(self, nbytes)
-        return permit
+    def permits(self) -> Permits:
+        """The permits of one request, none as yet."""
+        return Permits(self)
 
-    def try_acquire(self, nbytes: int) -> Permit | None:
-        """A permit if an image of `nbytes` fits now and nobody waits before it, else None."""
+    def _try_take(self, nbytes: int) -> int | None:
         nbytes = min(nbytes, self._max_bytes)
         if self._waiting or not self._fits(nbytes):
             return None
         self._take(nbytes)
-        return Permit(self, nbytes)
+        return nbytes
 
-    async def _wait(self, nbytes: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (nbytes, turn)
+    async def _wait(self, nbytes: int, *, begun: bool) -> int:
+        if len(self._waiting) >= self._max_images_waiting:
+            self._make_place(begun=begun)
+        place = _Place(min(nbytes, self._max_bytes), begun, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         metrics.IMAGES_WAITING.inc()
         try:
-            await turn
+            await place.turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give_back(nbytes)  # the turn had come in the moment of giving up
-            else:
-                with contextlib.suppress(ValueError):  # already passed over, if others were let through just now
-                    self._waiting.remove(place)
-                self._admit()
+            if place.turn.done() and not place.turn.cancelled() and place.turn.exception() is None:
+                self._give_back(place.nbytes)  # the turn had come in the moment of giving up
             raise
         finally:
             metrics.IMAGES_WAITING.dec()
+            with contextlib.suppress(ValueError):  # it has left the queue, unless it gave up
+                self._waiting.remove(place)
+                self._admit()
+        return place.nbytes
+
+    def _make_place(self, *, begun: bool) -> None:
+        """Refuse the newest image of a request that has none through; raises Overloaded if that is who asks.
+
+        A request that has begun would be left half done, and who comes first would make room for who comes last.
+        """
+        newest = next((place for place in reversed(self._waiting) if not place.begun), None)
+        if not begun or newest is None:
+            raise self._full()
+        self._waiting.remove(newest)
+        if not newest.turn.done():
+            newest.turn.set_exception(self._full())
+
+    def _full(self) -> Overloaded:
+        value = self._max_images_waiting
+        return Overloaded(
+            f"{value} images wait already, as many as may; try again later.",
+            limit="max_images_waiting",
+            value=value,
+        )
 
     def _fits(self, nbytes: int) -> bool:
         return self._images < self._max_images and self._bytes + nbytes <= self._max_bytes
@@ -146,11 +263,11 @@ class Admission:
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            nbytes, turn = self._waiting.popleft()
-            if not turn.cancelled():
-                self._take(nbytes)
-                turn.set_result(None)
+        while self._waiting and self._fits(self._waiting[0].nbytes):
+            place = self._waiting.popleft()
+            if not place.turn.done():
+                self._take(place.nbytes)
+                place.turn.set_result(None)
 
     def _hold(self, nbytes: int) -> None:
         if nbytes > 0 and self._held_bytes + nbytes > self._max_bytes_waiting:

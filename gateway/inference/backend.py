@@ -3,22 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-
-if TYPE_CHECKING:
-    from gateway.inference.selection import Selection  # which is made of Predictions
+from gateway.inference.prediction import Prediction
+from gateway.inference.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Encoded images, padded to one length.
 
-    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes.
+    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes. The last
+    SEAL_BYTES of each row belong to the backend: see gateway.ingest.padding.
     """
 
     raw_image: NDArray[np.uint8]
@@ -26,12 +27,17 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """One class and its score; `label` is the class id as text where the model has no labels."""
+class Call:
+    """One batch and what is asked of a model about it."""
 
-    label: str
-    class_id: int
-    score: float
+    batch: Batch
+    model_name: str
+    model_version: str
+    """"" for the version in use."""
+    selection: Selection | None
+    """Which classes to report for each image; None for every class's score as it left the model, without labels."""
+    deadline: Deadline
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +132,8 @@ class Backend(Protocol):
         """What is known of each server, without asking it."""
         ...
 
-    async def infer(
-        self,
-        batch: Batch,
-        *,
-        model_name: str,
-        model_version: str,
-        selection: "Selection | None",
-        timeout_seconds: float,
-        request_id: str,
-    ) -> InferResult:
-        """Classify a batch; `model_version` "" means the one in use, and the rows tell what `selection` wants.
-
-        Without a selection they have every class's score as it left the model, and no labels.
+    async def infer(self, call: Call) -> InferResult:
+        """Classify a batch by the call's deadline.
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
         what the selection raises.

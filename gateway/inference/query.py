@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError
-from gateway.inference.backend import Prediction
+from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
 

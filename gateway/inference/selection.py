@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
-from gateway.inference.backend import Prediction
+from gateway.inference.prediction import Prediction
 
 MULTI_LABEL_THRESHOLD = 0.5
 """From here on a class of a multi-label model is told, where the request does not say."""

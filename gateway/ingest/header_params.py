@@ -13,11 +13,17 @@ _ESCAPE = re.compile(r'\\(["\\])')
 # What that algorithm percent-encodes, and nothing else: a file may well be named "100%25.jpg".
 _PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
 
+MAX_PARAMETERS = 32
+MAX_NAME_CHARACTERS = 4_096
+"""Of a name, more is not unescaped: no path that a client could mean is longer."""
+# What RFC 5987 asks of a recipient. Python knows a hundred more, of which some take minutes and some fail.
+_CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "latin-1"}
+
 
 def parse_header(value: str) -> tuple[str, dict[str, str]]:
     """Split a header into its first value and its parameters, both names in lower case.
 
-    Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed.
+    Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed, or too many.
     """
     first = value.partition(";")[0]
     rest = value[len(first) :]
@@ -36,14 +42,16 @@ def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
     params: dict[str, str] = {}
     # A trailing semicolon is harmless and common.
     text, position = text.rstrip(" \t;"), 0
-    while position < len(text):
+    for _ in range(MAX_PARAMETERS):
+        if position == len(text):
+            return params
         match = grammar.match(text, position)
         if match is None:
             return None
         name, quoted, token = match.groups()
         params.setdefault(name.lower(), token if quoted is None else quoted)
         position = match.end()
-    return params
+    return params if position == len(text) else None
 
 
 def form_name(params: dict[str, str]) -> str | None:
@@ -55,17 +63,16 @@ def form_name(params: dict[str, str]) -> str | None:
 def form_filename(params: dict[str, str]) -> str | None:
     """The file name of a Content-Disposition; None where the part is no file.
 
-    `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
+    `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII. In
+    another charset than UTF-8 or ISO-8859-1 it is passed over.
     """
     extended = params.get("filename*")
     if extended is not None:
         charset, _, rest = extended.partition("'")
         _, quote, encoded = rest.partition("'")
-        if quote:
-            try:
-                return unquote_to_bytes(encoded).decode(charset or "utf-8", errors="replace")
-            except LookupError:
-                pass
+        codec = _CHARSETS.get(charset.lower())
+        if quote and codec is not None:
+            return unquote_to_bytes(encoded[:MAX_NAME_CHARACTERS]).decode(codec, errors="replace")
     plain = params.get("filename")
     if plain is None:
         return None if extended is None else ""
@@ -73,4 +80,4 @@ def form_filename(params: dict[str, str]) -> str | None:
 
 
 def _unescape(value: str) -> str:
-    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value)
+    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value[:MAX_NAME_CHARACTERS])

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from gateway.errors import HeadersTooLarge, InvalidBody
 from gateway.ingest.upload import request_too_large
 from gateway.ingest.upload_limits import Limits
+from gateway.turns import Turn
 
 MAX_NAME_BYTES = 8 * 1024
 MAX_DEPTH = 16
@@ -33,14 +34,18 @@ class JsonSource:
         self._header_bytes = 0
         self._chunk = b""
         self._position = 0
+        self._turn = Turn()
 
     async def symbol(self) -> bytes:
         """The next byte that is no white space; b"" at the end."""
+        await self._turn.pause_if_over()
         while True:
             match = _NOT_SPACE.search(self._chunk, self._position)
             if match is not None:
                 self._position = match.end()
                 return match.group()
+            # Passed, so that blanks without an end are neither kept nor looked at again.
+            self._position = len(self._chunk)
             if not await self._next_chunk():
                 return b""
 
@@ -177,6 +182,7 @@ class JsonSource:
     async def _raw_pieces(self) -> AsyncIterator[bytes]:
         """Pieces of a string up to its closing quote, in which no escape is cut in two."""
         while True:
+            await self._turn.pause_if_over()
             end = min(len(self._chunk), self._position + _MAX_PIECE_BYTES)
             quote = self._chunk.find(b'"', self._position, end)
             piece = self._chunk[self._position : end if quote < 0 else quote]

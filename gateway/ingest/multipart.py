@@ -12,10 +12,16 @@ from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
 from gateway.ingest.header_params import form_filename, form_name, parse_header
 from gateway.ingest.upload import Upload, clean_filename, file_too_large, request_too_large, too_many_files
 from gateway.ingest.upload_limits import Limits
+from gateway.turns import Turn
 
 MAX_PARAMETERS = 100
 MAX_PARAMETER_BYTES = 8 * 1024
 MAX_BOUNDARY_CHARACTERS = 70
+MAX_PART_HEADERS = 32
+MAX_PADDING_BYTES = 64 * 1024
+"""Blanks after boundaries and before the values of headers, in the whole body: the parser looks at each of them."""
+PIECE_BYTES = 16 * 1024
+"""How much is parsed at once: of the smallest parts and of what is no boundary after all, a few milliseconds' worth."""
 IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
 
 
@@ -39,25 +45,57 @@ async def read_multipart(
     """
     assembler = _Assembler(limits)
     parser = _parser(content_type, assembler)
+    cost = _Cost(assembler, parser, limits)
+    turn = Turn()
     received = 0
     async for chunk in chunks:
         received += len(chunk)
         if received > limits.max_request_bytes:
             raise request_too_large(limits)
-        fault: Exception | None = None
-        try:
-            parser.write(chunk)
-        except FormParserError as exc:
-            fault = InvalidMultipart("The multipart body is malformed: a boundary or a part's header is damaged.")
-            fault.__cause__ = exc
-        except RequestError as exc:
-            fault = exc
-        while assembler.complete:
-            yield assembler.complete.popleft()
-        if fault is not None:
-            raise fault
+        for start in range(0, len(chunk), PIECE_BYTES):
+            piece = chunk[start : start + PIECE_BYTES]
+            fault: Exception | None = None
+            try:
+                parser.write(piece)
+                cost.count(piece)
+            except FormParserError as exc:
+                fault = InvalidMultipart("The multipart body is malformed: a boundary or a part's header is damaged.")
+                fault.__cause__ = exc
+            except RequestError as exc:
+                fault = exc
+            while assembler.complete:
+                yield assembler.complete.popleft()
+                await turn.pause_if_over()
+            if fault is not None:
+                raise fault
+            await turn.pause_if_over()
     if parser.state != MultipartState.END:
         raise InvalidMultipart("The multipart body ends without its closing boundary.")
+
+
+class _Cost:
+    """Bounds what costs the parser far more than its bytes: blanks, and lines that begin like a boundary."""
+
+    def __init__(self, assembler: "_Assembler", parser: MultipartParser, limits: Limits) -> None:
+        self._assembler = assembler
+        self._parser = parser
+        self._delimiter = bytes(parser.boundary)
+        self._most_delimiters = limits.max_files + MAX_PARAMETERS + 1
+        self._delimiters = 0
+        self._bytes = 0
+
+    def count(self, piece: bytes) -> None:
+        """Count a piece that was parsed; raises InvalidMultipart."""
+        if self._parser.state == MultipartState.END:  # what follows is passed over
+            return
+        self._delimiters += piece.count(self._delimiter)
+        if self._delimiters > self._most_delimiters:
+            raise InvalidMultipart("The multipart body has its boundary inside of a part: choose another boundary.")
+        self._bytes += len(piece)
+        told = self._assembler.told_bytes + self._assembler.parts * (len(self._delimiter) + len(b"\r\n\r\n"))
+        # Of the piece, a line that may yet turn out to be a boundary is not told of.
+        if self._bytes - told > MAX_PADDING_BYTES + PIECE_BYTES:
+            raise InvalidMultipart(f"The multipart body has more than {MAX_PADDING_BYTES} blanks around its parts.")
 
 
 def _parser(content_type: str, assembler: "_Assembler") -> MultipartParser:
@@ -93,6 +131,9 @@ class _Assembler:
 
     def __init__(self, limits: Limits) -> None:
         self.complete: deque[Upload | Parameter] = deque()
+        self.parts = 0
+        self.told_bytes = 0
+        """Of headers and data, by the parser's callbacks."""
         self._limits = limits
         self._files = 0
         self._others = 0
@@ -107,6 +148,7 @@ class _Assembler:
         self._counted = False
 
     def part_begin(self) -> None:
+        self.parts += 1
         self._headers = {}
         self._header_bytes = 0
         self._data = bytearray()
@@ -123,6 +165,8 @@ class _Assembler:
     def header_end(self) -> None:
         # The colon, the space and the line's end.
         self._count_header_bytes(4)
+        if len(self._headers) == MAX_PART_HEADERS:
+            raise HeadersTooLarge(f"A part has more than {MAX_PART_HEADERS} headers.")
         name = self._field.decode("ascii").lower()
         if name in self._headers:
             raise InvalidMultipart(f"A part has more than one {name.title()} header.")
@@ -150,6 +194,7 @@ class _Assembler:
             self._count_file()
 
     def part_data(self, data: bytes, start: int, end: int) -> None:
+        self.told_bytes += end - start
         length = len(self._data) + end - start
         if self._filename is None:
             if length > MAX_PARAMETER_BYTES:
@@ -191,6 +236,7 @@ class _Assembler:
             raise InvalidMultipart(f"The form has more than {MAX_PARAMETERS} fields that are no files.")
 
     def _count_header_bytes(self, count: int) -> None:
+        self.told_bytes += count
         self._header_bytes += count
         limit = self._limits.max_part_header_bytes
         if self._header_bytes > limit:

@@ -65,7 +65,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     preprocessing = find_preprocessing(source, request.preprocessing or (old.preprocessing if old and alike else None))
     labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
     if request.labels and (twice := repeated(labels)):
-        say(f"a label stands more than once, and answers tell such classes apart by class_id alone: {twice}")
+        say(f"some labels occur more than once; only class_id tells these classes apart: {twice}")
     if old:
         _check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or _first_version(repository, request.name)
@@ -115,10 +115,10 @@ def check_gpus(serving: Serving) -> None:
     count = gpu_count()
     missing = [gpu for gpu in serving.gpus if gpu >= count]
     if missing:
-        has = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU that its CUDA driver knows of"
+        has = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU that its CUDA driver can see"
         raise EntryError(
             f"--gpus names GPU {missing[0]}, and this machine has {has}: leave --gpus out, and Triton takes every GPU "
-            "there is, or the CPU; or run this on the machine that serves"
+            "that exists, or the CPU; or run this on the machine that serves"
         )
 
 
@@ -146,12 +146,12 @@ def _entry_to_extend(request: Request, repository: Path) -> Entry | None:
             )
         return None
     if request.version < 1:
-        raise EntryError("versions are numbers from 1 on")
+        raise EntryError("versions are numbers from 1")
     old = read_entry(repository, request.name) if exists else None
     taken = old.versions.keys() if old else frozenset[int]()
     gone = retired(repository, request.name)
     if request.version in taken | gone:
-        why = "already" if request.version in taken else "before, whose answers may still be in a cache"
+        why = "already" if request.version in taken else "before, and its answers may still be in a cache"
         raise EntryError(
             f"{request.name} has had a version {request.version} {why}; the next one is {max(taken | gone) + 1}"
         )
@@ -164,23 +164,25 @@ def _first_version(repository: Path, name: str) -> int:
 
 def _check_format(kind: Format, written_as: Format, precision: Precision) -> None:
     if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
-        raise SourceError("an ONNX file cannot become TorchScript: leave --format out, or add the PyTorch model itself")
+        raise SourceError(
+            "an ONNX file cannot be converted to TorchScript: leave --format out, or add the PyTorch model itself"
+        )
     if written_as is Format.ONNX and precision is Precision.BF16:
-        raise SourceError("ONNX Runtime has no bf16 convolutions: say --precision fp16, or --format torchscript")
+        raise SourceError("ONNX Runtime has no bf16 convolutions: use --precision fp16 or --format torchscript")
 
 
 def _check_same(
     old: Entry, preprocessing: Preprocessing, written_as: Format, labels: tuple[str, ...], repository: Path
 ) -> None:
     """The versions of a model share its configuration; what differs in more than weights is another model."""
-    advice = f"add it under another name, which clients ask for by ?model=, instead of as a version of {old.name!r}"
+    advice = f"add it under another name, which clients select by ?model=, not as a version of {old.name!r}"
     differences = preprocessing.differences(old.preprocessing.parameters())
     if differences:
-        raise EntryError(f"it wants its images otherwise ({'; '.join(differences)}): {advice}")
+        raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
     if written_as is not old.format:
-        raise EntryError(f"it is {written_as.value} and the others are {old.format.value}: {advice}")
+        raise EntryError(f"it is {written_as.value} but the other versions are {old.format.value}: {advice}")
     if labels != read_labels(repository / old.classifier / LABELS):
-        raise EntryError(f"its labels are not those of the others: {advice}")
+        raise EntryError(f"its labels differ from those of the other versions: {advice}")
 
 
 def _check_folders_are_free(name: str, repository: Path) -> None:

@@ -128,7 +128,7 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
         stamp = recipe.stamp()
     except PackageNotFoundError as exc:
         raise ModelRepositoryError(
-            f"{recipe.name} is made of {exc.name}, which is not installed: pip install 'triton-image-gateway[local]'"
+            f"{recipe.name} needs {exc.name}, which is not installed: pip install 'triton-image-gateway[local]'"
         ) from exc
     record = repository / ENSEMBLE_MODEL / RECORD
     if not force and labels.is_file() and read_stamp(path) == stamp:

@@ -39,19 +39,19 @@ class Kind(StrEnum):
 
 
 ADVICE = {
-    Kind.STATE_DICT: "it holds weights without the network. Say the architecture: `gateway model add torchvision:ARCH "
+    Kind.STATE_DICT: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, or build the network in Python, load the weights into it and save it by {trace}",
-    Kind.CHECKPOINT: "it holds weights, among other things of a training, without the network. Say the architecture: "
+    Kind.CHECKPOINT: "it is a training checkpoint: it has weights but no network. Name the architecture: "
     "`gateway model add torchvision:ARCH --weights {path}`, or build the network in Python, load the weights into it "
     "and save it by {trace}",
-    Kind.PICKLED_MODULE: "loading it would run code out of the file, so it is not loaded here. Where you trust it, and "
-    "its classes can be imported, load it in Python and save it by {trace}",
-    Kind.EXPORTED_PROGRAM: "Triton does not run it. Save the module by {trace}, or as ONNX by torch.onnx.export",
-    Kind.SAFETENSORS: "it holds weights without the network: build the network in Python, load the weights into it and "
+    Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
+    "can import its classes, load it in Python and save it with {trace}",
+    Kind.EXPORTED_PROGRAM: "Triton cannot run it. Save the module with {trace}, or as ONNX with torch.onnx.export",
+    Kind.SAFETENSORS: "it has weights but no network: build the network in Python, load the weights into it and "
     "save it by {trace}",
-    Kind.PICKLE: "unpickling may run any code, so it is not loaded here. Where you trust it, load it in Python and "
-    "save the network by {trace}",
-    Kind.UNKNOWN: "TorchScript (model.pt), ONNX (model.onnx) and torchvision:ARCH are taken",
+    Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
+    "save the network with {trace}",
+    Kind.UNKNOWN: "use TorchScript (model.pt), ONNX (model.onnx) or torchvision:ARCH",
 }
 _TRACE = "torch.jit.trace(model.eval(), torch.rand(1, 3, 224, 224)).save('model.pt')"
 

@@ -46,7 +46,7 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
         model = onnx.load(path)
         onnx.checker.check_model(model)
     except Exception as exc:  # of protobuf, of onnx, of the file system
-        raise ModelFileError(f"{path} is no ONNX model that can be read: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
     return model
 
 
@@ -57,16 +57,16 @@ def check_signature(model: Any, side: int) -> None:  # noqa: ANN401
     inputs = [given for given in model.graph.input if given.name not in weights]
     if len(inputs) != 1 or len(model.graph.output) != 1:
         raise ModelFileError(
-            f"it has {len(inputs)} inputs and {len(model.graph.output)} outputs, and one of each is expected: "
+            f"it has {len(inputs)} inputs and {len(model.graph.output)} outputs, but one of each is expected: "
             "export the classifier alone"
         )
     for tensor in (inputs[0], model.graph.output[0]):
         kind = onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type)
         if kind not in {"FLOAT", "FLOAT16"}:
-            raise ModelFileError(f"tensor {tensor.name!r} is {kind}, and FLOAT or FLOAT16 is expected")
+            raise ModelFileError(f"tensor {tensor.name!r} is {kind}, but FLOAT or FLOAT16 is expected")
     dims = [(dim.dim_param or "?") if not dim.dim_value else dim.dim_value for dim in _dims(inputs[0])]
     if len(dims) != 4:
-        raise ModelFileError(f"it takes {dims}, and a batch of images [N, 3, {side}, {side}] is expected")
+        raise ModelFileError(f"it takes {dims}, but a batch of images [N, 3, {side}, {side}] is expected")
     if isinstance(dims[0], int):
         raise ModelFileError(
             f"it takes a fixed batch of {dims[0]}: export it again with the first dimension dynamic "
@@ -75,12 +75,12 @@ def check_signature(model: Any, side: int) -> None:  # noqa: ANN401
     if dims[1] not in {3, "?"} and isinstance(dims[1], int):
         hint = "is it in the order N, height, width, channels? " if dims[3] == 3 else ""
         raise ModelFileError(
-            f"it takes {dims}, and images come with three channels first, [N, 3, {side}, {side}]: {hint}"
-            "export it again so that it takes these"
+            f"it takes {dims}, but images have their three channels first, [N, 3, {side}, {side}]: {hint}"
+            "export it again so that it accepts these"
         )
     wrong = [dim for dim in dims[2:] if isinstance(dim, int) and dim != side]
     if wrong:
-        raise ModelFileError(f"it takes {dims[2]}×{dims[3]} and the crop is {side}×{side}: say --crop {dims[2]}")
+        raise ModelFileError(f"it takes {dims[2]}×{dims[3]} but the crop is {side}×{side}: use --crop {dims[2]}")
 
 
 def finish(model: Any, ending: Ending, *, multi_label: bool, side: int, classes: int) -> Any:  # noqa: ANN401
@@ -150,7 +150,7 @@ def from_module(module: "nn.Module", side: int) -> Any:  # noqa: ANN401
                 )
         except Exception as exc:  # the exporter raises all kinds
             reason = str(exc).strip().splitlines()[0]
-            raise ModelFileError(f"torch cannot write it as ONNX: {reason}. --format torchscript serves it") from exc
+            raise ModelFileError(f"torch cannot write it as ONNX: {reason}. Use --format torchscript") from exc
         return onnx.load(path)
 
 
@@ -181,7 +181,7 @@ def runner(model: Any) -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
     try:
         session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as exc:  # ONNX Runtime has no common base class
-        raise ModelFileError(f"ONNX Runtime does not take it: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelFileError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
     given = session.get_inputs()[0]
     dtype = torch.float16 if "float16" in given.type else torch.float32
 

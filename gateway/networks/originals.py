@@ -45,9 +45,9 @@ def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor],
     file = Path(version.weights if version.source.startswith(TORCHVISION) and version.sha256 else version.source)
     if version.sha256:
         if not file.is_file():
-            raise EntryError(f"the original, {file}, is no longer there: put it back, or add the model again")
+            raise EntryError(f"the original, {file}, no longer exists: put it back, or add the model again")
         if digest(file) != version.sha256:
-            raise EntryError(f"{file} is another file than the one that was added: add it again as a new version")
+            raise EntryError(f"{file} has changed since it was added: add it again as a new version")
     finished = activation(Ending(version.ending), multi_label=entry.multi_label)
     if file.suffix == ".onnx":
         from gateway.networks.onnx_graph import runner

@@ -41,11 +41,11 @@ def find_source(text: str, *, weights: str | None, like: str | None) -> Source:
         return Source("recipe", text, "", like or "", "")
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        raise SourceError(f"{path} is a folder; a SOURCE is a file, such as model.pt in it, or torchvision:ARCH")
+        raise SourceError(f"{path} is a folder; SOURCE must be a file, such as the model.pt in it, or torchvision:ARCH")
     if not path.is_file():
-        raise SourceError(f"there is no file {path}; a SOURCE is a file, or torchvision:ARCH")
+        raise SourceError(f"there is no file {path}; SOURCE must be a file or torchvision:ARCH")
     if weights:
-        raise SourceError("--weights goes with torchvision:ARCH; a model file has its weights inside")
+        raise SourceError("--weights only works with torchvision:ARCH; a model file contains its weights")
     kind = kind_of(path)
     if kind not in {Kind.TORCHSCRIPT, Kind.ONNX}:
         raise refuse(path, kind)
@@ -70,12 +70,16 @@ def _torchvision(architecture: str, weights: str | None, like: str | None) -> So
         return Source("torchvision", location, like, like, "")
     path = Path(weights).expanduser().absolute()
     if not path.is_file():
-        raise SourceError(f"there is no file {path}; --weights takes a file, --like a name of torchvision weights")
+        raise SourceError(
+            f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
+        )
     kind = kind_of(path)
     if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT}:
         if kind is Kind.UNKNOWN:
-            raise ModelFileError(f"{path} holds no weights: a file of torch.save(model.state_dict(), …) is taken")
-        raise ModelFileError(f"{path} is {kind.value}, and --weights takes a state dict or a checkpoint with one")
+            raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
+        raise ModelFileError(
+            f"{path} is {kind.value}, but --weights takes a state dict or a checkpoint that contains one"
+        )
     return Source("torchvision", location, str(path), like, digest(path))
 
 
@@ -86,7 +90,7 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
     if source.like:
         return from_weights(source.like)
     raise SourceError(
-        "how did training prepare its images? Answers are silently wrong where serving does it otherwise. Say one of: "
+        "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
         "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, or --preprocessing FILE"
     )
@@ -97,7 +101,7 @@ def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
     if path is not None:
         return read_labels(path)
     if source.kind != "torchvision":
-        raise SourceError("say --labels FILE: one label a line, in the order of the classes in training")
+        raise SourceError("use --labels FILE, with one label per line in the order of the classes in training")
     return tuple(weights_enum(source.like).meta["categories"])
 
 
@@ -109,7 +113,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as exc:
         raise SourceError(f"cannot read the labels: {exc}") from exc
     if not text:
-        raise SourceError(f"{path} holds no labels")
+        raise SourceError(f"{path} contains no labels")
     labels = tuple(line.strip() for line in text.split("\n"))
     for number, label in enumerate(labels, 1):
         if not label:

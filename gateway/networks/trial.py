@@ -72,13 +72,13 @@ def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tenso
     if multi_label:
         if ending in {Ending.SOFTMAX, Ending.LOG_SOFTMAX}:
             raise ModelFileError(
-                f"it ends in {ending.value}, which shares one probability among all classes: leave out --multi-label"
+                f"it ends in {ending.value}, whose probabilities sum to 1 over all classes: leave out --multi-label"
             )
         return _sigmoid if ending is Ending.LOGITS else _as_it_is
     if ending is Ending.SIGMOID:
         raise ModelFileError(
-            "its scores lie between 0 and 1 and do not sum to 1, as those of a sigmoid, where each class has a chance "
-            "of its own: say --multi-label, or save it without sigmoid. Or is it not trained yet?"
+            "its scores lie between 0 and 1 and do not sum to 1, as with a sigmoid, where each class has a probability "
+            "of its own: use --multi-label, or save it without the sigmoid. Or is it not trained yet?"
         )
     return {Ending.LOGITS: _softmax, Ending.LOG_SOFTMAX: _exp, Ending.SOFTMAX: _as_it_is}[ending]
 
@@ -87,13 +87,13 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
     """Raise ModelFileError where there is not one label for each class, or one class and no choice."""
     if findings.classes == 1 and not multi_label:
         raise ModelFileError(
-            "it gives one number for an image, so every image would be of the one class: say --multi-label for a "
-            "probability of yes, or train it with two classes"
+            "it returns one number per image, so every image would get the same class: use --multi-label for a "
+            "yes/no probability, or train it with two classes"
         )
     if labels is not None and labels != findings.classes:
         raise ModelFileError(
-            f"there are {labels} labels and the network has {findings.classes} classes: give one label a line, in the "
-            "order of the classes in training (sorted folder names with torchvision's ImageFolder)"
+            f"there are {labels} labels and the network has {findings.classes} classes: give one label per line, in "
+            "the order of the classes in training (sorted folder names with torchvision's ImageFolder)"
         )
 
 
@@ -105,7 +105,7 @@ def _first_answer(run: Run, side: int) -> Tensor:
     scores = _tensor(output)
     if scores.dim() != 2 or scores.shape[0] != 2:
         raise ModelFileError(
-            f"it gives {list(scores.shape)} for a batch of 2 images, and one score for each class, [2, classes], is "
+            f"it gives {list(scores.shape)} for a batch of 2 images, but one score per class, [2, classes], is "
             "expected: is it a classifier, with its last layer?"
         )
     _check_finite(scores)
@@ -117,8 +117,8 @@ def _tensor(output: object) -> Tensor:
         return output
     parts = f" of {len(output)}" if isinstance(output, (list, tuple, dict)) else ""
     raise ModelFileError(
-        f"it gives a {type(output).__name__}{parts} where one tensor of scores is expected: wrap it in a module whose "
-        "forward returns the scores alone"
+        f"it gives a {type(output).__name__}{parts} but one tensor of scores is expected: wrap it in a module whose "
+        "forward returns only the scores"
     )
 
 
@@ -130,15 +130,15 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
                 continue
             if channels != 3:
                 return (
-                    f"it takes {channels} channel{'s' * (channels > 1)} and images come as three, red, green and blue: "
-                    "put a layer in front that makes of three what it wants, and save it again"
+                    f"it takes {channels} channel{'s' * (channels > 1)} but images have three: red, green and blue. "
+                    "Add a layer in front that converts them, and save it again"
                 )
-            return f"it does not run on {side}×{side} and does on {other}×{other}: say --crop {other}"
+            return f"it does not run on {side}×{side} but does on {other}×{other}: use --crop {other}"
     if _runs(run, (1, 3, side, side)):
         return "it takes only one image at a time: was it traced with code that reads the batch's size as a number?"
     # The last line is the reason; those before it are the way there.
     reason = str(failure).strip().splitlines()[-1] if str(failure).strip() else type(failure).__name__
-    return f"it runs on no batch of images [2, 3, {side}, {side}], nor of other common sizes: {reason}"
+    return f"it does not run on a batch of images [2, 3, {side}, {side}] or of other common sizes: {reason}"
 
 
 def _runs(run: Run, shape: tuple[int, ...]) -> bool:
@@ -160,11 +160,13 @@ def _check_batches(run: Run, side: int, classes: int) -> None:
     again, alone = _tensor(run(batch)), torch.cat([_tensor(run(image[None])) for image in batch])
     scale = max(1.0, float(together.abs().max()))
     if not torch.allclose(together, again, atol=ALONE_TOLERANCE * scale):
-        raise ModelFileError("it gives other answers each time: call model.eval() before saving, which stops dropout")
+        raise ModelFileError(
+            "it gives different answers each time: call model.eval() before saving, which turns dropout off"
+        )
     if not torch.allclose(together, alone, atol=ALONE_TOLERANCE * scale):
         raise ModelFileError(
-            "an image's answer depends on the others in its batch: call model.eval() before saving, which has batch "
-            "normalisation use what it learned"
+            "an image's answer depends on the others in its batch: call model.eval() before saving, so that batch "
+            "normalisation uses what it learned"
         )
 
 

@@ -10,6 +10,8 @@ IMAGE = "IMAGE"
 PREDICTION, STATUS = "PREDICTION", "STATUS"
 OUTPUTS = (PREDICTION, STATUS)
 _TOLD_CHARACTERS = 80
+_MOST = 2**63 - 1
+"""JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +138,4 @@ def _flag(parameters: Mapping[str, object], name: str, *, default: bool) -> bool
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST

@@ -42,7 +42,7 @@ def read_dataset(place: Path, labels: Sequence[str], *, multi_label: bool = Fals
             for path in image_files([folder])
         ]
     if not place.is_file():
-        raise DatasetError(f"there is no folder or CSV file {place}")
+        raise DatasetError(f"no folder or CSV file at {place}")
     samples = [_row(place, number, row, classes) for number, row in _rows(place)]
     if not samples:
         raise DatasetError(f"{place} has no lines")

@@ -76,7 +76,7 @@ class Serving:
         if wrong:
             raise EntryError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
         if any(gpu < 0 for gpu in self.gpus):
-            raise EntryError("GPUs are numbers from 0 on, as nvidia-smi lists them")
+            raise EntryError("GPUs are numbers from 0, as nvidia-smi lists them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,9 @@ def classifier_of(name: str) -> str:
 def check_name(name: str) -> None:
     """Raise EntryError unless a name can be a folder, a part of a URL and a name of Triton's."""
     if not _NAME.fullmatch(name):
-        raise EntryError(f"{name!r} is no name for a model: up to 64 letters, digits, - and _, a letter or digit first")
+        raise EntryError(
+            f"{name!r} cannot be a model's name: use up to 64 letters, digits, - and _, a letter or digit first"
+        )
 
 
 def write_record(entry: Entry, repository: Path) -> None:

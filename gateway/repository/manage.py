@@ -46,13 +46,11 @@ def check_removable(repository: Path, name: str, default: str) -> Entry:
     entry = read_entry(repository, name)
     if entry.preprocessor == PREPROCESSOR:
         raise EntryError(
-            f"{name} is the model that the project brings, and `gateway model export` needs its files: leave it there, "
-            "and have another one answer with GATEWAY_MODEL=NAME"
+            f"{name} is the model that comes with the project, and `gateway model export` needs its files: keep it, "
+            "and make another model the default with GATEWAY_MODEL=NAME"
         )
     if name == default:
-        raise EntryError(
-            f"{name} answers the requests that name no model (GATEWAY_MODEL): choose another one for them first"
-        )
+        raise EntryError(f"{name} is the default model (GATEWAY_MODEL): choose another default first")
     return entry
 
 

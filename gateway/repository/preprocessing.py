@@ -40,7 +40,9 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if len(self.resize_size) not in {1, 2}:
-            raise PreprocessingError("the resize is one number, for the shorter side, or two, for height and width")
+            raise PreprocessingError(
+                "the resize must be one number, for the shorter side, or two, for height and width"
+            )
         if not all(0 < side <= MAX_SIDE for side in (self.crop_size, *self.resize_size)):
             raise PreprocessingError(
                 f"resize to {_text(self.resize_size)} and crop {self.crop_size}: a side is 1 to {MAX_SIDE} pixels"
@@ -51,17 +53,17 @@ class Preprocessing:
             )
         if self.interpolation not in INTERPOLATIONS:
             raise PreprocessingError(
-                f"{self.interpolation!r} is no interpolation; there are {', '.join(INTERPOLATIONS)}"
+                f"{self.interpolation!r} is not an interpolation; use one of {', '.join(INTERPOLATIONS)}"
             )
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(values) != 3:
-                raise PreprocessingError(f"{name} has {len(values)} numbers and should have three: red, green, blue")
+                raise PreprocessingError(f"{name} has {len(values)} numbers but needs three: red, green, blue")
             if not all(map(math.isfinite, values)):
-                raise PreprocessingError(f"{name} is {_text(values)}, and should be three numbers")
+                raise PreprocessingError(f"{name} is {_text(values)}, but must be three numbers")
             if not all(0 <= value <= 1 for value in values) or (name == "std" and not all(values)):
                 raise PreprocessingError(
-                    f"{name} is {_text(values)}, and should be on a scale from 0 to 1: divide by 255 what is beyond"
+                    f"{name} is {_text(values)}, but must be between 0 and 1: divide 0–255 values by 255"
                 )
 
     def parameters(self) -> dict[str, str]:
@@ -116,7 +118,7 @@ def from_file(path: Path) -> Preprocessing:
     except (OSError, ValueError) as exc:
         raise PreprocessingError(f"cannot read {path} as JSON: {exc}") from exc
     if not isinstance(values, dict):
-        raise PreprocessingError(f"{path} holds no JSON object")
+        raise PreprocessingError(f"{path} does not contain a JSON object")
     try:
         return _from_hugging_face(values) if "image_mean" in values else from_mapping(values)
     except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
@@ -135,7 +137,7 @@ def from_weights(name: str) -> Preprocessing:
             std=_three(transforms.std),
         )
     except AttributeError as exc:
-        raise PreprocessingError(f"{name} is not for classifying images") from exc
+        raise PreprocessingError(f"{name} is not for image classification") from exc
 
 
 def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
@@ -177,7 +179,7 @@ def numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.replace("x", ",").split(","))
     except ValueError as exc:
-        raise PreprocessingError(f"{text!r} is not numbers with commas between them") from exc
+        raise PreprocessingError(f"{text!r} must be numbers separated by commas") from exc
 
 
 def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
@@ -197,9 +199,11 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     elif len(resize) == 2:
         crop = resize
     else:
-        raise PreprocessingError("shortest_edge without do_center_crop gives images of many sizes; a batch needs one")
+        raise PreprocessingError(
+            "shortest_edge without do_center_crop gives images of different sizes; a batch needs one size"
+        )
     if abs(float(values.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6 or not values.get("do_rescale", True):
-        raise PreprocessingError("rescale_factor is not 1/255, which this service divides by")
+        raise PreprocessingError("rescale_factor must be 1/255")
     return Preprocessing(
         resize_size=resize,
         crop_size=_side(crop),

@@ -87,7 +87,7 @@ def rewrite(entry: Entry, repository: Path) -> None:
 def check_free(folder: Path) -> None:
     """Raise EntryError where a folder of the repository is there already."""
     if folder.exists():
-        raise EntryError(f"{folder} is there already, of another origin: take another --name")
+        raise EntryError(f"{folder} already exists and was not written by this command: use another --name")
 
 
 def _place(network: Path, target: Path) -> None:

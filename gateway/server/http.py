@@ -1,18 +1,28 @@
-"""uvicorn's HTTP protocol with bounds on the headers of a request, and deaf to offers of other protocols."""
+"""uvicorn's HTTP protocol with bounds on what surrounds a body, and deaf to offers of other protocols."""
 
 import asyncio
+import time
 import uuid
 from typing import Any
 
 import httptools
 from pydantic_core import to_json
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
 from gateway.problem import MEDIA_TYPE, members
 from gateway.settings import Settings
+from gateway.turns import TURN_SECONDS
 
 ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+
+MAX_PIPELINED = 16
+"""When so many requests of a connection wait for the answers to those before them, no more are parsed."""
+PIECE_BYTES = 16 * 1024
+"""How much is parsed before others may have a turn: of the smallest requests or chunks, some milliseconds' worth."""
+FRAMING_SHARE = 8
+"""A body in chunks may have a byte of framing for so many of its own; six go with a chunk, so 48 in each are fine."""
 
 
 class HeadersTooLong(Exception):
@@ -22,9 +32,12 @@ class HeadersTooLong(Exception):
 class BoundedHeadersProtocol(HttpToolsProtocol):
     """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
 
-    It answers 431 to headers or a URL of more than `max_header_bytes`, 400 to what is no HTTP, and closes a connection
-    that sends no headers to their end. It has `upload_idle_timeout_seconds` for them, from its opening on, or from its
-    first byte after an answer: be that byte of the next request or of a body that nobody wanted.
+    It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
+    trailers of a body in chunks; 400 to what is not HTTP. It closes a connection that does not finish its headers
+    within `upload_idle_timeout_seconds` of its opening, or of its first byte after an answer, be that byte of the next
+    request or of a body that nobody wanted.
+
+    It parses for TURN_SECONDS at a time, and no more than MAX_PIPELINED requests ahead.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
@@ -33,7 +46,9 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         self._max_header_bytes = settings.max_header_bytes
         self._header_seconds = settings.upload_idle_timeout_seconds
         self._header_bytes = self._received_bytes = 0
+        self._body_bytes = self._framing_bytes = self._borders = 0
         self._in_headers = self._refused = self._offered = False
+        self._held = bytearray()  # received and not parsed yet
         self._overdue: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
@@ -42,24 +57,69 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; what has come of headers that are not complete counts as well."""
-        if self._refused:
-            return
+        """Parse, or keep what comes while others have their turn."""
+        if self._held:
+            self._hold(data)
+        elif not self._refused:
+            self._take(memoryview(data))
+
+    def _take(self, data: memoryview) -> None:
+        """Parse until the turn is over or too many requests wait for their answers; the rest is held."""
         if self._idle:
             self._wait()
         self._unset_keepalive_if_required()
+        ends = time.perf_counter() + TURN_SECONDS
+        for start in range(0, len(data), PIECE_BYTES):
+            full = len(self.pipeline) >= MAX_PIPELINED
+            if full or (start and time.perf_counter() > ends):
+                self._hold(data[start:])
+                if not full:  # else there is an answer to come, after which it goes on
+                    self.loop.call_soon(self._go_on)
+                return
+            self._parse_piece(data[start : start + PIECE_BYTES])
+            if self._refused:
+                return
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        self._held += data
+        self.flow.pause_reading()
+
+    def _go_on(self) -> None:
+        """Parse what was held, and read on where uvicorn itself would."""
+        if self._refused or self.parser is None:
+            return
+        held, self._held = self._held, bytearray()
+        self._take(memoryview(held))
+        in_body = self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
+        if not (self._held or self.pipeline or in_body):
+            self.flow.resume_reading()
+
+    def _parse_piece(self, data: memoryview) -> None:
+        """Parse; what has come of headers that are not complete counts as well."""
+        borders, body_bytes = self._borders, self._body_bytes
         try:
-            self._parse(memoryview(data))
+            self._parse(data)
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
         if self._in_headers:
             self._received_bytes += len(data)
             if self._received_bytes > self._max_header_bytes:
                 self._refuse()
+        elif borders == self._borders:  # else some of it are headers
+            self._framing_bytes += len(data) - (self._body_bytes - body_bytes)
+            if self._framing_bytes > self._max_header_bytes + self._body_bytes // FRAMING_SHARE:
+                self._refuse()
+
+    def on_response_complete(self) -> None:
+        """Let the next request be served, and parsed."""
+        super().on_response_complete()
+        if self._held:
+            self.loop.call_soon(self._go_on)
 
     def on_message_begin(self) -> None:
         """Begin to count."""
         self._in_headers, self._header_bytes, self._received_bytes = True, 0, 0
+        self._begin_to_count()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -75,7 +135,9 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         if self._header_bytes > self._max_header_bytes:
             self._refuse()
             raise HeadersTooLong
-        super().on_header(name, value)
+        # A trailer is passed over (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
+        if self._in_headers:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Stop counting and waiting."""
@@ -85,8 +147,14 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
             self._stop_waiting()
             super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Count the body's own bytes."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """End the request, unless it is parsed once more."""
+        self._begin_to_count()
         if not self._offered:
             super().on_message_complete()
 
@@ -120,11 +188,16 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def _begin_to_count(self) -> None:
+        self._borders += 1
+        self._body_bytes = self._framing_bytes = 0
+
     def _refuse(self) -> None:
         most = self._max_header_bytes
         self._close_with(
             HeadersTooLarge(
-                f"The URL and the headers of a request may have {most} bytes each.",
+                f"The URL and the headers of a request may have {most} bytes each, and so may the sizes and trailers "
+                f"of a body in chunks.",
                 limit="max_header_bytes",
                 value=most,
             )
@@ -136,7 +209,7 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         self._refused = True
         self._stop_waiting()
         # Else it would land in the middle of the answer to the request before, or be taken for it.
-        in_body = not self._in_headers and not self._idle and not self.cycle.response_started
+        in_body = not (self._in_headers or self._idle or self.pipeline or self.cycle.response_started)
         if self._idle or in_body:
             status = int(error.status), error.status.phrase.encode()
             body = to_json(members(error, uuid.uuid4().hex))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import signal
 import socket
 import tempfile
@@ -46,6 +47,8 @@ def serve(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)
+    # Workers that share a port share Triton's cache as well; each would make up a secret of its own.
+    os.environ.setdefault(variable("cache_secret"), secrets.token_hex(32))
     with _shared_metrics(settings.workers):
         uvicorn.run(
             "gateway.app:create_app_from_environment",

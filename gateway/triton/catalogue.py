@@ -5,14 +5,14 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
+from gateway.deadline import Deadline
 from gateway.errors import GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Batch, InferResult, ModelInfo, Row
+from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
 from gateway.triton.contract import (
@@ -48,50 +48,25 @@ class Models:
         self._pinned: set[tuple[str, str]] = set()
         """Models and versions that were last answered by an ensemble of their own."""
 
-    async def infer(
-        self,
-        batch: Batch,
-        *,
-        model_name: str,
-        model_version: str,
-        selection: Selection | None,
-        timeout_seconds: float,
-        request_id: str,
-    ) -> InferResult:
+    async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer."""
-        deadline = time.monotonic() + timeout_seconds
-        infer = partial(
-            self._infer, batch, model_name, model_version, selection, deadline=deadline, request_id=request_id
-        )
-        if not model_version and model_name in self._answered:
+        if not call.model_version and call.model_name in self._answered:
             for pause_seconds in SWITCH_PAUSES_SECONDS:
                 # Between Triton's choice of the version in use and its turn, another one may have taken its place.
                 with contextlib.suppress(ModelNotFound):
-                    return await infer()
+                    return await self._infer(call)
                 await asyncio.sleep(pause_seconds)
-        return await infer()
+        return await self._infer(call)
 
-    async def _infer(
-        self,
-        batch: Batch,
-        model_name: str,
-        model_version: str,
-        selection: Selection | None,
-        *,
-        deadline: float,
-        request_id: str,
-    ) -> InferResult:
+    async def _infer(self, call: Call) -> InferResult:
+        model_name, model_version = call.model_name, call.model_version
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
             try:
                 multi_label = await self._is_multi_label(ensemble)
                 result = await self._endpoint.infer(
-                    batch,
-                    model_name=ensemble,
-                    model_version=version,
-                    top_k=_class_count(selection, multi_label=multi_label),
-                    timeout_seconds=deadline - time.monotonic(),
-                    request_id=request_id,
+                    replace(call, model_name=ensemble, model_version=version),
+                    class_count=_class_count(call.selection, multi_label=multi_label),
                 )
             except ModelNotFound as exc:
                 missing = exc
@@ -101,7 +76,7 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = tuple(_select(row, selection, multi_label=multi_label) for row in result.rows)
+            rows = tuple(_select(row, call.selection, multi_label=multi_label) for row in result.rows)
             return replace(result, rows=rows, multi_label=multi_label)
         if not model_version:
             self._answered.discard(model_name)
@@ -206,14 +181,8 @@ class Models:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
         until, labels = self._labels.get((name, version), (0.0, ()))
         if time.monotonic() >= until:
-            result = await self._endpoint.infer(
-                probe(),
-                model_name=name,
-                model_version=version,
-                top_k=ALL_CLASSES,
-                timeout_seconds=ASK_TIMEOUT_SECONDS,
-                request_id="labels",
-            )
+            call = Call(probe(), name, version, None, Deadline.after(ASK_TIMEOUT_SECONDS), "labels")
+            result = await self._endpoint.infer(call, class_count=ALL_CLASSES)
             by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
             labels = tuple(by_id[class_id] for class_id in sorted(by_id))
             self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)

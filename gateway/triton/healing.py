@@ -1,4 +1,4 @@
-"""Models whose process died are loaded anew; Triton 2.51 to 26.07 leaves them dead."""
+"""Models whose process died are reloaded; Triton 2.51 to 26.07 leaves them dead."""
 
 import asyncio
 import fcntl

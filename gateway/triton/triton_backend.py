@@ -7,18 +7,21 @@ from collections.abc import Collection, Sequence
 
 from gateway import metrics
 from gateway.errors import DeadlineExceeded, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Batch, EndpointHealth, InferResult, ModelInfo
-from gateway.inference.selection import Selection
+from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo
 from gateway.triton.addresses import resolve
 from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import Endpoint
+from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.healing import Healer
 from gateway.triton.retries import RetryBudget
+from gateway.triton.seal import Seal
 from gateway.triton.watch import Watch
 
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
+QUICKLY_SEALED_BYTES = 2**20
+"""A larger batch is sealed on a thread: the event loop has others to serve."""
 RETIREMENT_SECONDS = 60.0
 """How long a Triton that has left the DNS name may finish what it was asked."""
 
@@ -37,12 +40,14 @@ class TritonBackend:
         interval_seconds: float,
         timeout_seconds: float,
         heal: bool,
+        seal: Seal,
     ) -> None:
         self._urls = tuple(urls)
         self._model_name = model_name
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
         self._heals = heal
+        self._seal = seal
         self._watches: dict[str, Watch] = {}
         self._models: dict[str, Models] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -73,44 +78,31 @@ class TritonBackend:
         """What is known of each Triton."""
         return [watch.health() for watch in self._watches.values()]
 
-    async def infer(
-        self,
-        batch: Batch,
-        *,
-        model_name: str,
-        model_version: str,
-        selection: Selection | None,
-        timeout_seconds: float,
-        request_id: str,
-    ) -> InferResult:
+    async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
 
         A lost connection or a dead process is answered by another Triton where there is one, and a lost connection
         also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not retried.
         """
-        deadline = time.monotonic() + timeout_seconds
         self._budget.deposit()
+        if call.batch.raw_image.nbytes > QUICKLY_SEALED_BYTES:
+            await asyncio.to_thread(self._seal.apply, call.batch)
+        else:
+            self._seal.apply(call.batch)
         tried: list[str] = []
         while True:
             watch = self._next(tried)
             tried.append(watch.endpoint.address)
             asked_at = time.monotonic()
             try:
-                return await self._models[watch.endpoint.address].infer(
-                    batch,
-                    model_name=model_name,
-                    model_version=model_version,
-                    selection=selection,
-                    timeout_seconds=deadline - asked_at,
-                    request_id=request_id,
-                )
+                return await self._models[watch.endpoint.address].infer(call)
             except ModelNotFound as error:
-                version = f" version {model_version}" if model_version else ""
+                version = f" version {call.model_version}" if call.model_version else ""
                 raise ModelNotFound(
-                    f"There is no model {model_name!r}{version}; GET /models lists those there are."
+                    f"There is no model {call.model_name!r}{version}; GET /models lists those there are."
                 ) from error
             except (TritonUnreachable, ModelUnavailable) as error:
-                if model_name == self._model_name or not isinstance(error, ModelUnavailable):
+                if call.model_name == self._model_name or not isinstance(error, ModelUnavailable):
                     watch.suspect(error, asked_at)
                 elsewhere = any(other.ready for address, other in self._watches.items() if address not in tried)
                 if not elsewhere and (isinstance(error, ModelUnavailable) or len(tried) >= MAX_ATTEMPTS):
@@ -119,7 +111,7 @@ class TritonBackend:
                     raise
                 if not elsewhere:
                     await asyncio.sleep(random.uniform(*RETRY_PAUSE_SECONDS) * len(tried))  # noqa: S311  # no secret
-                if time.monotonic() >= deadline:
+                if call.deadline.passed:
                     raise DeadlineExceeded from error
                 metrics.RETRIES.inc()
 
@@ -165,7 +157,7 @@ class TritonBackend:
         """Watch the addresses that are new, and leave those that are gone."""
         for address in addresses:
             if address not in self._watches:
-                endpoint = Endpoint(address)
+                endpoint = GrpcEndpoint(address)
                 self._models[address] = Models(endpoint)
                 self._watches[address] = Watch(
                     endpoint,

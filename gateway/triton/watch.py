@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 import structlog
 
 from gateway import metrics
+from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import EndpointHealth, ModelState, Trial
+from gateway.inference.backend import Call, EndpointHealth, ModelState, Trial
 from gateway.inference.probe import probe
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY
 from gateway.triton.contract import breaches, has_labels
-from gateway.triton.endpoint import Endpoint
+from gateway.triton.endpoint import Endpoint, step_configs
 from gateway.triton.errors import StubDied
 from gateway.triton.healing import Healer
 
@@ -109,14 +110,8 @@ class Watch:
         try:
             if not self._contract_kept:
                 await self._check_contract()
-            await self.endpoint.infer(
-                probe(),
-                model_name=self._model_name,
-                model_version="",
-                top_k=1,
-                timeout_seconds=self._timeout_seconds,
-                request_id="readiness",
-            )
+            call = Call(probe(), self._model_name, "", None, Deadline.after(self._timeout_seconds), "readiness")
+            await self.endpoint.infer(call, class_count=1)
         except GatewayError as exc:
             error = exc
             self._contract_kept = False  # what comes back may be another Triton, with another model
@@ -133,7 +128,7 @@ class Watch:
         config = await self.endpoint.config(self._model_name)
         if found := breaches(config):
             raise ContractBroken(f"{self._model_name}/config.pbtxt: {'; '.join(found)}.")
-        steps = await self.endpoint.steps(config)
+        steps = await step_configs(self.endpoint, config)
         warnings = []
         if not has_labels(steps[-1]):
             warnings.append(f"{steps[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")

@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.errors import GatewayError, ModelNotFound
-from gateway.inference.backend import Batch, EndpointHealth, InferResult, ModelInfo, Prediction, Row
+from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.prediction import Prediction
 from gateway.settings import Settings
 from tests.asking import encode
 
@@ -38,11 +39,11 @@ class StubBackend:
     def health(self) -> Sequence[EndpointHealth]:
         return [EndpointHealth("127.0.0.1:8001", ready=True, trial=None)]
 
-    async def infer(self, batch: Batch, *, model_name: str, model_version: str, **_: object) -> InferResult:
+    async def infer(self, call: Call) -> InferResult:
         if self.fault is not None:
             raise self.fault
         row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
-        return InferResult(model_name, model_version or "1", (row,) * len(batch.raw_image))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
 
     async def models(self) -> Sequence[ModelInfo]:
         if self.fault is not None and not isinstance(self.fault, GatewayError):

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
-from gateway.inference.backend import Batch, Row
+from gateway.inference.backend import Call, Row
 from gateway.inference.backend import InferResult as Inferred
 from tests.api.stub import Client, StubBackend
 
@@ -22,15 +22,17 @@ class Scorer(StubBackend):
 
     def __init__(self, fault: Exception | None = None) -> None:
         super().__init__(fault)
-        self.asked: list[dict[str, Any]] = []
+        self.asked: list[Call] = []
+        self.left_seconds: list[float] = []
 
-    async def infer(self, batch: Batch, **options: Any) -> Inferred:
-        self.asked.append(options)
+    async def infer(self, call: Call) -> Inferred:
+        self.asked.append(call)
+        self.left_seconds.append(call.deadline.left_seconds)
         if self.fault is not None:
             raise self.fault
-        assert options["selection"] is None
-        rows = (Row(decoded=True, scores=SCORES),) * len(batch.raw_image)
-        return Inferred(options["model_name"], options["model_version"] or "1", rows)
+        assert call.selection is None
+        rows = (Row(decoded=True, scores=SCORES),) * len(call.batch.raw_image)
+        return Inferred(call.model_name, call.model_version or "1", rows)
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         return ("cat", "dog: large")

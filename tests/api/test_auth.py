@@ -109,10 +109,10 @@ def test_a_request_without_a_key_is_told_how_to_send_one(client, key, headers):
     problem = answer.json()
     assert problem == {
         "type": "about:blank",
-        "title": "An API key is needed",
+        "title": "An API key is required",
         "status": 401,
         "code": "unauthorized",
-        "detail": "An API key is needed: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'.",
+        "detail": "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'.",
         "request_id": answer.headers["x-request-id"],
     }
 

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.middleware import RequestContext
 from gateway.errors import ModelNotFound, TritonUnreachable
-from gateway.inference.backend import Batch, InferResult
+from gateway.inference.backend import Call, InferResult
 from gateway.logs import AlreadyLogged
 from tests.api.stub import PNG, Client, StubBackend, client_of
 from tests.otlp import collecting
@@ -33,8 +33,8 @@ def unreachable() -> TritonUnreachable:
 class Flaky(StubBackend):
     """Answers the first call, and no other."""
 
-    async def infer(self, batch: Batch, **options: Any) -> InferResult:
-        answer = await super().infer(batch, **options)
+    async def infer(self, call: Call) -> InferResult:
+        answer = await super().infer(call)
         self.fault = unreachable()
         return answer
 
@@ -44,9 +44,9 @@ class Slow(StubBackend):
 
     SECONDS = 0.05
 
-    async def infer(self, batch: Batch, **options: Any) -> InferResult:
+    async def infer(self, call: Call) -> InferResult:
         await asyncio.sleep(self.SECONDS)
-        return await super().infer(batch, **options)
+        return await super().infer(call)
 
 
 @pytest.fixture

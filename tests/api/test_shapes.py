@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.inference.backend import Batch, InferResult, Prediction, Row
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
 from tests.api.stub import PNG, Client, StubBackend, client_of
 
 ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
@@ -19,8 +20,10 @@ class Seer(StubBackend):
         super().__init__()
         self.multi_label = multi_label
 
-    async def infer(self, batch: Batch, *, model_name: str, model_version: str, **_: object) -> InferResult:
-        return InferResult(model_name, model_version or "1", (ROW,) * len(batch.raw_image), self.multi_label)
+    async def infer(self, call: Call) -> InferResult:
+        return InferResult(
+            call.model_name, call.model_version or "1", (ROW,) * len(call.batch.raw_image), self.multi_label
+        )
 
 
 @pytest.fixture

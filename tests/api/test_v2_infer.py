@@ -153,7 +153,7 @@ def test_an_unexpected_error_is_told_without_a_word_of_the_inside():
 def test_the_version_is_the_paths(client, backend):
     read = result(ask(client, PNG, path="/v2/models/ensemble_model/versions/2/infer"))
     assert read.get_response()["model_version"] == "2"
-    assert backend.asked[0]["model_version"] == "2"
+    assert backend.asked[0].model_version == "2"
     assert refusal(ask(client, PNG, path="/v2/models/ensemble_model/versions/two/infer"))[0] == 422
 
 
@@ -171,9 +171,9 @@ def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs(
 
 def test_the_timeout_is_microseconds(client, backend):
     ask(client, PNG, timeout=2_500_000)
-    assert 2 < backend.asked[0]["timeout_seconds"] <= 2.5
+    assert 2 < backend.left_seconds[0] <= 2.5
     ask(client, PNG, timeout=0)
-    assert 29 < backend.asked[1]["timeout_seconds"] <= 30
+    assert 29 < backend.left_seconds[1] <= 30
     assert refusal(ask(client, PNG, timeout=10**12)) == (422, "'timeout': must be at most 300 s.")
 
 
@@ -243,10 +243,10 @@ def test_a_key_is_wanted_and_its_lack_told_in_the_protocols_words(tmp_path):
 class Switched(Scorer):
     """A model that another one with more classes takes the place of, in the middle of a request."""
 
-    async def infer(self, batch, **options):
-        self.asked.append(options)
+    async def infer(self, call):
+        self.asked.append(call)
         scores = SCORES if len(self.asked) == 1 else np.array([0.1, 0.2, 0.7], np.float32)
-        return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(batch.raw_image))
+        return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(call.batch.raw_image))
 
 
 def test_a_model_that_changes_its_classes_meanwhile_costs_only_the_images_after():

@@ -8,7 +8,7 @@ import pytest
 from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
-from gateway.triton.endpoint import INFER
+from gateway.triton.grpc_endpoint import INFER
 from tests.otlp import Collector, collecting
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway, wait_for

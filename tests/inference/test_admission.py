@@ -26,16 +26,16 @@ def run(test):
 def test_images_pass_up_to_the_limit_and_the_next_one_waits_for_a_release():
     async def scenario():
         gate = admission(max_images=2)
-        first, second = await gate.acquire(1), await gate.acquire(1)
-        assert gate.try_acquire(1) is None
-        waiting = asyncio.ensure_future(gate.acquire(1))
+        first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
+        assert gate.permits().try_acquire(1) is None
+        waiting = asyncio.ensure_future(gate.permits().acquire(1))
         await asyncio.sleep(0)
         assert not waiting.done()
         first.release()
         first.release()  # counts once
         (await waiting).release()
         second.release()
-        assert gate.try_acquire(100) is not None
+        assert gate.permits().try_acquire(100) is not None
 
     run(scenario)
 
@@ -43,15 +43,15 @@ def test_images_pass_up_to_the_limit_and_the_next_one_waits_for_a_release():
 def test_bytes_are_limited_too_and_an_image_beyond_the_limit_travels_alone():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
-        small = await gate.acquire(1)
-        huge = asyncio.ensure_future(gate.acquire(1_000))
+        small = await gate.permits().acquire(1)
+        huge = asyncio.ensure_future(gate.permits().acquire(1_000))
         await asyncio.sleep(0)
         assert not huge.done()
         small.release()
         permit = await huge
-        assert gate.try_acquire(1) is None
+        assert gate.permits().try_acquire(1) is None
         permit.release()
-        assert gate.try_acquire(100) is not None
+        assert gate.permits().try_acquire(100) is not None
 
     run(scenario)
 
@@ -59,17 +59,17 @@ def test_bytes_are_limited_too_and_an_image_beyond_the_limit_travels_alone():
 def test_nobody_overtakes_those_who_wait():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
-        held = await gate.acquire(60)
+        held = await gate.permits().acquire(60)
         order: list[str] = []
 
         async def wait(name: str, nbytes: int):
-            permit = await gate.acquire(nbytes)
+            permit = await gate.permits().acquire(nbytes)
             order.append(name)
             permit.release()
 
         waiting = [asyncio.ensure_future(wait("large", 90)), asyncio.ensure_future(wait("small", 1))]
         await asyncio.sleep(0)
-        assert gate.try_acquire(1) is None
+        assert gate.permits().try_acquire(1) is None
         held.release()
         await asyncio.gather(*waiting)
         assert order == ["large", "small"]
@@ -80,13 +80,16 @@ def test_nobody_overtakes_those_who_wait():
 def test_one_who_gives_up_makes_room_for_those_behind():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
-        held = await gate.acquire(60)
-        large, small = asyncio.ensure_future(gate.acquire(90)), asyncio.ensure_future(gate.acquire(40))
+        held = await gate.permits().acquire(60)
+        large, small = (
+            asyncio.ensure_future(gate.permits().acquire(90)),
+            asyncio.ensure_future(gate.permits().acquire(40)),
+        )
         await asyncio.sleep(0)
         large.cancel()
         (await small).release()
         held.release()
-        assert gate.try_acquire(100) is not None
+        assert gate.permits().try_acquire(100) is not None
 
     run(scenario)
 
@@ -94,13 +97,13 @@ def test_one_who_gives_up_makes_room_for_those_behind():
 def test_one_whose_turn_came_in_the_moment_of_giving_up_gives_it_back():
     async def scenario():
         gate = admission(max_images=1)
-        held = await gate.acquire(1)
-        waiting = asyncio.ensure_future(gate.acquire(1))
+        held = await gate.permits().acquire(1)
+        waiting = asyncio.ensure_future(gate.permits().acquire(1))
         await asyncio.sleep(0)
         held.release()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert gate.try_acquire(1) is not None
+        assert gate.permits().try_acquire(1) is not None
 
     run(scenario)
 
@@ -108,14 +111,17 @@ def test_one_whose_turn_came_in_the_moment_of_giving_up_gives_it_back():
 def test_one_who_gives_up_in_the_moment_in_which_others_are_let_through_is_passed_over():
     async def scenario():
         gate = admission(max_images=1)
-        held = await gate.acquire(1)
-        leaving, staying = asyncio.ensure_future(gate.acquire(1)), asyncio.ensure_future(gate.acquire(1))
+        held = await gate.permits().acquire(1)
+        leaving, staying = (
+            asyncio.ensure_future(gate.permits().acquire(1)),
+            asyncio.ensure_future(gate.permits().acquire(1)),
+        )
         await asyncio.sleep(0)
         leaving.cancel()
         held.release()
         assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
         (await staying).release()
-        assert gate.try_acquire(1) is not None
+        assert gate.permits().try_acquire(1) is not None
 
     run(scenario)
 
@@ -123,8 +129,8 @@ def test_one_who_gives_up_in_the_moment_in_which_others_are_let_through_is_passe
 def test_a_request_that_finds_the_queue_full_is_refused_at_once():
     async def scenario():
         gate = admission(max_images=1, max_images_waiting=2)
-        held = await gate.acquire(1)
-        waiting = [asyncio.ensure_future(gate.acquire(1)) for _ in range(2)]
+        held = await gate.permits().acquire(1)
+        waiting = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2)]
         gate.check()  # nobody has begun to wait yet
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
@@ -153,11 +159,11 @@ def test_uploads_that_arrive_are_bounded_in_sum():
 def test_a_permit_can_be_shrunk_to_what_is_still_needed():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
-        permit = await gate.acquire(90)
+        permit = await gate.permits().acquire(90)
         permit.shrink(10)
-        other = await gate.acquire(90)
+        other = await gate.permits().acquire(90)
         permit.release()
         other.release()
-        assert gate.try_acquire(100) is not None
+        assert gate.permits().try_acquire(100) is not None
 
     run(scenario)

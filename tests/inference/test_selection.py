@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.errors import InvalidParameter
-from gateway.inference.backend import Prediction
+from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 
 LABELS = ("crane, bird", "crane", "bird", "cat", "dog", "mouse")

@@ -149,7 +149,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
     [
         ({"max_batch_size": 8, "preferred": (16,)}, "preferred batch size 16 is not between 1 and the largest, 8"),
         ({"instances": 0}, "instances: 0 is not between 1 and 64"),
-        ({"gpus": (-1,)}, "from 0 on"),
+        ({"gpus": (-1,)}, "numbers from 0"),
     ],
 )
 def test_serving_that_cannot_be_is_refused(changes, reason):
@@ -160,13 +160,13 @@ def test_serving_that_cannot_be_is_refused(changes, reason):
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"name": "../head"}, EntryError, "is no name for a model"),
+        ({"name": "../head"}, EntryError, "cannot be a model's name"),
         ({"name": "new", "source": "absent.pt"}, SourceError, "there is no file"),
         ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
-        ({"version": 0}, EntryError, "versions are numbers from 1 on"),
+        ({"version": 0}, EntryError, "versions are numbers from 1"),
         ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
         ({}, EntryError, "has a model 'head' already: say --version N"),
-        ({"name": "head_classifier"}, EntryError, "is there already, of another origin"),
+        ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
     ],
 )
 def test_what_cannot_be_added_is_refused_and_changes_nothing(own_head, tmp_path, changes, error, reason):
@@ -240,8 +240,11 @@ def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"preprocessing": replace(SMALL, mean=(0.0, 0.0, 0.0))}, "wants its images otherwise .*mean.* another name"),
-        ({"labels": "other"}, "its labels are not those of the others"),
+        (
+            {"preprocessing": replace(SMALL, mean=(0.0, 0.0, 0.0))},
+            "prepares its images differently .*mean.* another name",
+        ),
+        ({"labels": "other"}, "its labels differ from those of the other versions"),
     ],
 )
 def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes, reason):

@@ -81,7 +81,7 @@ def test_a_small_largest_batch_needs_no_word_about_preferred_ones(add, tmp_path)
 def test_gpus_that_this_machine_lacks_are_refused_with_what_to_do(add, tmp_path):
     result = add("--gpus", "0,1")
     assert isinstance(result.exception, EntryError)
-    assert "leave --gpus out, and Triton takes every GPU there is, or the CPU" in str(result.exception)
+    assert "leave --gpus out, and Triton takes every GPU that exists, or the CPU" in str(result.exception)
     assert not (tmp_path / "models").exists()
 
 
@@ -93,19 +93,19 @@ def test_gpus_that_this_machine_lacks_are_refused_with_what_to_do(add, tmp_path)
         (["--crop=100000", "--resize=100000"], "a side is 1 to 4096 pixels"),
         (["--resize=40.5"], "40.5 is not a whole number of pixels"),
         (["--resize=nan"], "nan is not a whole number of pixels"),
-        (["--mean=nan,0.5,0.5"], "mean is nan,0.5,0.5, and should be three numbers"),
-        (["--std=inf,1,1"], "std is inf,1.0,1.0, and should be three numbers"),
+        (["--mean=nan,0.5,0.5"], "mean is nan,0.5,0.5, but must be three numbers"),
+        (["--std=inf,1,1"], "std is inf,1.0,1.0, but must be three numbers"),
         (["--std=0,1,1"], "std is 0.0,1.0,1.0"),
-        (["--mean=124,116,104"], "divide by 255"),
+        (["--mean=124,116,104"], "divide 0–255 values by 255"),
         (["--instances=0"], "instances: 0 is not between 1 and 64"),
         (["--instances=1000"], "instances: 1000 is not between 1 and 64"),
         (["--max-batch-size=0"], "the largest batch: 0 is not between 1 and 65,536"),
         (["--queue-delay-us=-1"], "-1 is not between 0 and 10,000,000"),
         (["--preferred=8,0"], "preferred batch size 0 is not between 1"),
         (["--gpus=one"], "'one' is not whole numbers"),
-        (["--name="], "'' is no name for a model"),
-        (["--name=models/head"], "is no name for a model"),
-        (["--version=0"], "versions are numbers from 1 on"),
+        (["--name="], "'' cannot be a model's name"),
+        (["--name=models/head"], "cannot be a model's name"),
+        (["--version=0"], "versions are numbers from 1"),
     ],
 )
 def test_odd_options_are_refused_in_words_and_nothing_is_written(add, tmp_path, options, reason):
@@ -125,9 +125,9 @@ def test_a_tolerance_is_a_share(option):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (Head().state_dict(), "is a state dict: it holds weights without the network. Say the architecture"),
+        (Head().state_dict(), "is a state dict: it has weights but no network. Name the architecture"),
         ({"epoch": 1, "model_state_dict": Head().state_dict()}, "is a training checkpoint"),
-        (nn.Linear(2, 2), "is a pickled module: loading it would run code out of the file"),
+        (nn.Linear(2, 2), "is a pickled module: loading it would run code from the file"),
     ],
     ids=["state dict", "checkpoint", "module"],
 )
@@ -141,7 +141,7 @@ def test_what_torch_save_wrote_is_refused_with_what_to_do_instead(add, tmp_path,
 
 def test_a_file_that_is_not_there_and_a_folder_are_no_source(add, tmp_path):
     assert f"there is no file {tmp_path}/absent.pt" in str(add(source=tmp_path / "absent.pt").exception)
-    assert f"{tmp_path} is a folder; a SOURCE is a file" in str(add(source=tmp_path).exception)
+    assert f"{tmp_path} is a folder; SOURCE must be a file" in str(add(source=tmp_path).exception)
 
 
 def test_a_name_is_given_once(add):
@@ -162,7 +162,7 @@ def test_a_label_that_stands_twice_is_told(add, tmp_path):
     (tmp_path / "labels.txt").write_text("daisy\nrose\ndaisy\npoppy\naster\n")
     result = add(f"--labels={tmp_path / 'labels.txt'}")
     assert result.exit_code == 0
-    assert "a label stands more than once" in result.output
+    assert "some labels occur more than once" in result.output
     assert "'daisy' on lines 1, 3" in result.output
 
 
@@ -274,7 +274,7 @@ def test_the_model_that_the_project_brings_is_not_removed(tmp_path):
     rewrite(default_entry(EFFICIENTNET_LITE0), tmp_path)
     result = CliRunner().invoke(app, ["model", "remove", "ensemble_model", f"--model-repository={tmp_path}"])
     assert isinstance(result.exception, EntryError)
-    assert "is the model that the project brings" in str(result.exception)
+    assert "is the model that comes with the project" in str(result.exception)
     assert "GATEWAY_MODEL=NAME" in str(result.exception)
     assert read_entry(tmp_path, "ensemble_model").classifier == "classifier"
 
@@ -282,7 +282,7 @@ def test_the_model_that_the_project_brings_is_not_removed(tmp_path):
 def test_the_model_that_answers_by_default_is_not_removed(own_head, monkeypatch):
     monkeypatch.setenv("GATEWAY_MODEL", "head")
     result = CliRunner().invoke(app, ["model", "remove", "head", f"--model-repository={own_head}"])
-    assert "answers the requests that name no model (GATEWAY_MODEL)" in str(result.exception)
+    assert "is the default model (GATEWAY_MODEL)" in str(result.exception)
     assert read_entry(own_head, "head")
     monkeypatch.setenv("GATEWAY_MODEL", "another")
     assert CliRunner().invoke(app, ["model", "remove", "head", f"--model-repository={own_head}"]).exit_code == 0

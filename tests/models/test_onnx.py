@@ -78,9 +78,9 @@ def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) ->
         (signature([1, 3, 32, 32]), "fixed batch of 1: export it again with the first dimension dynamic"),
         (signature(["N", 1, 32, 32]), "three channels first"),
         (signature(["N", 32, 32, 3]), "is it in the order N, height, width, channels"),
-        (signature(["N", 3, 64, 64]), "takes 64×64 and the crop is 32×32: say --crop 64"),
+        (signature(["N", 3, 64, 64]), "takes 64×64 but the crop is 32×32: use --crop 64"),
         (signature(["N", 3072]), "a batch of images"),
-        (signature(["N", 3, 32, 32], kind=TensorProto.UINT8), "is UINT8, and FLOAT or FLOAT16"),
+        (signature(["N", 3, 32, 32], kind=TensorProto.UINT8), "is UINT8, but FLOAT or FLOAT16"),
         (signature(["N", 3, 32, 32], outputs=2), "1 inputs and 2 outputs"),
     ],
 )
@@ -96,5 +96,5 @@ def test_a_graph_of_any_batch_is_taken(dims):
 
 def test_a_file_that_is_no_graph_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\xff not a graph")
-    with pytest.raises(ModelFileError, match="no ONNX model that can be read"):
+    with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
         load_onnx(tmp_path / "model.onnx")

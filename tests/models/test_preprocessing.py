@@ -56,10 +56,10 @@ def test_a_file_of_the_projects_own_is_read(tmp_path):
     ("change", "reason"),
     [
         ({"crop_size": 300}, "would have black borders"),
-        ({"mean": [123.7, 116.3, 103.5]}, "divide by 255"),
-        ({"std": [0.2, 0.2]}, "std has 2 numbers and should have three"),
+        ({"mean": [123.7, 116.3, 103.5]}, "divide 0–255 values by 255"),
+        ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
         ({"std": [0.2, 0.2, 0]}, "std is 0.2,0.2,0.0"),
-        ({"interpolation": "cubic"}, "there are nearest, .*bicubic"),
+        ({"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
         ({"crop_size": [224, 192]}, "only squares"),
         ({"resise_size": 256}, "resise_size is not known"),
         ({"mean": "red"}, "could not convert"),
@@ -76,9 +76,9 @@ def test_what_cannot_be_right_is_refused_in_words(tmp_path, change, reason):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"size": {"shortest_edge": 256}}, "gives images of many sizes"),
+        ({"size": {"shortest_edge": 256}}, "gives images of different sizes"),
         ({"size": {"longest_edge": 256}}, "neither shortest_edge nor height"),
-        ({"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "not 1/255"),
+        ({"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "must be 1/255"),
     ],
 )
 def test_a_file_of_hugging_face_that_cannot_be_served_is_refused(tmp_path, values, reason):
@@ -90,5 +90,5 @@ def test_a_file_of_hugging_face_that_cannot_be_served_is_refused(tmp_path, value
 
 def test_numbers_in_an_option_are_separated_by_commas():
     assert numbers("0.485,0.456,0.406") == IMAGENET["mean"]
-    with pytest.raises(PreprocessingError, match="'a,b' is not numbers"):
+    with pytest.raises(PreprocessingError, match="'a,b' must be numbers"):
         numbers("a,b")

@@ -56,7 +56,7 @@ def test_a_multi_label_model_gets_a_sigmoid_where_it_has_none():
 
 @pytest.mark.parametrize(
     ("ending", "multi_label", "reason"),
-    [(Ending.SIGMOID, False, "say --multi-label"), (Ending.SOFTMAX, True, "leave out --multi-label")],
+    [(Ending.SIGMOID, False, "use --multi-label"), (Ending.SOFTMAX, True, "leave out --multi-label")],
 )
 def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, reason):
     with pytest.raises(ModelFileError, match=reason):
@@ -66,9 +66,9 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Head(channels=1), "takes 1 channel and images come as three"),
-        (Calling(lambda scores, _: (scores, scores)), "a tuple of 2 where one tensor"),
-        (Calling(lambda scores, _: {"logits": scores}), "a dict of 1 where one tensor"),
+        (Head(channels=1), "takes 1 channel but images have three"),
+        (Calling(lambda scores, _: (scores, scores)), "a tuple of 2 but one tensor"),
+        (Calling(lambda scores, _: {"logits": scores}), "a dict of 1 but one tensor"),
         (Calling(lambda _, images: images), r"gives \[2, 3, 32, 32\] for a batch of 2 images"),
         (Calling(lambda scores, _: scores[..., None, None]), r"gives \[2, 5, 1, 1\]"),
         (Calling(lambda scores, _: scores.reshape(2, -1)), "reads the batch's size as a number"),
@@ -76,9 +76,9 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
             Calling(lambda scores, _: scores - scores.mean(dim=0)),
             r"depends on the others in its batch: call model\.eval",
         ),
-        (Calling(lambda scores, _: scores + torch.rand_like(scores)), r"other answers each time: call model\.eval"),
+        (Calling(lambda scores, _: scores + torch.rand_like(scores)), r"different answers each time: call model\.eval"),
         (Calling(lambda scores, _: scores / 0 * 0), "NaN or infinity"),
-        (Calling(lambda scores, images: scores[:, : 1 // 0]), "runs on no batch of images"),
+        (Calling(lambda scores, images: scores[:, : 1 // 0]), "does not run on a batch of images"),
     ],
 )
 def test_a_network_that_cannot_be_served_is_refused_in_words(module, reason):
@@ -88,13 +88,13 @@ def test_a_network_that_cannot_be_served_is_refused_in_words(module, reason):
 
 def test_a_wrong_size_is_told_the_right_one():
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5))
-    with pytest.raises(ModelFileError, match="does not run on 32×32 and does on 64×64: say --crop 64"):
+    with pytest.raises(ModelFileError, match="does not run on 32×32 but does on 64×64: use --crop 64"):
         tried(flat)
 
 
 @pytest.mark.parametrize(
     ("classes", "labels", "multi_label", "reason"),
-    [(5, 4, False, "4 labels and the network has 5 classes"), (1, 1, False, "say --multi-label")],
+    [(5, 4, False, "4 labels and the network has 5 classes"), (1, 1, False, "use --multi-label")],
 )
 def test_labels_and_classes_are_as_many(classes, labels, multi_label, reason):
     with pytest.raises(ModelFileError, match=reason):

@@ -4,6 +4,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request
 
+from gateway.api.exchange import exchange
 from gateway.api.schemas import ModelDetail, ModelsResponse, Problem, model_detail
 from gateway.api.state import state
 from gateway.errors import ModelInUse
@@ -38,7 +39,7 @@ async def load_model(request: Request, name: str) -> ModelDetail:
     No request fails meanwhile: the old versions answer until the new ones can.
     """
     backend = state(request)["service"].backend
-    request.state.event["model"] = name
+    exchange(request).event["model"] = name
     await backend.load(name)
     return model_detail(await backend.model(name))
 
@@ -57,7 +58,7 @@ async def load_model(request: Request, name: str) -> ModelDetail:
 async def unload_model(request: Request, name: str) -> None:
     """Have every Triton let go of a model; requests in flight are finished, later ones get 404."""
     parts = state(request)
-    request.state.event["model"] = name
+    exchange(request).event["model"] = name
     if name == parts["settings"].model:
         raise ModelInUse(f"{name!r} is the default model: readiness hangs on it, so it stays.")
     await parts["service"].backend.unload(name)

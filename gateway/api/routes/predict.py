@@ -9,9 +9,10 @@ from fastapi import Query as QueryParameter
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.disconnect import ClientGone, unless_client_leaves
+from gateway.api.classify import classify
+from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.query import collect, make_query, status_of
+from gateway.api.query import make_query, status_of
 from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
 from gateway.api.shapes import ForeignResponse, shaped
 from gateway.api.state import state
@@ -100,31 +101,28 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
-    buffer = service.admission.buffer()
-    request.state.at_end.append(buffer.clear)
-    with request.state.tally.stages["read"]:
-        form, uploads = await open_uploads(request, settings, service.policy.limits, buffer)
+    current = exchange(request)
+    buffer = current.resources.enter_context(service.admission.buffer())
+    with current.tally.stages["read"]:
+        form, uploads = await open_uploads(request, current, settings, service.policy.limits, buffer)
     if form:
         parameters = _with_form(parameters, form)
     query = make_query(
         request,
+        current,
         settings,
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
         selection=_selection(parameters, settings),
     )
-    request.state.event["model"] = query.model_name
+    current.event["model"] = query.model_name
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
         raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
-    results = service.classify(uploads, query)
     if streamed:
-        return ResultStream(request, query, results)
-    collected = await unless_client_leaves(request, collect(results))
-    if collected is None:
-        return ClientGone()
-    return _answer(query, collected, parameters.format)
+        return ResultStream(request, query, uploads)
+    return _answer(query, await classify(request, uploads, query), parameters.format)
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:

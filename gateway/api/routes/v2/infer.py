@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.disconnect import ClientGone, unless_client_leaves
-from gateway.api.query import collect, make_query, status_of
+from gateway.api.classify import classify
+from gateway.api.exchange import exchange
+from gateway.api.query import make_query, status_of
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.routes.v2.schemas import InferenceResponse
@@ -62,28 +63,26 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         raise UnsupportedMediaType("Content-Encoding: the body is taken as it is, not compressed.")
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
-    buffer = service.admission.buffer()
-    request.state.at_end.append(buffer.clear)
-    body = chunks(request, settings, buffer)
+    current = exchange(request)
+    buffer = current.resources.enter_context(service.admission.buffer())
+    body = chunks(request, current, settings, buffer)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k)
-    with request.state.tally.stages["read"]:
+    with current.tally.stages["read"]:
         uploads = counted(reader.uploads(), buffer, NO_IMAGES)
         first = await anext(uploads)
     # In JSON it may stand behind the images, which are on their way by then.
     timeout_microseconds = reader.request.timeout_microseconds
     query = make_query(
         request,
+        current,
         settings,
         model_name=model_name,
         version=version,
         timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
         selection=None,
     )
-    request.state.event["model"] = model_name
-    results = service.classify(resumed(first, uploads), query)
-    collected = await unless_client_leaves(request, collect(results))
-    if collected is None:
-        return ClientGone()
+    current.event["model"] = model_name
+    collected = await classify(request, resumed(first, uploads), query)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)

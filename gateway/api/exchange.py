@@ -1,0 +1,49 @@
+"""One HTTP request and what becomes of it."""
+
+import asyncio
+from collections.abc import MutableMapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from starlette.requests import Request
+from starlette.types import Scope
+
+from gateway.inference.tally import Tally
+
+_KEY = "exchange"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request: its id, and what the log, the metrics and the trace say of it."""
+
+    request_id: str
+    event: dict[str, Any] = field(default_factory=dict)
+    """Fields of the log's event."""
+    tally: Tally = field(default_factory=Tally)
+    """What becomes of the images."""
+    body_read: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set after the last byte of the body: until then its reader notices when the client leaves."""
+    route: str | None = None
+    """The route, where a request is answered before it is routed."""
+    resources: ExitStack = field(default_factory=ExitStack)
+    """What is given back when the answer is out, whatever it was."""
+
+
+def begin(scope: Scope, request_id: str) -> Exchange:
+    """Begin the exchange of a request."""
+    exchange = Exchange(request_id)
+    state: MutableMapping[str, Any] = scope.setdefault("state", {})
+    state[_KEY] = exchange
+    return exchange
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """The exchange of a request, from within RequestContext."""
+    return cast("Exchange", scope["state"][_KEY])
+
+
+def exchange(request: Request) -> Exchange:
+    """The exchange of a request."""
+    return exchange_of(request.scope)

@@ -1,0 +1,289 @@
+"""One request on its way: from its uploads to its results."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
+
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageError,
+    ModelNotFound,
+    ModelUnavailable,
+    Overloaded,
+    RequestError,
+    UndecodableImage,
+)
+from gateway.inference.admission import Admission, Permit, Permits
+from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
+from gateway.inference.planner import BatchPlanner
+from gateway.inference.query import Query, Result
+from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.padding import pad
+from gateway.ingest.prepare import DecodePolicy, Image, bytes_needed, examine, finish, needs_decoding
+from gateway.ingest.upload import Upload
+
+T = TypeVar("T")
+
+Watch = Callable[[], Awaitable[None]]
+"""What raises when nobody wants the results any more, such as when the client has gone."""
+
+
+Uploads = AsyncGenerator[Upload, None]
+"""The uploads of one request as they arrive; closed by who reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How one request's images are cut into calls: `max_calls` of at most `max_images` and `max_bytes` at once."""
+
+    max_images: int
+    max_bytes: int
+    max_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all requests of a process share."""
+
+    backend: Backend
+    admission: Admission
+    policy: DecodePolicy
+    batches: BatchLimits
+    decoders: ThreadPoolExecutor
+    uncancelled: Uncancelled
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """An image that has its permit and waits for its answer."""
+
+    image: Image
+    permit: Permit
+    deadline: Deadline
+
+
+class RunningRequest:
+    """The reader, the decodes and the calls of one request, all in one group of tasks; iterates over its results.
+
+    The group's end is theirs as well; `permits` are all that the request holds, whichever of them uses one.
+    """
+
+    def __init__(self, shared: Shared, query: Query, group: TaskGroup, permits: Permits) -> None:
+        self._shared = shared
+        self._query = query
+        self._group = group
+        self._permits = permits
+        self._stages = query.tally.stages
+        self._planner: BatchPlanner[_InFlight] = BatchPlanner(
+            shared.batches.max_images, shared.batches.max_bytes, size=lambda item: len(item.image.payload)
+        )
+        # More than the calls can take would only sit here, and be in the way of other requests' images.
+        self._most_permits = shared.batches.max_calls * shared.batches.max_images
+        self._calls = self._open = 0
+        self._begun = self._read_all = False
+        self._results: asyncio.Queue[Result | None] = asyncio.Queue()
+        self._failure: Exception | None = None
+
+    def start(self, uploads: Uploads, leaving: Watch | None) -> None:
+        """Begin to read, and to watch whether anybody still wants the results."""
+        self._spawn(self._read, uploads)
+        if leaving is not None:
+            self._spawn(leaving)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Result:
+        """The next result that is ready; after those that were, raises what has ended the request."""
+        result = await self._results.get()
+        if result is None:
+            raise self._failure or StopAsyncIteration
+        self._query.tally.count(result.error, result.model_version)
+        _count(result, self._query.model_name)
+        return result
+
+    def _spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        self._group.start_soon(self._guard, work, *arguments)
+
+    async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Do some of the request's work; what it raises ends the request."""
+        try:
+            await work(*arguments)
+        except Exception as failure:  # raised again by __anext__
+            self._failure = self._failure or failure
+            await anyio.lowlevel.checkpoint()  # what is ready at this moment is still reported
+            self._results.put_nowait(None)
+
+    async def _read(self, uploads: Uploads) -> None:
+        """Let each upload start its way as soon as it has arrived; while too much is in flight, read no further."""
+        async with aclosing(uploads):
+            while True:
+                with self._stages["read"]:
+                    upload = await anext(uploads, None)
+                if upload is None:
+                    break
+                self._open += 1
+                await self._admit(upload)
+        self._read_all = True
+        self._end_if_done()
+
+    async def _admit(self, upload: Upload) -> None:
+        policy = self._shared.policy
+        try:
+            with self._stages["prepare"]:
+                info = examine(upload, policy)
+        except ImageError as error:
+            self._answer(Result(upload.index, upload.filename, error=error))
+            return
+        deadline = Deadline.after(self._query.timeout_seconds)
+        try:
+            with self._stages["wait"]:
+                permit = await self._permit(bytes_needed(upload, info, policy), deadline)
+        except (DeadlineExceeded, Overloaded) as error:
+            if not self._begun and isinstance(error, Overloaded):
+                raise
+            self._answer(_failed(upload, info, error))
+            return
+        self._begun = True
+        if needs_decoding(info, policy):
+            self._spawn(self._decode, upload, info, permit, deadline)
+        else:
+            self._plan(_InFlight(finish(upload, info, policy), permit, deadline))
+
+    async def _permit(self, nbytes: int, deadline: Deadline) -> Permit:
+        """Wait for a place among this request's images, then for one among all.
+
+        Raises DeadlineExceeded, or Overloaded where too many wait or the first image's turn does not come in time.
+        """
+        if len(self._permits) < self._most_permits and (permit := self._permits.try_acquire(nbytes)) is not None:
+            return permit
+        left_seconds = deadline.left_seconds
+        most_seconds = left_seconds if self._begun else min(left_seconds, self._shared.admission.max_wait_seconds)
+        with anyio.move_on_after(most_seconds):
+            await self._permits.fewer_than(self._most_permits)
+            return await self._permits.acquire(nbytes, begun=self._begun)
+        if most_seconds < left_seconds:
+            raise Overloaded(
+                f"The first image's turn did not come within {most_seconds:g} s; try again later.",
+                limit="max_wait_seconds",
+                value=most_seconds,
+            )
+        raise DeadlineExceeded
+
+    async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: Deadline) -> None:
+        decoding = self._in_thread(finish, upload, info, self._shared.policy)
+        try:
+            with self._stages["prepare"]:
+                image = await _by(deadline, self._shared.uncancelled.run(decoding, [permit]))
+        except (ImageError, DeadlineExceeded) as error:
+            permit.release()
+            self._answer(_failed(upload, info, error))
+        else:
+            permit.shrink(len(image.payload))
+            self._plan(_InFlight(image, permit, deadline))
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._shared.decoders, work, *arguments)
+
+    def _plan(self, item: _InFlight) -> None:
+        """A lone image leaves at once; while all calls are out, images gather to a batch."""
+        self._planner.add(item)
+        if self._calls < self._shared.batches.max_calls:
+            self._calls += 1
+            self._spawn(self._call_while_images_wait, self._planner.take())
+
+    async def _call_while_images_wait(self, items: list[_InFlight]) -> None:
+        while items:
+            await self._call(items)
+            items = self._planner.take()
+        self._calls -= 1
+
+    async def _call(self, items: list[_InFlight]) -> None:
+        results: list[Result]
+        try:
+            with self._stages["infer"]:
+                answer = await self._infer(items)
+        except RequestError as error:
+            # No such model: the fault of the request, not of these files; or of who has set the split.
+            if self._query.split and isinstance(error, ModelNotFound):
+                name, version = self._query.model_name, self._query.model_version
+                raise ModelUnavailable(
+                    f"Version {version} of {name!r}, to which a share of the requests goes, is not loaded."
+                ) from error
+            raise
+        except GatewayError as error:
+            results = [_failed(item.image, item.image, error) for item in items]
+        else:
+            results = [_answered(item.image, row, answer) for item, row in zip(items, answer.rows, strict=True)]
+        finally:
+            for item in items:
+                item.permit.release()
+        for result in results:
+            self._answer(result)
+
+    async def _infer(self, items: list[_InFlight]) -> InferResult:
+        deadline = min(item.deadline for item in items)
+        if deadline.passed:
+            raise DeadlineExceeded
+        metrics.BATCH_IMAGES.observe(len(items))
+        batch = Batch(*pad([item.image.payload for item in items]))
+        for item in items:
+            item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
+        query, backend = self._query, self._shared.backend
+        call = Call(batch, query.model_name, query.model_version, query.selection, deadline, query.request_id)
+        with metrics.CALL_SECONDS.time():
+            if backend.bears_cancellation:
+                return await _by(deadline, backend.infer(call))
+            permits = [item.permit for item in items]
+            return await _by(deadline, self._shared.uncancelled.run(backend.infer(call), permits))
+
+    def _answer(self, result: Result) -> None:
+        self._open -= 1
+        self._results.put_nowait(result)
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._read_all and self._open == 0:
+            self._results.put_nowait(None)
+
+
+async def _by(deadline: Deadline, work: Awaitable[T]) -> T:
+    """The result of `work`; raises DeadlineExceeded, and cancels it, when it is too late."""
+    with anyio.move_on_after(deadline.left_seconds):
+        return await work
+    raise DeadlineExceeded
+
+
+def _answered(image: Image, row: Row, answer: InferResult) -> Result:
+    return Result(
+        image.index,
+        image.filename,
+        image.width,
+        image.height,
+        row.predictions,
+        row.scores,
+        None if row.decoded else UndecodableImage(),
+        answer.model_version,
+        answer.multi_label,
+    )
+
+
+def _failed(file: Upload | Image, size: ImageInfo | Image, error: GatewayError) -> Result:
+    return Result(file.index, file.filename, size.width, size.height, error=error)
+
+
+def _count(result: Result, model_name: str) -> None:
+    outcome = "ok" if result.error is None else result.error.code
+    # A name that a client made up must not become a label, so a model counts by name once it has answered.
+    model, version = (model_name, result.model_version) if result.model_version else ("", "")
+    metrics.IMAGES.labels(outcome, model, version).inc()

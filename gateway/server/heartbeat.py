@@ -1,0 +1,71 @@
+"""How long the event loop was away: work that does not give way keeps every client waiting."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+
+from gateway import metrics
+
+log = structlog.get_logger("gateway")
+
+BEAT_SECONDS = 0.01
+"""A pause is measured too short by this at most; a beat costs some ten microseconds."""
+WINDOW_SECONDS = 15
+"""Prometheus asks every 15 seconds, mostly, and then no pause is lost between two answers."""
+LONG_SECONDS = 0.05
+"""What the service promises that no request brings about; a longer pause is logged."""
+
+
+class Pauses:
+    """The longest pause of the last WINDOW_SECONDS, told as a metric; pauses above LONG_SECONDS are logged as well.
+
+    `now` and pauses are in seconds of a monotonic clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._second = int(now)
+        self._longest = deque([(0.0, 0.0)], maxlen=WINDOW_SECONDS)  # of each second: the pause, and its processor time
+
+    def note(self, now: float, pause_seconds: float, cpu_seconds: float) -> None:
+        """Count a pause that ended now, in which the loop's thread used so much processor time."""
+        if int(now) != self._second:
+            self._end_second(int(now))
+        self._longest[-1] = max(self._longest[-1], (pause_seconds, cpu_seconds))
+        metrics.LOOP_PAUSE_SECONDS.set(self.longest_seconds)
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest pause of the window."""
+        return max(self._longest)[0]
+
+    def _end_second(self, second: int) -> None:
+        pause_seconds, cpu_seconds = self._longest[-1]
+        if pause_seconds > LONG_SECONDS:
+            log.warning("loop_paused", seconds=round(pause_seconds, 4), cpu_seconds=round(cpu_seconds, 4))
+        self._longest.extend([(0.0, 0.0)] * min(second - self._second, WINDOW_SECONDS))
+        self._second = second
+
+
+@asynccontextmanager
+async def heartbeat() -> AsyncIterator[None]:
+    """Measure this event loop's pauses while the block lasts."""
+    beating = asyncio.create_task(_beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
+
+
+async def _beat() -> None:
+    pauses = Pauses(time.monotonic())
+    while True:
+        due, cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()
+        await asyncio.sleep(BEAT_SECONDS)
+        now = time.monotonic()
+        pauses.note(now, max(0.0, now - due), time.thread_time() - cpu_seconds)

@@ -1,0 +1,216 @@
+"""An inference server, decoders and a clock that do what a test says, step by step."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from gateway.errors import GatewayError
+from gateway.inference.admission import Admission
+from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.prediction import Prediction
+from gateway.inference.query import Query
+from gateway.inference.request import BatchLimits
+from gateway.inference.service import InferenceService
+from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.upload import Upload
+from gateway.settings import Settings
+
+ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that is turned by hand, and whose clock stands still unless it is moved on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000.0
+        self.unhandled: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, context: self.unhandled.append(context))
+        self._clock = mock.patch("gateway.deadline.time", SimpleNamespace(monotonic=self.time))
+        self._clock.start()
+
+    def time(self) -> float:
+        return self.now
+
+    def turn(self, times: int = 1) -> None:
+        """Let everything that is ready take one step."""
+        for _ in range(times):
+            self.call_soon(self.stop)
+            self.run_forever()
+
+    def settle(self) -> None:
+        """Turn until nothing moves any more, short of time passing."""
+        self.turn(60)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.turn()
+
+    def finish(self, task: "asyncio.Task[Any]") -> Any:
+        """The result of a task that needs nothing but turns."""
+        self.settle()
+        assert task.done(), "it still waits for something"
+        return task.result()
+
+    def close(self) -> None:
+        self._clock.stop()
+        super().close()
+
+
+@dataclass
+class PendingCall:
+    """A call that waits for what the test will say."""
+
+    call: Call
+    outcome: "asyncio.Future[InferResult]"
+    cancelled: bool = False
+
+    @property
+    def pending(self) -> bool:
+        return not self.outcome.done()
+
+    def answer(self, version: str = "1") -> None:
+        rows = (ROW,) * len(self.call.batch.raw_image)
+        self.outcome.set_result(InferResult(self.call.model_name, self.call.model_version or version, rows))
+
+    def fail(self, error: Exception) -> None:
+        self.outcome.set_exception(error)
+
+
+class ScriptedBackend:
+    """Keeps every call until the test answers it, or answers at once where `at_once` is an answer or an error."""
+
+    def __init__(self, *, bears_cancellation: bool = True) -> None:
+        self.bears_cancellation = bears_cancellation
+        self.calls: list[PendingCall] = []
+        self.at_once: Callable[[PendingCall], None] | None = None
+
+    @property
+    def pending(self) -> list[PendingCall]:
+        return [call for call in self.calls if call.pending]
+
+    async def infer(self, call: Call) -> InferResult:
+        pending = PendingCall(call, asyncio.get_running_loop().create_future())
+        self.calls.append(pending)
+        if self.at_once is not None:
+            self.at_once(pending)
+        try:
+            return await pending.outcome
+        except asyncio.CancelledError:
+            pending.cancelled = True
+            raise
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def health(self) -> Sequence[EndpointHealth]:
+        return ()
+
+    async def models(self) -> Sequence[ModelInfo]:
+        return ()
+
+    async def model(self, name: str) -> ModelInfo:
+        raise NotImplementedError
+
+    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
+        return ()
+
+    async def load(self, name: str) -> None: ...
+
+    async def unload(self, name: str) -> None: ...
+
+
+class ScriptedDecoders(Executor):
+    """Begins what it is given when the test says so; like a thread, it cannot be stopped."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self.pending.append((future, lambda: work(*arguments, **options)))
+        return future
+
+    def finish(self, number: int = 0, error: GatewayError | None = None) -> None:
+        future, work = self.pending.pop(number)
+        if future.cancelled():
+            return
+        try:
+            result = work()
+            if error is not None:
+                raise error
+        except Exception as exc:
+            future.set_exception(exc)
+        else:
+            future.set_result(result)
+
+
+@dataclass(eq=False)
+class Body:
+    """The uploads of one request, which arrive when the test says so."""
+
+    items: "asyncio.Queue[Upload | Exception | None]" = field(default_factory=asyncio.Queue)
+    sent: int = 0
+    opened: bool = False
+    closed: bool = False
+
+    def send(self, data: bytes) -> None:
+        self.items.put_nowait(Upload(self.sent, f"{self.sent}", data))
+        self.sent += 1
+
+    def break_off(self, error: Exception) -> None:
+        self.items.put_nowait(error)
+
+    def end(self) -> None:
+        self.items.put_nowait(None)
+
+    async def uploads(self) -> AsyncGenerator[Upload, None]:
+        self.opened = True
+        try:
+            while (item := await self.items.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            self.closed = True
+
+
+def service_of(backend: ScriptedBackend, *, decoders: Executor | None = None, **limits: Any) -> InferenceService:
+    """A service whose limits are small, and changed by `limits`."""
+    admission = {
+        "max_images": 4,
+        "max_bytes": 10**6,
+        "max_images_waiting": 3,
+        "max_bytes_waiting": 10**6,
+        "max_wait_seconds": 2.0,
+    }
+    batches = BatchLimits(max_images=2, max_bytes=10**6, max_calls=2)
+    admission.update(limits)
+    return InferenceService(
+        backend,
+        Admission(**admission),
+        DecodePolicy.from_settings(Settings(_env_file=None)),
+        batches,
+        decoders or ScriptedDecoders(),
+    )
+
+
+def query(timeout_seconds: float = 30.0, **options: Any) -> Query:
+    return Query("m", "", None, timeout_seconds, "r", **options)
+
+
+async def collected(service: InferenceService, body: Body, asked: Query, leaving: Any = None) -> list[Any]:
+    """All results of a request."""
+    async with service.classify(body.uploads(), asked, leaving) as results:
+        return [result async for result in results]
+
+
+def start(loop: Loop, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+    task = loop.create_task(work)
+    loop.turn()
+    return task
