@@ -5,7 +5,7 @@
 # All that is downloaded is downloaded here; the containers install nothing when they start.
 # PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/deploy-docker.md says what they are good for.
 ARG PYTHON_IMAGE=python:3.12-slim
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.07-py3
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
 
 
 # The API's virtual environment: without pip, which the API does not need.
@@ -60,9 +60,12 @@ FROM ${TRITON_IMAGE} AS triton
 ARG PIP_INDEX_URL
 COPY constraints.txt /opt/preprocessor/
 # Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says.
+# --ignore-installed: what the distribution installed has no record by which pip could remove it. The import at the end fails
+# the build, not the first start, where a base image has another Python than the pinned packages are built for.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages \
-        numpy opencv-python-headless pillow torch torchvision
+    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
+        numpy opencv-python-headless pillow torch torchvision \
+ && python3 -c "import cv2, numpy, PIL, torch, torchvision"
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
 ENV PYTHONDONTWRITEBYTECODE=1

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
+from gateway.cli.capacity import capacity
 from gateway.cli.proof import model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import (
@@ -32,6 +33,8 @@ app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
 key_app = typer.Typer(help="API keys, without which the API answers everybody.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
+
+app.command("capacity")(capacity)
 
 Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]

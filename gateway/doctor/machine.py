@@ -127,7 +127,7 @@ def memory(settings: Settings, instances: int) -> Finding:
 
 def cores(settings: Settings) -> Finding:
     """Whether there is a core for each API process."""
-    count = _cores()
+    count = available_cores()
     text = f"{count:g} {'core' if count == 1 else 'cores'}"
     if settings.workers > count:
         name = variable("workers")
@@ -195,7 +195,7 @@ def _free_memory() -> int | None:
     return min(left, default=None)
 
 
-def _cores() -> float:
+def available_cores() -> float:
     """Cores that this process may use, by affinity and by the container's quota."""
     count = float(len(os.sched_getaffinity(0)))
     try:
