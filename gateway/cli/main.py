@@ -1,8 +1,10 @@
 """The `gateway` command."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +21,9 @@ from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import Settings, load_settings
 from gateway.tracing import require_sdk
+
+if TYPE_CHECKING:
+    from gateway.embedded.display import Display
 
 app = typer.Typer(
     name="gateway",
@@ -41,6 +46,9 @@ Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GA
 Workers = Annotated[
     int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show Triton's log here instead of keeping it in a file.")
+]
 KeysFile = Annotated[
     Path | None,
     typer.Option(
@@ -51,6 +59,27 @@ KeysFile = Annotated[
 
 def _say_plainly(line: str) -> None:
     typer.echo(line, err=True)
+
+
+@contextmanager
+def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
+    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line."""
+    from rich.console import Console
+
+    from gateway.embedded.display import Lines
+
+    console = Console(stderr=True)
+    if verbose or not console.is_terminal:
+        yield Lines(say, _say_plainly)
+        return
+    from gateway.cli.live import LiveDisplay, log_path
+
+    display = LiveDisplay(console, log_path(settings.port))
+    display.say(f"Triton's log goes to {display.log_file}; --verbose shows it here")
+    try:
+        yield display
+    finally:
+        display.close()
 
 
 def _settings(**options: object) -> Settings:
@@ -97,12 +126,22 @@ def up(
     port: Port = None,
     workers: Workers = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Model that answers when a request names none (GATEWAY_MODEL); by default the repository's only one.",
+            show_default=False,
+        ),
+    ] = None,
     triton_port: Annotated[
         int,
         typer.Option(
             help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=65_535
         ),
     ] = 0,
+    *,
+    verbose: Verbose = False,
 ) -> None:
     """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
 
@@ -110,8 +149,9 @@ def up(
     """
     from gateway.embedded.up import up as run_up
 
-    settings = _settings(host=host, port=port, workers=workers)
-    run_up(settings, model_repository, say=say, log=_say_plainly, triton_port=triton_port)
+    settings = _settings(host=host, port=port, workers=workers, model=model)
+    with _display(settings, verbose=verbose) as display:
+        run_up(settings, model_repository, display=display, triton_port=triton_port)
 
 
 @app.command()
@@ -182,6 +222,7 @@ def triton_run(
     metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.")] = 8002,
 ) -> None:
     """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
+    from gateway.embedded.display import Lines
     from gateway.embedded.up import run_triton
 
     run_triton(
@@ -189,8 +230,7 @@ def triton_run(
         model_repository,
         host=host,
         ports=(grpc_port, http_port, metrics_port),
-        say=say,
-        log=_say_plainly,
+        display=Lines(say, _say_plainly),
     )
 
 
