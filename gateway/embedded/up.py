@@ -21,6 +21,8 @@ from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
+IDLE_GRACE_SECONDS = 0.5
+"""For a Triton that nobody asks any more."""
 
 
 class UpFailed(UserError):
@@ -84,7 +86,8 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             if api is not None:
                 api.stop()
         with display.waiting("stopping Triton"):
-            triton.stop()
+            # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.
+            triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
         say(f"stopped after {time.monotonic() - stopping:.1f} s")
 
 
