@@ -40,11 +40,11 @@ def capacity(
 
     gateway capacity --cores 16 --gpus 1 --format env >> .env
     """
-    from gateway.doctor.machine import available_cores
+    from gateway.cores import usable_cores
     from gateway.gpus import gpu_count
 
     found = plan(
-        cores or max(1, int(available_cores())),
+        cores or max(1, int(usable_cores())),
         gpu_count() if gpus is None else gpus,
         gpu_network_ms=gpu_ms,
         network_ms=cpu_ms,

@@ -1,13 +1,13 @@
 """The machine: its system, its Python, its memory, its cores and its GPU."""
 
 import importlib.util
-import os
 import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from gateway.cores import usable_cores
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.embedded.runtime import (
     TRITON_VERSION,
@@ -127,7 +127,7 @@ def memory(settings: Settings, instances: int) -> Finding:
 
 def cores(settings: Settings) -> Finding:
     """Whether there is a core for each API process."""
-    count = available_cores()
+    count = usable_cores(CGROUP)
     text = f"{count:g} {'core' if count == 1 else 'cores'}"
     if settings.workers > count:
         name = variable("workers")
@@ -193,16 +193,6 @@ def _free_memory() -> int | None:
     # In kB: /proc/meminfo, proc(5).
     left += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     return min(left, default=None)
-
-
-def available_cores() -> float:
-    """Cores that this process may use, by affinity and by the container's quota."""
-    count = float(len(os.sched_getaffinity(0)))
-    try:
-        quota, period = (CGROUP / "cpu.max").read_text().split()
-        return min(count, int(quota) / int(period))
-    except (OSError, ValueError):  # no cgroup v2, or "max"
-        return count
 
 
 def _number(path: Path) -> int | None:

@@ -1,5 +1,6 @@
 """Triton and the API together, from one command on one machine."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     if name != settings.model:
         say(f"{name} answers when a request names no model: the repository has no other")
         settings = settings.model_copy(update={"model": name})
-    runtime = _prepare(model_repository, say)
+    runtime = _prepare(settings, model_repository, say)
     devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
         runtime,
@@ -95,7 +96,7 @@ def run_triton(
     settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], display: Display
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
-    runtime = _prepare(model_repository, display.say)
+    runtime = _prepare(settings, model_repository, display.say)
     grpc_port, http_port, metrics_port = ports
     devices = _devices(settings, model_repository, display.say)
     triton = EmbeddedTriton(
@@ -124,8 +125,10 @@ def run_triton(
         triton.stop()
 
 
-def _prepare(model_repository: Path, say: Say) -> Runtime:
+def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
     """Triton's binaries, and a model where the repository's classifier has none yet."""
+    # The preprocessor's OpenCV reads it when it is loaded: no picture there is larger than one may be here.
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
     runtime = ensure_runtime(default_cache_dir(), say)
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
