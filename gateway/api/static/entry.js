@@ -8,6 +8,7 @@ const FILE_FAULTS = new Set([
   "invalid_image",
   "truncated_image",
   "undecodable_image",
+  "image_quarantined",
   "unreadable_file",
   "unsupported_format",
 ]);
