@@ -7,7 +7,7 @@ SOURCES := pyproject.toml constraints.txt
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 WORKERS := -n 2 --dist loadfile --max-worker-restart 0
-PACKAGES := gateway triton_models triton_backends bench tests docs
+PACKAGES := gateway triton_models triton_backends bench deploy tests docs clients examples
 
 .PHONY: help install up test check lint fmt docs bench fuzz clean
 
@@ -52,8 +52,9 @@ fmt: $(VENV)/.installed-dev ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
 
-docs: $(VENV)/.installed-dev ## write the README's tables anew from the code
+docs: $(VENV)/.installed-dev ## rewrite what is made from code: README's tables, the client's errors, the chart's files
 	@$(BIN)/python docs/tables.py
+	@$(BIN)/python docs/client_errors.py
 
 bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
+from gateway.api.query_bound import QueryBound
 from gateway.api.routes import health, limits, models, predict
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
@@ -27,6 +27,8 @@ from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
@@ -57,7 +59,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
         triton = backend or _triton_backend(settings)
-        with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
                 Admission(
@@ -143,6 +146,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
     if keys or admin_keys:

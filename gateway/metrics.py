@@ -57,6 +57,12 @@ IMAGES = Counter(
     "Images answered, by outcome (ok, or the error's code) and the model and version that answered, if one did.",
     ["outcome", "model", "version"],
 )
+TOP_SCORE = Histogram(
+    "gateway_top_score",
+    "Highest score in each image's answer, by the model and version that answered.",
+    ["model", "version"],
+    buckets=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1),
+)
 IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
 IMAGES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"
@@ -76,6 +82,17 @@ BYTES_WAITING = Gauge(
 )
 BYTES_WAITING_LIMIT = Gauge(
     "gateway_waiting_limit_bytes", "Bytes of uploads that may arrive and wait at once.", multiprocess_mode="livesum"
+)
+
+DECODE_CPU_SECONDS = Histogram(
+    "gateway_decode_cpu_seconds",
+    "Processor time of one image that was decoded in the gateway.",
+    buckets=_SECONDS[:12],
+)
+DECODERS_LOST = Counter(
+    "gateway_decoders_lost_total",
+    "Decoder processes that ended in the midst of an image: out of time, stuck, or by a crash.",
+    ["reason"],
 )
 
 CALL_SECONDS = Histogram(

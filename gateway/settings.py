@@ -1,6 +1,7 @@
 """Everything that can be set, as one frozen object read from GATEWAY_ variables and .env."""
 
 import difflib
+import math
 import os
 import re
 from enum import Enum, StrEnum
@@ -12,6 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gateway.cores import usable_cores
 from gateway.errors import UserError
 
 ENV_PREFIX = "GATEWAY_"
@@ -118,6 +120,8 @@ class Settings(BaseSettings):
     """Predictions for each file when a request does not say `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
     """Largest `top_k` of a request."""
+    max_predictions: int = Field(100_000, ge=1, le=100_000_000)
+    """Predictions in one answer, files × `top_k`, ten scores under /v2 counting as one; JSON lines may have more."""
 
     # Deadlines
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
@@ -170,8 +174,12 @@ class Settings(BaseSettings):
     """Padded bytes of one call to Triton; a single larger image travels alone."""
     request_max_calls: int = Field(4, ge=1, le=256)
     """Calls to Triton that one request may have in flight."""
-    decode_threads: int = Field(min(32, os.cpu_count() or 1), ge=1, le=256)
-    """Threads of one process that decode images in the gateway."""
+    decoders: int = Field(min(32, math.ceil(usable_cores())), ge=1, le=256)
+    """Child processes of one gateway process that decode images; the second and further ones start when images wait."""
+    decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
+    """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
+    decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
+    """Memory that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
 
     # The embedded Triton of `gateway up`
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)

@@ -24,6 +24,7 @@ class ImageInfo:
     was applied. `bit_depth` is the largest of the channels'. `has_alpha` says that pixels may be transparent,
     `premultiplied` that the decoder gives their colours multiplied by it, and `transparent_gray` is the one level that
     is transparent in a PNG of gray without an alpha channel. `animated` is known of PNG only.
+    `coefficient_bytes` is what a progressive JPEG keeps in memory beside its pixels.
     """
 
     format: ImageFormat
@@ -35,6 +36,7 @@ class ImageInfo:
     premultiplied: bool = False
     transparent_gray: int | None = None
     animated: bool = False
+    coefficient_bytes: int = 0
 
 
 def upright(stored_width: int, stored_height: int, orientation: int) -> tuple[int, int]:

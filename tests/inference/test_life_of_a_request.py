@@ -1,7 +1,7 @@
 """Whatever happens to requests, and in whatever order, nothing of one that is over is left.
 
 Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, decoders,
-the clock, and a handler that is cancelled, and lets the event loop take any number of steps in between: so each of these
+the clock, and a handler that is cancelled, and lets the event loop take any number of steps in between: each of these
 comes at every `await` there is.
 """
 

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 
 from gateway.errors import FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.ingest.in_process import prepare
 from gateway.ingest.inspection import inspect
 from gateway.ingest.opencv import cv2
-from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding, prepare
+from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode, Settings
 from tests.ingest.reading import LIMITS

@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request
 from gateway.api.schemas import LimitOut, LimitsResponse
 from gateway.api.state import state
 from gateway.errors import (
+    AnswerTooLarge,
     FileTooLarge,
     GatewayError,
     HeadersTooLarge,
@@ -36,6 +37,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_wait_seconds": ("seconds", Overloaded),
     "max_timeout_seconds": ("seconds", InvalidParameter),
     "max_top_k": ("predictions", InvalidParameter),
+    "max_predictions": ("predictions", AnswerTooLarge),
 }
 """Each setting that is a limit: its unit, and the error of what is beyond it."""
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from gateway.api.answers import AnswerSize, PiecedAnswer
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.query import make_query, status_of
@@ -82,19 +83,22 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         selection=None,
     )
     current.event["model"] = model_name
-    collected = await classify(request, resumed(first, uploads), query)
+    size = AnswerSize(settings.max_predictions)
+    collected = await classify(request, resumed(first, uploads), query, size)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
     scored = Scored.of(collected)
     asked = reader.request
-    classified = any(output.class_count for output in asked.outputs)
-    labels = await service.backend.labels(model_name, scored.model_version) if classified else ()
-    answer = encode(asked, model_name, scored, labels)
+    class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in asked.outputs)
+    size.add_predictions(class_count * len(collected))
+    labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
+    answer = await encode(asked, model_name, scored, labels)
     if answer.header_bytes is None:
-        return Response(answer.body, media_type="application/json")
-    headers = {HEADER_LENGTH: str(answer.header_bytes)}
-    return Response(answer.body, headers=headers, media_type="application/octet-stream")
+        return PiecedAnswer(answer.pieces)
+    response = PiecedAnswer(answer.pieces, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
+    return response
 
 
 def _header_length(request: Request) -> int | None:
