@@ -6,9 +6,12 @@ from gateway.triton.machine_lock import lock_folder, machine_lock
 
 
 def test_one_has_its_turn_and_the_next_one_after_it(tmp_path):
-    with machine_lock("triton:8001", tmp_path) as mine:
-        with machine_lock("triton:8001", tmp_path) as other, machine_lock("another:8001", tmp_path) as elsewhere:
-            assert (mine, other, elsewhere) == (True, False, True)
+    with (
+        machine_lock("triton:8001", tmp_path) as mine,
+        machine_lock("triton:8001", tmp_path) as other,
+        machine_lock("another:8001", tmp_path) as elsewhere,
+    ):
+        assert (mine, other, elsewhere) == (True, False, True)
     with machine_lock("triton:8001", tmp_path) as mine:
         assert mine
 
