@@ -238,6 +238,37 @@ def triton_run(
     )
 
 
+@triton_app.command("alive")
+def triton_alive(
+    url: Annotated[
+        str | None, typer.Option(help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model to ask (GATEWAY_MODEL).", show_default=False)] = None,
+    patience: Annotated[float, typer.Option(help="Seconds of failure after which it is dead.", min=0)] = 60.0,
+) -> None:
+    """Exit 0 if Triton answers a real inference, 1 if it has failed to for a minute: a liveness probe.
+
+    It fails only where a restart is what helps: not while models are loaded or Triton is busy.
+    """
+    import asyncio
+
+    from gateway.triton.alive import what_is_dead
+    from gateway.triton.grpc_endpoint import GrpcEndpoint
+
+    settings = load_settings()
+
+    async def ask() -> str | None:
+        endpoint = GrpcEndpoint(url or settings.triton_url[0])
+        try:
+            return await what_is_dead(endpoint, model or settings.model, patience_seconds=patience)
+        finally:
+            await endpoint.close()
+
+    if (reason := asyncio.run(ask())) is not None:
+        raise UserError(f"Triton has to be restarted: {reason}")
+    say("Triton is alive")
+
+
 def main() -> None:
     """Entry point: what users can mend is told in a sentence, without a traceback."""
     try:
