@@ -3,8 +3,8 @@
     pip install 'ray[data]' ./clients/python
     python examples/ray_classify.py pictures.parquet classified --url http://gateway:8080
 
-The input has a column `path` that every worker can read, on a shared disk for instance. Each of `--workers` actors has a
-client of its own, which sends again what the service cannot answer for now. What schedules and spreads the rows is Ray.
+The input has a column `path` that every worker can read, on a shared disk for instance. Each of `--workers` actors has
+a client of its own, which sends again what the service cannot answer for now. Ray schedules and spreads the rows.
 """
 
 import argparse
