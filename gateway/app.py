@@ -26,6 +26,7 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
@@ -44,6 +45,7 @@ from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 from gateway.triton.watch import Pace
+from gateway.turns import keep_what_was_made
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -60,7 +62,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
         triton = backend or _triton_backend(settings)
-        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
         async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
@@ -68,17 +70,17 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                     max_images=settings.max_images_in_flight,
                     max_bytes=settings.max_bytes_in_flight,
                     max_images_waiting=settings.max_images_waiting,
-                    max_bytes_waiting=settings.max_bytes_waiting,
                     max_wait_seconds=settings.max_wait_seconds,
                 ),
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
+            uploads = UploadBuffer(settings.max_bytes_waiting)
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, draining=draining)
+                    yield State(settings=settings, service=service, uploads=uploads, draining=draining)
             await service.close()
             await triton.close()
         if tracer is not None:
@@ -180,4 +182,6 @@ def create_app_from_environment() -> FastAPI:
     die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
-    return create_app(settings)
+    app = create_app(settings)
+    keep_what_was_made()
+    return app

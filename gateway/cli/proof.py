@@ -61,7 +61,7 @@ def parity(
         [each for each in results if isinstance(each, Comparison)],
         [each for each in results if isinstance(each, Refused)],
     )
-    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance)
+    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance, entry.preprocessing)
     if not found.holds(tolerance):
         raise typer.Exit(1)
 

@@ -1,5 +1,6 @@
 """Triton and the API together, from one command on one machine."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton
     """
     started = time.monotonic()
     check_address(settings)
-    runtime = _prepare(model_repository, say)
+    runtime = _prepare(settings, model_repository, say)
     devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
         runtime,
@@ -82,7 +83,7 @@ def run_triton(
     settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], say: Say, log: Say
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
-    runtime = _prepare(model_repository, say)
+    runtime = _prepare(settings, model_repository, say)
     grpc_port, http_port, metrics_port = ports
     devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
@@ -111,8 +112,10 @@ def run_triton(
         triton.stop()
 
 
-def _prepare(model_repository: Path, say: Say) -> Runtime:
+def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
     """Triton's binaries, and a model where the repository's classifier has none yet."""
+    # The preprocessor's OpenCV reads it when it is loaded: no picture there is larger than one may be here.
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
     runtime = ensure_runtime(default_cache_dir(), say)
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):

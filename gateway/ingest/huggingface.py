@@ -9,14 +9,16 @@ raw image where there are none.
 from gateway.errors import InvalidParameter, UnknownField
 from gateway.ingest.body import read_base64
 from gateway.ingest.json_source import JsonSource, malformed
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import Hold, Upload, uncounted
 from gateway.ingest.upload_limits import Limits
 
 MEMBERS = ("inputs", "parameters")
 PARAMETERS = ("top_k", "function_to_apply")
 
 
-async def read_huggingface(source: JsonSource, name: str, limits: Limits) -> tuple[dict[str, list[str]], Upload]:
+async def read_huggingface(
+    source: JsonSource, name: str, limits: Limits, hold: Hold = uncounted
+) -> tuple[dict[str, list[str]], Upload]:
     """The parameters as they would stand in a form, and the image, of a body whose first member's name was read.
 
     Raises InvalidBody, UnknownField and InvalidParameter; bad base64 is the image's own error.
@@ -30,7 +32,7 @@ async def read_huggingface(source: JsonSource, name: str, limits: Limits) -> tup
         seen.add(name)
         if name == "inputs":
             await source.expect(b'"', "inputs must be a string, the image in base64")
-            upload = Upload(0, "", *await read_base64(source, limits))
+            upload = Upload(0, "", *await read_base64(source, limits, hold))
         elif name == "parameters":
             form = _form(await source.value())
         else:

@@ -1,10 +1,13 @@
 """What `gateway model parity` prints."""
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from rich.table import Table
 
 from gateway.proof.parity import STAGES, Comparison, Parity
+from gateway.repository.pillow_order import release_of
+from gateway.repository.preprocessing import Preprocessing
 from gateway.repository.summary import console
 
 SHOWN = 40
@@ -17,7 +20,7 @@ CAUSES = {
 }
 
 
-def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
+def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessing: Preprocessing) -> None:
     """The images' table, the sums, where the difference comes from, and the verdict."""
     out = console()
     table = Table("image", "served", "expected", "max", "mean", *STAGES, box=None, pad_edge=False)
@@ -41,6 +44,7 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
     for refused in parity.refused:
         out.print(f"not compared: {refused.path}: {refused.reason}")
     out.print()
+    out.print(f"reference        {reference(preprocessing)}")
     out.print(f"images           {len(parity.comparisons)}")
     out.print(f"same top-1       {100 * parity.top1_agreement:.4g} %")
     out.print(f"max difference   {parity.largest:.1e} of a probability, {tolerance:g} allowed")
@@ -54,6 +58,13 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
         return
     worst = max(STAGES, key=parity.from_stage)
     out.print(f"[red]the served answers are not the original's[/]: most comes from {worst}. {CAUSES[worst]}")
+
+
+def reference(preprocessing: Preprocessing) -> str:
+    """What prepared the images of the expected answers, with its version."""
+    named = release_of(preprocessing.resize_library)
+    order = f", its passes in the order of {named[0]}.{named[1]}" if named else ""
+    return f"torchvision {version('torchvision')} on Pillow {version('pillow')}{order}"
 
 
 def _top(comparison: Comparison, labels: Sequence[str], *, served: bool) -> str:

@@ -28,6 +28,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
 from gateway.triton.model_config import parameters, steps
+from gateway.turns import Turn
 
 ALL_CLASSES = 2**31 - 1
 """Triton answers with as many classes as there are."""
@@ -98,8 +99,11 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = tuple(_select(row, call.selection, multi_label=multi_label) for row in result.rows)
-            return replace(result, rows=rows, multi_label=multi_label)
+            turn, rows = Turn(), []
+            for row in result.rows:
+                rows.append(_select(row, call.selection, multi_label=multi_label))
+                await turn.pause_if_over()
+            return replace(result, rows=tuple(rows), multi_label=multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise missing

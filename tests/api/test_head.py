@@ -1,4 +1,4 @@
-"""HEAD answers where GET does, with GET's headers and without its body."""
+"""HEAD answers where GET does, with the same headers and without its body."""
 
 import pytest
 import structlog

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer, json_elements
+from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
@@ -105,9 +106,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
     current = exchange(request)
-    buffer = current.resources.enter_context(service.admission.buffer())
     with current.tally.stages["read"]:
-        form, uploads = await open_uploads(request, current, settings, service.policy.limits, buffer)
+        form, uploads = await open_uploads(request, open_body(request), service.policy.limits)
     function = form.pop("function_to_apply", [])
     if form:
         parameters = _with_form(parameters, form)
