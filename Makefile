@@ -7,9 +7,9 @@ SOURCES := pyproject.toml constraints.txt
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 WORKERS := -n 2 --dist loadfile --max-worker-restart 0
-PACKAGES := gateway triton_models triton_backends native bench tests docs
+PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-.PHONY: help install up test check lint fmt docs bench fuzz sanitize clean
+.PHONY: help install up test check lint fmt docs bench attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,11 +60,15 @@ fmt: $(VENV)/.installed-dev ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
 
-docs: $(VENV)/.installed-dev ## write the README's tables anew from the code
+docs: $(VENV)/.installed-dev ## rewrite what is made from code: README's tables, the client's errors, the chart's files
 	@$(BIN)/python docs/tables.py
+	@$(BIN)/python docs/client_errors.py
 
 bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)
+
+attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
+	@$(BIN)/python -m bench.attack $(ARGS)
 
 fuzz: $(VENV)/.installed-dev ## mutate images of every form and decode them in child processes; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)

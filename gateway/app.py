@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,13 +19,17 @@ from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
+from gateway.api.query_bound import QueryBound
 from gateway.api.routes import health, limits, models, predict
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
@@ -36,8 +39,12 @@ from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
+from gateway.triton.membership import Share, Tritons
+from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
+from gateway.triton.watch import Pace
+from gateway.turns import keep_what_was_made
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -53,32 +60,26 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
-        triton = backend or TritonBackend(
-            settings.triton_url,
-            model_name=settings.model,
-            interval_seconds=settings.ready_interval_seconds,
-            timeout_seconds=settings.ready_timeout_seconds,
-            heal=settings.heal,
-            seal=Seal(_cache_secret(settings)),
-        )
-        with ThreadPoolExecutor(settings.decode_threads, "decode") as decoders:
+        triton = backend or _triton_backend(settings)
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
+        async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
                 Admission(
                     max_images=settings.max_images_in_flight,
                     max_bytes=settings.max_bytes_in_flight,
                     max_images_waiting=settings.max_images_waiting,
-                    max_bytes_waiting=settings.max_bytes_waiting,
                     max_wait_seconds=settings.max_wait_seconds,
                 ),
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
+            uploads = UploadBuffer(settings.max_bytes_waiting)
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, draining=draining)
+                    yield State(settings=settings, service=service, uploads=uploads, draining=draining)
             await service.close()
             await triton.close()
         if tracer is not None:
@@ -109,6 +110,23 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     return app
 
 
+def _triton_backend(settings: Settings) -> TritonBackend:
+    pace = Pace(settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures)
+    tritons = Tritons(
+        settings.triton_url,
+        model_name=settings.model,
+        pace=pace,
+        heal=settings.heal,
+        share=Share(settings.triton_aperture, settings.max_images_in_flight),
+    )
+    return TritonBackend(
+        tritons,
+        model_name=settings.model,
+        seal=Seal(_cache_secret(settings)),
+        quarantine=Quarantine(settings.quarantine_seconds),
+    )
+
+
 def _cache_secret(settings: Settings) -> bytes:
     """What seals images against Triton's response cache; random where none is set."""
     return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
@@ -130,6 +148,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
     if keys or admin_keys:
@@ -161,4 +180,6 @@ def create_app_from_environment() -> FastAPI:
     die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
-    return create_app(settings)
+    app = create_app(settings)
+    keep_what_was_made()
+    return app

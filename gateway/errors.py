@@ -8,7 +8,9 @@
     │   ├── TruncatedImage        422 truncated_image
     │   ├── InvalidImage          422 invalid_image
     │   ├── ImageTooLarge         422 image_too_large
-    │   └── UndecodableImage      422 undecodable_image
+    │   ├── UndecodableImage      422 undecodable_image
+    │   ├── TooCostly             422 too_costly
+    │   └── ImageQuarantined      422 image_quarantined
     ├── RequestError              the whole request, and the client can mend it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -17,6 +19,7 @@
     │   ├── UnknownField          400 unknown_field
     │   ├── NoFiles               400 no_files
     │   ├── InvalidParameter      422 invalid_parameter
+    │   ├── AnswerTooLarge        422 answer_too_large
     │   ├── TooManyFiles          413 too_many_files
     │   ├── RequestTooLarge       413 request_too_large
     │   ├── HeadersTooLarge       431 headers_too_large
@@ -111,6 +114,18 @@ class UndecodableImage(ImageError):
     code, summary = "undecodable_image", "The image cannot be decoded"
 
 
+class TooCostly(ImageError):
+    """Decoding needs more time or memory than a picture of its size may take."""
+
+    code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
+
+
+class ImageQuarantined(ImageError):
+    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+
+    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
+
+
 class RequestError(GatewayError):
     """The whole request cannot be served as it was sent."""
 
@@ -161,6 +176,13 @@ class InvalidParameter(RequestError):
     code, summary = "invalid_parameter", "A parameter is invalid"
 
 
+class AnswerTooLarge(RequestError):
+    """The images have more predictions than `max_predictions` allows in one answer."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    code, summary = "answer_too_large", "The answer would be too large"
+
+
 class TooManyFiles(RequestError):
     """More files than `max_files` in one request."""
 
@@ -187,6 +209,13 @@ class UploadTimeout(RequestError):
 
     status = HTTPStatus.REQUEST_TIMEOUT
     code, summary = "upload_timeout", "The upload took too long"
+
+
+class UploadTooSlow(RequestError):
+    """The client sends less than `min_upload_bytes_per_second` for longer than `upload_grace_seconds`."""
+
+    status = HTTPStatus.REQUEST_TIMEOUT
+    code, summary = "upload_too_slow", "The upload is too slow"
 
 
 class UnsupportedMediaType(RequestError):

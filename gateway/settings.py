@@ -1,6 +1,7 @@
 """Everything that can be set, as one frozen object read from GATEWAY_ variables and .env."""
 
 import difflib
+import math
 import os
 import re
 from enum import Enum, StrEnum
@@ -12,6 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gateway.cores import usable_cores
 from gateway.errors import UserError
 
 ENV_PREFIX = "GATEWAY_"
@@ -110,12 +112,16 @@ class Settings(BaseSettings):
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
     """Header by whose value a client always gets the same version of a split; without it chance decides."""
+    triton_aperture: int = Field(8, ge=0, le=1_000)
+    """Tritons that one gateway process watches and uses, if there are more; 0 for all. Its limits may widen it."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that keeps pictures apart in Triton's response cache; gateways with the same one share answers."""
     default_top_k: int = Field(5, ge=1, le=10_000)
     """Predictions for each file when a request does not say `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
     """Largest `top_k` of a request."""
+    max_predictions: int = Field(100_000, ge=1, le=100_000_000)
+    """Predictions in one answer, files × `top_k`, ten scores under /v2 counting as one; JSON lines may have more."""
 
     # Deadlines
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
@@ -126,6 +132,13 @@ class Settings(BaseSettings):
     """Time for a body to arrive, without the time that the gateway itself makes it wait."""
     upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
     """Longest silence of a client in the middle of its body, and longest time for the headers of a request."""
+
+    min_upload_bytes_per_second: int = Field(8 * KIB, ge=1, le=GIB)
+    """Slowest that a client may send its body for long; a slower one gets 408 `upload_too_slow`."""
+    upload_grace_seconds: float = Field(20.0, gt=0, le=3_600)
+    """Time that a client may lose against that speed, by pauses or by slowness, before it is too slow."""
+    answer_timeout_seconds: float = Field(60.0, gt=0, le=3_600)
+    """Longest time for a client to take in the next 64 KiB of its answer; then its connection is closed."""
 
     # Limits of one request
     max_files: int = Field(1_000, ge=1, le=10_000)
@@ -140,10 +153,14 @@ class Settings(BaseSettings):
     """Width or height of one image in pixels; a larger one gets `image_too_large`."""
     max_header_bytes: int = Field(64 * KIB, ge=KIB, le=MIB)
     """Bytes of a request's headers, and of its JSON header under /v2; more is refused with 431 `headers_too_large`."""
+    max_headers: int = Field(100, ge=1, le=10_000)
+    """Headers of one request; more are refused with 431 `headers_too_large`."""
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 
     # Limits of one process
+    max_connections: int = Field(1_000, ge=1, le=100_000)
+    """Connections of one process; beyond, an idle one is closed for a new one, or the new one gets 503 `overloaded`."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be on their way through Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
@@ -151,7 +168,7 @@ class Settings(BaseSettings):
     max_images_waiting: int = Field(64, ge=1, le=100_000)
     """Images of one process that may wait for their turn; a request that finds as many gets 503 `overloaded`."""
     max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
-    """Bytes of uploads that one process may hold while they arrive and wait; beyond, uploads get 503 `overloaded`."""
+    """Bytes of uploads that one process may hold as they arrive and wait; beyond, the slowest gets 503 `overloaded`."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
 
@@ -168,8 +185,12 @@ class Settings(BaseSettings):
     """Padded bytes of one call to Triton; a single larger image travels alone."""
     request_max_calls: int = Field(4, ge=1, le=256)
     """Calls to Triton that one request may have in flight."""
-    decode_threads: int = Field(min(32, os.cpu_count() or 1), ge=1, le=256)
-    """Threads of one process that decode images in the gateway."""
+    decoders: int = Field(min(32, math.ceil(usable_cores())), ge=1, le=256)
+    """Child processes of one gateway process that decode images; the second and further ones start when images wait."""
+    decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
+    """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
+    decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
+    """Memory that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
 
     # The embedded Triton of `gateway up`
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
@@ -179,7 +200,11 @@ class Settings(BaseSettings):
 
     # Healing and stopping
     heal: bool = True
-    """Whether models whose process died are reloaded; needs a Triton with --model-control-mode=explicit."""
+    """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
+    heal_after_failures: int = Field(3, ge=1, le=1_000)
+    """Trials in a row that a model fails before it is reloaded, although its process is alive."""
+    quarantine_seconds: float = Field(600.0, ge=0, le=86_400)
+    """How long an image is refused that ended a model's process, alone, for the second time; 0 for never."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port, in which readiness is false and requests are still taken."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)

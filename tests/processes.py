@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +60,14 @@ class Gateway:
 
 
 @contextmanager
-def running_gateway(log: Path, *, wait_ready: bool = True, **settings: object) -> Iterator[Gateway]:
+def running_gateway(
+    log: Path, *, wait_ready: bool = True, command: Sequence[str] = ("gateway", "serve"), **settings: object
+) -> Iterator[Gateway]:
     """`gateway serve` on a free port, with its log in a file; stopped at the end, and then its exit code must be 0."""
     port = free_port()
     with log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve"],
+            [sys.executable, "-m", *command],
             env=environment(port=port, log_format="json", **settings),
             cwd=PROJECT,
             stderr=stderr,

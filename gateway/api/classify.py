@@ -4,14 +4,22 @@ from functools import partial
 
 from starlette.requests import Request
 
+from gateway.api.answers import AnswerSize
 from gateway.api.disconnect import leaving
 from gateway.api.state import state
 from gateway.inference.query import Query, Result
 from gateway.inference.request import Uploads
 
 
-async def classify(request: Request, uploads: Uploads, query: Query) -> list[Result]:
-    """All results, in the order of their files; raises ClientDisconnect when the client leaves."""
+async def classify(request: Request, uploads: Uploads, query: Query, size: AnswerSize) -> list[Result]:
+    """All results, in the order of their files.
+
+    Raises AnswerTooLarge as soon as that is certain, and ClientDisconnect when the client leaves.
+    """
     service = state(request)["service"]
+    collected = []
     async with service.classify(uploads, query, partial(leaving, request)) as results:
-        return sorted([result async for result in results], key=lambda result: result.index)
+        async for result in results:
+            size.add(result)
+            collected.append(result)
+    return sorted(collected, key=lambda result: result.index)

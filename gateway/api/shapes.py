@@ -9,7 +9,7 @@ A request with one file gets one object, as from those services; one with severa
 has its error in its place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gateway.api.schemas import Schema, Shape
@@ -96,13 +96,16 @@ ForeignResponse = (
 """Every shape but the native one."""
 
 
-def shaped(shape: Shape, results: Sequence[Result], query: Query) -> object:
-    """Results, in the order of their files, in another shape than the native one; plain data for JSON."""
-    one = _ONE[shape]
-    answers = [one(result, query) if result.error is None else _ERROR[shape](result.error) for result in results]
+def shaped(shape: Shape, result: Result, query: Query) -> object:
+    """One result in another shape than the native one; plain data for JSON."""
+    return _ONE[shape](result, query) if result.error is None else _ERROR[shape](result.error)
+
+
+def brackets(shape: Shape, count: int) -> tuple[bytes, bytes]:
+    """What stands in JSON before and after `count` results, which have commas between them."""
     if shape is Shape.KSERVE_V1:
-        return {"predictions": answers}
-    return answers if len(answers) > 1 else answers[0]
+        return b'{"predictions":[', b"]}"
+    return (b"[", b"]") if count > 1 else (b"", b"")
 
 
 def _huggingface(result: Result, _: Query) -> object:

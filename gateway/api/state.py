@@ -5,6 +5,7 @@ from typing import TypedDict, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.service import InferenceService
 from gateway.server.draining import Draining
 from gateway.settings import Settings
@@ -15,6 +16,7 @@ class State(TypedDict):
 
     settings: Settings
     service: InferenceService
+    uploads: UploadBuffer
     draining: Draining
 
 

@@ -121,6 +121,14 @@ def add(
         typer.Option("--format", help="What it is stored as; by default as it comes.", rich_help_panel=SERVING),
     ] = None,
     instances: Annotated[int, typer.Option("--instances", help="Networks at once.", rich_help_panel=SERVING)] = 2,
+    preprocessor_instances: Annotated[
+        int,
+        typer.Option(
+            "--preprocessor-instances",
+            help="Processes that decode, each on one core; `gateway capacity` says how many.",
+            rich_help_panel=SERVING,
+        ),
+    ] = 2,
     gpus: Annotated[
         str, typer.Option("--gpus", help="Such as 0,1; by default every GPU, else the CPU.", rich_help_panel=SERVING)
     ] = "",
@@ -187,6 +195,7 @@ def add(
         preferred=_fitting(max_batch_size) if preferred is None else _integers(preferred),
         queue_delay_us=queue_delay_us,
         instances=instances,
+        preprocessor_instances=preprocessor_instances,
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,

@@ -2,13 +2,13 @@
 
 import importlib
 import importlib.util
-import os
 import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from gateway.cores import usable_cores
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.embedded.runtime import (
     PROJECT,
@@ -22,6 +22,7 @@ from gateway.embedded.runtime import (
     is_fetched,
 )
 from gateway.embedded.server import SHARED_MEMORY, SHM_BYTES
+from gateway.gpus import driver_too_old
 from gateway.settings import GIB, MIB, Settings, variable
 
 SHM_COMFORT_BYTES = 256 * MIB
@@ -141,7 +142,7 @@ def memory(settings: Settings, instances: int) -> Finding:
 
 def cores(settings: Settings) -> Finding:
     """Whether there is a core for each API process."""
-    count = _cores()
+    count = usable_cores(CGROUP)
     text = f"{count:g} {'core' if count == 1 else 'cores'}"
     if settings.workers > count:
         name = variable("workers")
@@ -159,13 +160,23 @@ def gpu() -> Finding:
         return warn("GPU", f"nvidia-smi fails: {reason}", "repair the driver, or give the container GPUs (--gpus all)")
     text = "; ".join(asked.stdout.strip().splitlines())
     # In a process of its own: a context on the GPU and some hundred MB would stay with this one.
-    code = "import torch; print(torch.__version__, torch.cuda.is_available())"
+    code = "import torch; print(torch.__version__, torch.cuda.is_available(), torch.version.cuda)"
     tried = _run(sys.executable, "-c", code)
     if tried is None or tried.returncode:
         return warn("GPU", f"{text}, but torch cannot be imported", INSTALL_LOCAL)
-    version, available = tried.stdout.split()
+    version, available, built_for = [*tried.stdout.split(), "None"][:3]
+    driver = text.splitlines()[0].rpartition(",")[2].strip()
+    if available != "True" and (needed := driver_too_old(driver, built_for)):
+        return warn(
+            "GPU",
+            f"{text}, but torch {version} is built for CUDA {built_for}, which needs driver R{needed} or newer: models "
+            "run on the CPU, and gateway up hides the GPU from Triton",
+            f"update the driver from {driver}, or install a torch for an older CUDA",
+        )
     if available != "True":
-        return warn("GPU", f"{text}, but torch {version} cannot use it", "install a torch with CUDA for this driver")
+        return warn(
+            "GPU", f"{text}, but torch {version} cannot use it: models run on the CPU", "install a torch with CUDA"
+        )
     return ok("GPU", f"{text}; torch {version} uses it")
 
 
@@ -197,16 +208,6 @@ def _free_memory() -> int | None:
     # In kB: /proc/meminfo, proc(5).
     left += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     return min(left, default=None)
-
-
-def _cores() -> float:
-    """Cores that this process may use, by affinity and by the container's quota."""
-    count = float(len(os.sched_getaffinity(0)))
-    try:
-        quota, period = (CGROUP / "cpu.max").read_text().split()
-        return min(count, int(quota) / int(period))
-    except (OSError, ValueError):  # no cgroup v2, or "max"
-        return count
 
 
 def _number(path: Path) -> int | None:

@@ -1,5 +1,6 @@
 """Triton and the API together, from one command on one machine."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from gateway.embedded.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway.embedded.devices import Devices, choose_devices
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
@@ -34,9 +36,16 @@ def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton
     """
     started = time.monotonic()
     check_address(settings)
-    runtime = _prepare(model_repository, say)
+    runtime = _prepare(settings, model_repository, say)
+    devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
-        runtime, model_repository, on_log=log, grpc_port=triton_port, cache_bytes=settings.triton_cache_bytes
+        runtime,
+        model_repository,
+        on_log=log,
+        grpc_port=triton_port,
+        cache_bytes=settings.triton_cache_bytes,
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
     )
     api: ApiProcess | None = None
     _interrupt_on_signals()
@@ -74,8 +83,9 @@ def run_triton(
     settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], say: Say, log: Say
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
-    runtime = _prepare(model_repository, say)
+    runtime = _prepare(settings, model_repository, say)
     grpc_port, http_port, metrics_port = ports
+    devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
@@ -85,6 +95,8 @@ def run_triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
     )
     _interrupt_on_signals()
     try:
@@ -100,8 +112,10 @@ def run_triton(
         triton.stop()
 
 
-def _prepare(model_repository: Path, say: Say) -> Runtime:
+def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
     """Triton's binaries, and a model where the repository's classifier has none yet."""
+    # The preprocessor's OpenCV reads it when it is loaded: no picture there is larger than one may be here.
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
     runtime = ensure_runtime(default_cache_dir(), say)
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
@@ -110,6 +124,10 @@ def _prepare(model_repository: Path, say: Say) -> Runtime:
         if subprocess.run(command, check=False).returncode:
             raise UpFailed("the default model could not be exported; see above")
     return runtime
+
+
+def _devices(settings: Settings, model_repository: Path, say: Say) -> Devices:
+    return choose_devices(model_repository, say, images_in_flight=settings.workers * settings.max_images_in_flight)
 
 
 def _interrupt_on_signals() -> None:

@@ -38,16 +38,20 @@ class Call:
     """Which classes to report for each image; None for every class's score as it left the model, without labels."""
     deadline: Deadline
     request_id: str
+    to_its_end: bool = False
+    """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The answer for one image of a batch: predictions by falling score, or `decoded` False and none."""
+    """The answer for one image of a batch: predictions by falling score, or `decoded` False or an `error` and none."""
 
     decoded: bool
     predictions: tuple[Prediction, ...] = ()
     scores: NDArray[np.float32] | None = None
     """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
+    error: GatewayError | None = None
+    """Why this image alone has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +109,27 @@ class ModelState:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """What is known of one model of one server."""
+
+    name: str
+    ready: bool
+    trial: Trial | None
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointHealth:
     """What is known of one server: whether a real inference lately succeeded there, and what is being done if not."""
 
     address: str
     ready: bool
+    """Of the default model."""
     trial: Trial | None
     models_not_ready: tuple[ModelState, ...] = ()
     warnings: tuple[str, ...] = ()
     healing: str = "off"
+    models: tuple[ModelHealth, ...] = ()
+    """Each model that is watched, the default one first."""
 
 
 class Backend(Protocol):
@@ -133,7 +149,10 @@ class Backend(Protocol):
         ...
 
     async def infer(self, call: Call) -> InferResult:
-        """Classify a batch by the call's deadline.
+        """Classify a batch.
+
+        Returns or raises by the deadline, unless the call is asked `to_its_end` of a server that does not bear
+        cancellation.
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
         what the selection raises.

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
@@ -27,9 +26,19 @@ from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
 from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.padding import pad
-from gateway.ingest.prepare import DecodePolicy, Image, bytes_needed, examine, finish, needs_decoding
+from gateway.ingest.prepare import (
+    DecodePolicy,
+    Image,
+    bytes_needed,
+    decoded,
+    encoded,
+    examine,
+    needs_decoding,
+    passed_on,
+)
 from gateway.ingest.upload import Upload
 
 T = TypeVar("T")
@@ -59,7 +68,7 @@ class Shared:
     admission: Admission
     policy: DecodePolicy
     batches: BatchLimits
-    decoders: ThreadPoolExecutor
+    decoders: Decoders
     uncancelled: Uncancelled
 
 
@@ -84,6 +93,7 @@ class RunningRequest:
         self._group = group
         self._permits = permits
         self._stages = query.tally.stages
+        self._account = shared.decoders.account()
         self._planner: BatchPlanner[_InFlight] = BatchPlanner(
             shared.batches.max_images, shared.batches.max_bytes, size=lambda item: len(item.image.payload)
         )
@@ -158,7 +168,7 @@ class RunningRequest:
         if needs_decoding(info, policy):
             self._spawn(self._decode, upload, info, permit, deadline)
         else:
-            self._plan(_InFlight(finish(upload, info, policy), permit, deadline))
+            self._plan(_InFlight(passed_on(upload, info), permit, deadline))
 
     async def _permit(self, nbytes: int, deadline: Deadline) -> Permit:
         """Wait for a place among this request's images, then for one among all.
@@ -181,19 +191,16 @@ class RunningRequest:
         raise DeadlineExceeded
 
     async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: Deadline) -> None:
-        decoding = self._in_thread(finish, upload, info, self._shared.policy)
+        decoding = self._shared.decoders.decode(encoded(upload, info), info, self._account)
         try:
             with self._stages["prepare"]:
-                image = await _by(deadline, self._shared.uncancelled.run(decoding, [permit]))
-        except (ImageError, DeadlineExceeded) as error:
+                image = decoded(upload, info, await _by(deadline, decoding))
+        except (ImageError, DeadlineExceeded, Overloaded) as error:
             permit.release()
             self._answer(_failed(upload, info, error))
         else:
             permit.shrink(len(image.payload))
             self._plan(_InFlight(image, permit, deadline))
-
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._shared.decoders, work, *arguments)
 
     def _plan(self, item: _InFlight) -> None:
         """A lone image leaves at once; while all calls are out, images gather to a batch."""
@@ -240,9 +247,11 @@ class RunningRequest:
         for item in items:
             item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
         query, backend = self._query, self._shared.backend
-        call = Call(batch, query.model_name, query.model_version, query.selection, deadline, query.request_id)
+        bears = backend.bears_cancellation
+        name, version, selection = query.model_name, query.model_version, query.selection
+        call = Call(batch, name, version, selection, deadline, query.request_id, to_its_end=not bears)
         with metrics.CALL_SECONDS.time():
-            if backend.bears_cancellation:
+            if bears:
                 return await _by(deadline, backend.infer(call))
             permits = [item.permit for item in items]
             return await _by(deadline, self._shared.uncancelled.run(backend.infer(call), permits))
@@ -272,8 +281,8 @@ def _answered(image: Image, row: Row, answer: InferResult) -> Result:
         image.height,
         row.predictions,
         row.scores,
-        None if row.decoded else UndecodableImage(),
-        answer.model_version,
+        row.error or (None if row.decoded else UndecodableImage()),
+        None if row.error else answer.model_version,
         answer.multi_label,
     )
 
@@ -287,3 +296,5 @@ def _count(result: Result, model_name: str) -> None:
     # A name that a client made up must not become a label, so a model counts by name once it has answered.
     model, version = (model_name, result.model_version) if result.model_version else ("", "")
     metrics.IMAGES.labels(outcome, model, version).inc()
+    if result.error is None and (score := result.top_score) is not None:
+        metrics.TOP_SCORE.labels(model, version).observe(score)

@@ -1,7 +1,6 @@
 """Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import anyio
@@ -11,6 +10,7 @@ from gateway.inference.backend import Backend
 from gateway.inference.query import Query
 from gateway.inference.request import BatchLimits, RunningRequest, Shared, Uploads, Watch
 from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 
 
@@ -23,7 +23,7 @@ class InferenceService:
         admission: Admission,
         policy: DecodePolicy,
         batches: BatchLimits,
-        decoders: ThreadPoolExecutor,
+        decoders: Decoders,
     ) -> None:
         self.backend = backend
         self.admission = admission

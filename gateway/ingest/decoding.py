@@ -1,17 +1,20 @@
 """Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB picture."""
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import UndecodableImage
+from gateway.errors import TooCostly, UndecodableImage
+from gateway.ingest.decoders.budget import reduction
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.opencv import cv2
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
 Pixels = NDArray[Any]
+Buffer = bytes | NDArray[np.uint8]
 
 _REDUCED = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
 # What EXIF's orientation asks for, so that the picture stands upright: a quarter turn, and what is mirrored after it.
@@ -22,39 +25,39 @@ _FLIPS = {2: _LEFT_RIGHT, 4: _TOP_BOTTOM, 5: _LEFT_RIGHT, 7: _TOP_BOTTOM}
 _STRIP_PIXELS = 1_000_000
 
 
-def decode(data: bytes, info: ImageInfo, max_side: int) -> bytes:
-    """Decode an inspected image into an uncompressed PPM (P6).
+@dataclass(frozen=True, slots=True)
+class Ppm:
+    """A picture in an uncompressed PPM (P6): `pixels` are uint8 [height, width, 3], RGB."""
+
+    pixels: Pixels
+
+    @property
+    def header(self) -> bytes:
+        """What stands before the pixels."""
+        height, width = self.pixels.shape[:2]
+        return b"P6\n%d %d\n255\n" % (width, height)
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return b"".join((self.header, self.pixels.data))
+
+
+def decode(data: Buffer, info: ImageInfo, max_side: int) -> Ppm:
+    """Decode an inspected image.
 
     The picture is the first frame or page, upright, RGB of 8 bits, on white where it was transparent. Where its shorter
-    side is beyond `max_side` it is shrunk to it. Raises UndecodableImage. Needs 3 to 11 bytes a pixel meanwhile,
-    and is meant for a worker thread: OpenCV lets go of the interpreter lock.
+    side is beyond `max_side` it is shrunk to it. Raises UndecodableImage, or TooCostly where memory does not suffice.
+    Needs 3 to 11 bytes a pixel meanwhile, and is meant for `decoders.child`, whose process may be lost.
     """
     stored = _read(data, info, max_side)
     if stored.ndim == 3 and stored.shape[2] == 4:
         stored = _on_white(stored, info)
-    pixels = _turn(_shrink(stored, info, max_side), info)
-    height, width = pixels.shape[:2]
-    return b"".join((b"P6\n%d %d\n255\n" % (width, height), pixels.data))
+    return Ppm(_turn(_shrink(stored, info, max_side), info))
 
 
-def decoded_bytes(info: ImageInfo, max_side: int) -> int:
-    """Bytes of the pixels that `decode` holds first, before it shrinks them."""
-    factor = _reduction(info, max_side)
-    channels = 4 if info.has_alpha else 3
-    sample_bytes = 2 if info.has_alpha and info.bit_depth > 8 else 1
-    return -(-info.width // factor) * -(-info.height // factor) * channels * sample_bytes
-
-
-def _reduction(info: ImageInfo, max_side: int) -> int:
-    """The factor by which a JPEG is made smaller while it is decoded, so that it stays as large as `max_side`."""
-    if info.format is not ImageFormat.JPEG:
-        return 1
-    return next((factor for factor in _REDUCED if min(info.width, info.height) // factor >= max_side), 1)
-
-
-def _read(data: bytes, info: ImageInfo, max_side: int) -> Pixels:
+def _read(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
     """The picture as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
-    factor = _reduction(info, max_side)
+    factor = reduction(info, max_side)
     if info.has_alpha:
         flags = cv2.IMREAD_UNCHANGED
     else:
@@ -62,7 +65,7 @@ def _read(data: bytes, info: ImageInfo, max_side: int) -> Pixels:
     try:
         decoded = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
     except cv2.error as exc:
-        raise UndecodableImage from exc
+        raise (TooCostly if exc.code == cv2.Error.STS_NO_MEM else UndecodableImage) from exc
     if decoded is None or decoded.dtype not in (np.uint8, np.uint16):
         raise UndecodableImage
     if decoded.shape[:2] != tuple(-(-side // factor) for side in _stored_size(info)):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from gateway.errors import UnsupportedFormat
-from gateway.ingest.decoding import decode, decoded_bytes
-from gateway.ingest.formats.png import still
+from gateway.ingest.decoders.budget import decoded_bytes
+from gateway.ingest.formats.png import essential
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Upload
@@ -51,7 +51,13 @@ def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo:
         raise upload.error
     info = inspect(upload.data, policy.limits)
     if policy.mode is DecodeMode.NEVER and not _passes(info):
-        kind = "with transparency " if info.format in _PREPROCESSOR_TAKES else ""
+        kind = (
+            ""
+            if info.format not in _PREPROCESSOR_TAKES
+            else "with transparency "
+            if info.has_alpha
+            else "of this kind "
+        )
         raise UnsupportedFormat(
             f"{info.format.value} images {kind}are refused by {variable('decode')}=never; auto or always takes them."
         )
@@ -59,32 +65,37 @@ def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo:
 
 
 def needs_decoding(info: ImageInfo, policy: DecodePolicy) -> bool:
-    """Whether `finish` decodes, which takes milliseconds and belongs into a worker thread."""
+    """Whether the gateway decodes it, in one of its `decoders`."""
     if policy.mode is DecodeMode.AUTO:
         return not _passes(info) or info.width * info.height > policy.above_pixels
     return policy.mode is DecodeMode.ALWAYS
 
 
-def finish(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> Image:
-    """The image of an examined upload; raises UndecodableImage where it is decoded here and cannot be."""
-    # OpenCV 5.0.0 crashes on some damaged animations, and only the first picture is wanted.
-    data = still(upload.data) if info.animated else upload.data
-    payload = decode(data, info, policy.max_side) if needs_decoding(info, policy) else data
-    return Image(upload.index, upload.filename, payload, info.width, info.height)
+def passed_on(upload: Upload, info: ImageInfo) -> Image:
+    """The image of an examined upload that Triton's preprocessor decodes."""
+    return Image(upload.index, upload.filename, encoded(upload, info), info.width, info.height)
+
+
+def decoded(upload: Upload, info: ImageInfo, picture: bytes) -> Image:
+    """The image of an examined upload that was decoded to `picture`."""
+    return Image(upload.index, upload.filename, picture, info.width, info.height)
+
+
+def encoded(upload: Upload, info: ImageInfo) -> bytes:
+    """What a decoder gets of an examined upload."""
+    return essential(upload.data) if info.superfluous else upload.data
 
 
 def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> int:
-    """Memory that `finish` and its image need, roughly: the upload's own bytes, or those of its pixels where larger."""
+    """Memory that decoding and the image need, roughly: the upload's own bytes, or those of its pixels where larger."""
     if not needs_decoding(info, policy):
         return len(upload.data)
     return max(len(upload.data), decoded_bytes(info, policy.max_side))
 
 
-def prepare(upload: Upload, policy: DecodePolicy) -> Image:
-    """`examine` and `finish` in one; raises ImageError."""
-    return finish(upload, examine(upload, policy), policy)
-
-
 def _passes(info: ImageInfo) -> bool:
-    """Whether the preprocessor itself decodes it right: it drops an alpha channel, and sees what lay beneath."""
-    return info.format in _PREPROCESSOR_TAKES and not info.has_alpha
+    """Whether the preprocessor itself decodes it right, and at a known cost.
+
+    It drops an alpha channel, and sees what lay beneath.
+    """
+    return info.format in _PREPROCESSOR_TAKES and not info.has_alpha and not info.isolated

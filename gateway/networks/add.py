@@ -1,9 +1,10 @@
 """`gateway model add`: from a trained network to a model repository entry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gateway.networks.gpus import gpu_count
+from gateway.gpus import gpu_count
 from gateway.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
 from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels, repeated
 from gateway.repository.entry import (
@@ -92,6 +93,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             say,
             timeout_seconds=timeout_seconds,
         )
+        _check_devices(outcome.cpu_only, request.serving, say)
         version = Version(
             source.location, source.sha256, source.weights, outcome.ending, request.precision, outcome.difference
         )
@@ -125,6 +127,20 @@ def check_gpus(serving: Serving) -> None:
             f"--gpus names GPU {missing[0]}, and this machine has {has}: leave --gpus out, and Triton takes every GPU "
             "that exists, or the CPU; or run this on the machine that serves"
         )
+
+
+def _check_devices(cpu_only: Sequence[str], serving: Serving, say: Say) -> None:
+    """Say, or raise EntryError where a GPU is asked for, that a network makes tensors on the CPU wherever it runs."""
+    if not cpu_only:
+        return
+    what = (
+        f"it makes tensors on the CPU whatever it runs on ({', '.join(cpu_only)}): a trace keeps the device of its "
+        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, or put that "
+        "code into a function with @torch.jit.script_if_tracing, and save it again"
+    )
+    if serving.gpus:
+        raise EntryError(f"on the GPU that --gpus names it would fail: {what}")
+    say(f"this network is right on a CPU and would fail on a GPU: {what}")
 
 
 def _entry_to_extend(request: Request, repository: Path) -> Entry | None:

@@ -1,6 +1,6 @@
 """Answers of the Open Inference Protocol out of results: pure, the encoding of gateway.oip.reader the other way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,16 @@ from gateway.errors import ModelUnavailable
 from gateway.inference.query import Result
 from gateway.oip.reader import LENGTH_BYTES
 from gateway.oip.request import PREDICTION, STATUS, InferenceRequest, RequestedOutput
+from gateway.turns import Turn
 
 OK = "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A body; `header_bytes` of it are JSON, and tensors as binary data follow. None where all of it is JSON."""
+    """A body in pieces; `header_bytes` of it are JSON, and tensors as binary data follow. None: all of it is JSON."""
 
-    body: bytes
+    pieces: list[bytes]
     header_bytes: int | None
 
 
@@ -53,58 +54,65 @@ class Scored:
                 statuses.append(OK)
         return cls(scores, statuses, first.model_version or "")
 
-    def best(self, class_count: int, labels: Sequence[str]) -> list[list[str]]:
-        """Triton's classification, [N, k] of "score:class id:label" by falling score; "" without an answer."""
-        count = min(class_count, self.scores.shape[1])
-        order = np.argsort(-self.scores, axis=1, kind="stable")[:, :count]
-        return [
-            [f"{row[index]:f}:{index}:{_label(labels, index)}" for index in best.tolist()]
-            if status == OK
-            else [""] * count
-            for row, best, status in zip(self.scores, order, self.statuses, strict=True)
-        ]
+    def best(self, row: int, class_count: int, labels: Sequence[str]) -> list[str]:
+        """Triton's classification of one image: "score:class id:label" by falling score; "" without an answer."""
+        if self.statuses[row] != OK:
+            return [""] * class_count
+        scores = self.scores[row]
+        order = np.argsort(-scores, kind="stable")[:class_count].tolist()
+        return [f"{scores[index]:f}:{index}:{_label(labels, index)}" for index in order]
 
 
-def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> Answer:
+async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> Answer:
     """The answer with the outputs that were asked for; `labels` are those of the classes, by class id."""
     head: dict[str, Any] = {"model_name": model_name, "model_version": scored.model_version}
     if request.id is not None:
         head["id"] = request.id
-    tensors, tail = [], []
-    for output in request.outputs:
-        tensor, values = _tensor(output, scored, labels)
+    turn = Turn()
+    header, tail = [to_json(head)[:-1], b',"outputs":['], []
+    for number, output in enumerate(request.outputs):
+        tensor, rows = _tensor(output, scored, labels)
+        pieces = []
+        for row in rows:
+            pieces.append(_binary(row) if output.binary else _json(row))
+            await turn.pause_if_over()
         if output.binary:
-            data = _binary(values)
-            tensor["parameters"] = {"binary_data_size": len(data)}
-            tail.append(data)
-        else:
-            tensor["data"] = values.ravel().tolist()
-        tensors.append(tensor)
-    header = to_json({**head, "outputs": tensors}, inf_nan_mode="null")
-    return Answer(b"".join((header, *tail)), len(header) if tail else None)
+            tensor["parameters"] = {"binary_data_size": sum(map(len, pieces))}
+            tail += pieces
+        header += [b"," if number else b"", to_json(tensor)[:-1]]
+        if not output.binary:
+            header += [b',"data":[', b",".join(pieces), b"]"]
+        header.append(b"}")
+    header.append(b"]}")
+    return Answer([*header, *tail], sum(map(len, header)) if tail else None)
 
 
 def _tensor(
     output: RequestedOutput, scored: Scored, labels: Sequence[str]
-) -> tuple[dict[str, Any], NDArray[np.float32] | NDArray[np.object_]]:
-    """A tensor without its data, and its data: fp32 or str."""
-    values: NDArray[np.float32] | NDArray[np.object_]
+) -> tuple[dict[str, Any], Iterable[NDArray[np.float32] | list[str]]]:
+    """A tensor without its data, and its data in rows, each fp32 [classes] or texts; STATUS is one row."""
+    count, classes = scored.scores.shape
     if output.name == STATUS:
-        values = np.array(scored.statuses, dtype=np.object_)
-    elif output.class_count:
-        values = np.array(scored.best(output.class_count, labels), dtype=np.object_)
-    else:
-        assert output.name == PREDICTION
-        values = scored.scores
-    datatype = "FP32" if values.dtype == np.float32 else "BYTES"
-    return {"name": output.name, "datatype": datatype, "shape": list(values.shape)}, values
+        return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
+    assert output.name == PREDICTION
+    if output.class_count:
+        most = min(output.class_count, classes)
+        texts = (scored.best(row, most, labels) for row in range(count))
+        return {"name": PREDICTION, "datatype": "BYTES", "shape": [count, most]}, texts
+    return {"name": PREDICTION, "datatype": "FP32", "shape": [count, classes]}, scored.scores
 
 
-def _binary(values: NDArray[np.float32] | NDArray[np.object_]) -> bytes:
+def _json(row: NDArray[np.float32] | list[str]) -> bytes:
+    """The elements of a row, with commas; NaN is null."""
+    values = row if isinstance(row, list) else row.tolist()
+    return to_json(values, inf_nan_mode="null")[1:-1]
+
+
+def _binary(row: NDArray[np.float32] | list[str]) -> bytes:
     """Row-major and little-endian; text as its length in bytes, uint32, and its UTF-8."""
-    if values.dtype == np.float32:
-        return values.astype("<f4").tobytes()
-    texts = (str(text).encode() for text in values.ravel())
+    if not isinstance(row, list):
+        return row.astype("<f4").tobytes()
+    texts = (text.encode() for text in row)
     return b"".join(part for text in texts for part in (len(text).to_bytes(LENGTH_BYTES, "little"), text))
 
 

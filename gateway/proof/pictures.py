@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.errors import ImageError, UserError
-from gateway.ingest.prepare import DecodePolicy, prepare
+from gateway.ingest.in_process import prepare
+from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.settings import load_settings
 

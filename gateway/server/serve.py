@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -53,20 +54,27 @@ def serve(settings: Settings) -> None:
         uvicorn.run(
             "gateway.app:create_app_from_environment",
             factory=True,
-            host=settings.host,
-            port=settings.port,
             workers=settings.workers,
-            loop="uvloop",
-            # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
-            http=BoundedHeadersProtocol,
-            ws="none",
-            log_config=None,
-            log_level=settings.log_level.value,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(settings.shutdown_grace_seconds),
+            **server_options(settings),
         )
+
+
+def server_options(settings: Settings) -> dict[str, Any]:
+    """Options of uvicorn for whatever serves the API."""
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "loop": "uvloop",
+        # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
+        "http": BoundedHeadersProtocol,
+        "ws": "none",
+        "log_config": None,
+        "log_level": settings.log_level.value,
+        "access_log": False,
+        "server_header": False,
+        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
+        "timeout_graceful_shutdown": int(settings.shutdown_grace_seconds),
+    }
 
 
 def export_environment(overrides: Mapping[str, object]) -> None:

@@ -215,8 +215,8 @@ def test_a_driver_that_does_not_work_is_a_warning(path):
 @pytest.mark.parametrize(
     ("script", "level", "words"),
     [
-        ("echo 2.9.0+cu130 True", Level.OK, "torch 2.9.0+cu130 uses it"),
-        ("echo 2.9.0+cpu False", Level.WARN, "torch 2.9.0+cpu cannot use it"),
+        ("echo 2.9.0+cu130 True 13.0", Level.OK, "torch 2.9.0+cu130 uses it"),
+        ("echo 2.9.0+cpu False None", Level.WARN, "torch 2.9.0+cpu cannot use it"),
         ("exit 1", Level.WARN, "torch cannot be imported"),
     ],
 )
@@ -228,6 +228,16 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, script, lev
     assert finding.level is level
     assert "NVIDIA H200" in finding.text
     assert words in finding.text
+
+
+def test_a_driver_that_is_too_old_for_torch_is_named_with_the_one_that_is_needed(path, monkeypatch):
+    program(path, "nvidia-smi", "echo 'NVIDIA A10, 23028 MiB, 535.230.02'")
+    program(path, "python", "echo 2.15.0+cu130 False 13.0")
+    monkeypatch.setattr(sys, "executable", str(path / "python"))
+    finding = machine.gpu()
+    assert finding.level is Level.WARN
+    assert "built for CUDA 13.0, which needs driver R580 or newer" in finding.text
+    assert "from 535.230.02" in finding.advice
 
 
 def test_torch_is_imported_in_another_process(path):

@@ -18,8 +18,9 @@ import numpy as np
 
 from gateway.errors import ImageError
 from gateway.ingest.decoding import decode
+from gateway.ingest.in_process import prepare
 from gateway.ingest.opencv import cv2
-from gateway.ingest.prepare import DecodePolicy, examine, finish, needs_decoding
+from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
 from gateway.settings import DecodeMode
@@ -45,7 +46,7 @@ def answer(data: bytes) -> str:
     upload = Upload(index=0, filename="", data=data)
     try:
         info = examine(upload, POLICY)
-        image = finish(upload, info, POLICY)
+        image = prepare(upload, POLICY)
     except ImageError as error:
         return error.code
     if needs_decoding(info, POLICY):
@@ -53,7 +54,7 @@ def answer(data: bytes) -> str:
         return "ok decoded here"
     data = image.payload
     try:
-        _check_ppm(decode(data, info, POLICY.max_side))
+        _check_ppm(decode(data, info, POLICY.max_side).to_bytes())
     except ImageError as error:
         return f"passed on, {error.code}"
     try:

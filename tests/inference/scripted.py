@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,8 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.query import Query
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
+from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.settings import Settings
@@ -125,29 +126,29 @@ class ScriptedBackend:
     async def unload(self, name: str) -> None: ...
 
 
-class ScriptedDecoders(Executor):
-    """Begins what it is given when the test says so; like a thread, it cannot be stopped."""
+class ScriptedDecoders:
+    """Decodes a picture when the test says so; a cancelled one has ended when the cancellation has."""
 
     def __init__(self) -> None:
-        self.pending: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self._pictures: list[asyncio.Future[bytes]] = []
 
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        self.pending.append((future, lambda: work(*arguments, **options)))
-        return future
+    @property
+    def pending(self) -> "list[asyncio.Future[bytes]]":
+        return [picture for picture in self._pictures if not picture.done()]
+
+    def account(self) -> Account:
+        return Account(DecodeLimits(cpu_seconds=3, memory_bytes=10**9))
+
+    async def decode(self, data: bytes, info: ImageInfo, account: Account) -> bytes:
+        picture: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._pictures.append(picture)
+        return await picture
 
     def finish(self, number: int = 0, error: GatewayError | None = None) -> None:
-        future, work = self.pending.pop(number)
-        if future.cancelled():
-            return
-        try:
-            result = work()
-            if error is not None:
-                raise error
-        except Exception as exc:
-            future.set_exception(exc)
+        if error is not None:
+            self.pending[number].set_exception(error)
         else:
-            future.set_result(result)
+            self.pending[number].set_result(b"P6 4 4 255\n" + bytes(48))
 
 
 @dataclass(eq=False)
@@ -180,13 +181,14 @@ class Body:
             self.closed = True
 
 
-def service_of(backend: ScriptedBackend, *, decoders: Executor | None = None, **limits: Any) -> InferenceService:
+def service_of(
+    backend: ScriptedBackend, *, decoders: ScriptedDecoders | None = None, **limits: Any
+) -> InferenceService:
     """A service whose limits are small, and changed by `limits`."""
     admission = {
         "max_images": 4,
         "max_bytes": 10**6,
         "max_images_waiting": 3,
-        "max_bytes_waiting": 10**6,
         "max_wait_seconds": 2.0,
     }
     batches = BatchLimits(max_images=2, max_bytes=10**6, max_calls=2)

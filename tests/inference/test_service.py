@@ -212,18 +212,17 @@ def test_what_the_consumer_raises_is_raised_as_it_is(loop):
     assert idle(service)
 
 
-def test_a_decode_that_is_late_is_answered_at_the_deadline_and_keeps_its_permit_to_its_end(loop):
+def test_a_decode_that_is_late_ends_at_the_deadline_with_its_permit(loop):
     decoders = ScriptedDecoders()
     backend = ScriptedBackend()
     service = service_of(backend, decoders=decoders)
     request = start(loop, collected(service, body_of(GIF), query(timeout_seconds=0.2)))
     loop.settle()
+    assert not idle(service)
     loop.pass_time(0.2)
     (result,) = loop.finish(request)
     assert isinstance(result.error, DeadlineExceeded)
-    assert not idle(service)
-    decoders.finish()
-    loop.settle()
+    assert not decoders.pending
     assert idle(service)
     assert not backend.calls
 

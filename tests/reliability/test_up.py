@@ -36,7 +36,7 @@ class Up:
 
     def find(self, who: str) -> psutil.Process | None:
         """A living member of the family: triton, the API's supervisor, one of its workers, or a model's stub."""
-        supervisor = next((each for each in self.family() if has(each, ["-m", "gateway", "serve"])), None)
+        supervisor = next((each for each in self.family() if has(each, ["-m gateway serve"])), None)
         if who == "supervisor":
             return supervisor
         if who == "worker":
@@ -159,7 +159,7 @@ def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):
         family = up.family()
         assert up.find("worker")
         up.process.kill()
-        assert not psutil.wait_procs(family, timeout=30)[1]
+        wait_for(lambda: all(map(is_gone, family)))
 
 
 def test_a_second_signal_ends_everything_at_once(model_repository, tmp_path):

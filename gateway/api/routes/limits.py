@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request
 from gateway.api.schemas import LimitOut, LimitsResponse
 from gateway.api.state import state
 from gateway.errors import (
+    AnswerTooLarge,
     FileTooLarge,
     GatewayError,
     HeadersTooLarge,
@@ -14,6 +15,7 @@ from gateway.errors import (
     RequestTooLarge,
     TooManyFiles,
     UploadTimeout,
+    UploadTooSlow,
 )
 from gateway.settings import variable
 
@@ -26,9 +28,13 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
     "max_header_bytes": ("bytes", HeadersTooLarge),
+    "max_headers": ("headers", HeadersTooLarge),
     "max_part_header_bytes": ("bytes", HeadersTooLarge),
     "upload_timeout_seconds": ("seconds", UploadTimeout),
     "upload_idle_timeout_seconds": ("seconds", UploadTimeout),
+    "min_upload_bytes_per_second": ("bytes/s", UploadTooSlow),
+    "upload_grace_seconds": ("seconds", UploadTooSlow),
+    "max_connections": ("connections", Overloaded),
     "max_images_in_flight": ("images", Overloaded),
     "max_bytes_in_flight": ("bytes", Overloaded),
     "max_images_waiting": ("images", Overloaded),
@@ -36,6 +42,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_wait_seconds": ("seconds", Overloaded),
     "max_timeout_seconds": ("seconds", InvalidParameter),
     "max_top_k": ("predictions", InvalidParameter),
+    "max_predictions": ("predictions", AnswerTooLarge),
 }
 """Each setting that is a limit: its unit, and the error of what is beyond it."""
 

@@ -9,12 +9,14 @@ from fastapi import Query as QueryParameter
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from gateway.api.answers import AnswerSize, PiecedAnswer, json_elements
+from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
 from gateway.api.query import make_query, status_of
 from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
-from gateway.api.shapes import ForeignResponse, shaped
+from gateway.api.shapes import ForeignResponse, brackets, shaped
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
@@ -102,9 +104,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
     current = exchange(request)
-    buffer = current.resources.enter_context(service.admission.buffer())
     with current.tally.stages["read"]:
-        form, uploads = await open_uploads(request, current, settings, service.policy.limits, buffer)
+        form, uploads = await open_uploads(request, open_body(request), service.policy.limits)
     if form:
         parameters = _with_form(parameters, form)
     query = make_query(
@@ -122,7 +123,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
-    return _answer(query, await classify(request, uploads, query), parameters.format)
+    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions))
+    return await _answer(query, collected, parameters.format)
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
@@ -145,17 +147,17 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     )
 
 
-def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
+async def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
     """Raises a lone file's error where the shape has no place for it, and what `status_of` raises."""
     status = status_of(results)
     if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
         raise results[0].error
     if shape is not Shape.NATIVE:
-        return Response(to_json(shaped(shape, results, query)), status, media_type="application/json")
+        before, after = brackets(shape, len(results))
+        pieces = await json_elements(shaped(shape, result, query) for result in results)
+        return PiecedAnswer([before, *pieces, after], status)
     version = next((result.model_version for result in results if result.model_version), None)
-    body = PredictResponse(
-        model=ModelOut(name=query.model_name, version=version),
-        results=[result_out(result) for result in results],
-        summary=summarise(results),
-    )
-    return Response(body.model_dump_json(), status, media_type="application/json")
+    model = to_json(ModelOut(name=query.model_name, version=version))
+    pieces = await json_elements(map(result_out, results))
+    summary = to_json(summarise(results))
+    return PiecedAnswer([b'{"model":', model, b',"results":[', *pieces, b'],"summary":', summary, b"}"], status)

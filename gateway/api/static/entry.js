@@ -6,6 +6,7 @@ const FILE_FAULTS = new Set([
   "file_too_large",
   "image_too_large",
   "invalid_image",
+  "too_costly",
   "truncated_image",
   "undecodable_image",
   "unreadable_file",

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from gateway.api.answers import AnswerSize, PiecedAnswer
+from gateway.api.body import announced_bytes, open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.query import make_query, status_of
@@ -15,7 +17,7 @@ from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.routes.v2.schemas import InferenceResponse
 from gateway.api.state import state
-from gateway.api.uploads import announced_bytes, chunks, counted, resumed
+from gateway.api.uploads import at_least_one, resumed
 from gateway.errors import InvalidBody, UnsupportedMediaType
 from gateway.inference.query import Result
 from gateway.ingest.upload import request_too_large
@@ -64,11 +66,10 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
     current = exchange(request)
-    buffer = current.resources.enter_context(service.admission.buffer())
-    body = chunks(request, current, settings, buffer)
-    reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k)
+    body = open_body(request)
+    reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
     with current.tally.stages["read"]:
-        uploads = counted(reader.uploads(), buffer, NO_IMAGES)
+        uploads = at_least_one(reader.uploads(), NO_IMAGES)
         first = await anext(uploads)
     # In JSON it may stand behind the images, which are on their way by then.
     timeout_microseconds = reader.request.timeout_microseconds
@@ -82,19 +83,22 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         selection=None,
     )
     current.event["model"] = model_name
-    collected = await classify(request, resumed(first, uploads), query)
+    size = AnswerSize(settings.max_predictions)
+    collected = await classify(request, resumed(first, uploads), query, size)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
     scored = Scored.of(collected)
     asked = reader.request
-    classified = any(output.class_count for output in asked.outputs)
-    labels = await service.backend.labels(model_name, scored.model_version) if classified else ()
-    answer = encode(asked, model_name, scored, labels)
+    class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in asked.outputs)
+    size.add_predictions(class_count * len(collected))
+    labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
+    answer = await encode(asked, model_name, scored, labels)
     if answer.header_bytes is None:
-        return Response(answer.body, media_type="application/json")
-    headers = {HEADER_LENGTH: str(answer.header_bytes)}
-    return Response(answer.body, headers=headers, media_type="application/octet-stream")
+        return PiecedAnswer(answer.pieces)
+    response = PiecedAnswer(answer.pieces, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
+    return response
 
 
 def _header_length(request: Request) -> int | None:

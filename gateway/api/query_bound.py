@@ -1,0 +1,26 @@
+"""No more parameters in a URL than a request can have: each costs far more than its two or three bytes."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.api.exchange import exchange_of
+from gateway.api.problems import note, problem
+from gateway.errors import InvalidParameter
+
+MAX_QUERY_PARAMETERS = 1_100
+"""A thousand `labels`, and the others."""
+
+
+class QueryBound:
+    """Answers 422 `invalid_parameter` to more than MAX_QUERY_PARAMETERS; it stands inside RequestContext."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve or refuse one request; the body is not read."""
+        if scope["type"] == "http" and scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+            error = InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
+            note(exchange_of(scope).event, error)
+            await problem(error, scope)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -1,0 +1,40 @@
+"""The processor cores that this process may use."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN) -> float:
+    """Cores by affinity and by the quota of the container: of this process's control group and all above it."""
+    return min(float(len(os.sched_getaffinity(0))), *_quotas(cgroups, own))
+
+
+def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
+    yield float("inf")
+    for folder in _folders(cgroups, own):
+        # Version 2 has both numbers in one file, version 1 one in each; "max" and -1 mean that there is no limit.
+        for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            try:
+                quota, period = " ".join((folder / name).read_text() for name in files).split()
+                if int(quota) > 0:
+                    yield int(quota) / int(period)
+            except (OSError, ValueError):
+                continue
+
+
+def _folders(cgroups: Path, own: Path) -> Iterator[Path]:
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in ["0::/", *lines]:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = cgroups / "cpu" if controllers else cgroups
+        for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
+            yield root / str(folder).lstrip("/")

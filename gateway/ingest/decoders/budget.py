@@ -1,0 +1,86 @@
+"""What decoding a picture may cost: memory and processor time, by what its header says."""
+
+from dataclasses import dataclass
+
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+
+MIB = 2**20
+REDUCTIONS = (8, 4, 2)
+"""Factors by which libjpeg makes a picture smaller while it decodes it."""
+
+_BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.TIFF: 16}
+"""That a decoder needs for a moment, its own working memory included; 12 for the formats that are not named."""
+_SECONDS_PER_PIXEL = 200e-9
+"""The slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel on a core of a small server."""
+_SECONDS_PER_BYTE = 50e-9
+_MARGIN_BYTES = 96 * MIB
+_LOAN_SECONDS, _LEAST_SECONDS = 0.5, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one picture may take: `memory_bytes` of address space, `cpu_seconds` of processor time.
+
+    `lent_seconds` of these are its request's, and come back unless they are needed.
+    """
+
+    memory_bytes: int
+    cpu_seconds: float
+    lent_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """The most that any one picture may take, whatever its size."""
+
+    cpu_seconds: float
+    memory_bytes: int
+    image_pixels: int = 1_000_000_000
+    """Width × height that OpenCV opens at most."""
+
+
+def reduction(info: ImageInfo, max_side: int) -> int:
+    """The factor by which a JPEG is made smaller while it is decoded, so that it stays as large as `max_side`."""
+    if info.format is not ImageFormat.JPEG:
+        return 1
+    return next((factor for factor in REDUCTIONS if min(info.width, info.height) // factor >= max_side), 1)
+
+
+def decoded_bytes(info: ImageInfo, max_side: int) -> int:
+    """Bytes that a decoder holds for the picture: its pixels before they are shrunk, and a JPEG's coefficients."""
+    factor = reduction(info, max_side)
+    channels = 4 if info.has_alpha else 3
+    sample_bytes = 2 if info.has_alpha and info.bit_depth > 8 else 1
+    pixels = -(-info.width // factor) * -(-info.height // factor)
+    return pixels * channels * sample_bytes + info.coefficient_bytes
+
+
+def memory_limit(info: ImageInfo, nbytes: int) -> int:
+    """The address space that decoding a file of `nbytes` may add to its process."""
+    pixels = info.width * info.height
+    return _MARGIN_BYTES + 2 * nbytes + pixels * _BYTES_PER_PIXEL.get(info.format, 12) + info.coefficient_bytes
+
+
+class Account:
+    """The processor time that the pictures of one request may take beyond what their sizes explain.
+
+    It is lent before it is spent: many pictures at once cannot each overrun by all of it. What is left of a loan comes
+    back.
+    """
+
+    def __init__(self, limits: DecodeLimits) -> None:
+        self._limits = limits
+        self._left_seconds = limits.cpu_seconds
+
+    def lend(self, info: ImageInfo, nbytes: int) -> Budget:
+        """The budget of one picture of a file of `nbytes`; give it back with `settle`."""
+        explained = info.width * info.height * _SECONDS_PER_PIXEL + nbytes * _SECONDS_PER_BYTE
+        explained = min(explained + _LEAST_SECONDS, self._limits.cpu_seconds)
+        lent = min(_LOAN_SECONDS, self._left_seconds, self._limits.cpu_seconds - explained)
+        self._left_seconds -= lent
+        memory_bytes = min(memory_limit(info, nbytes), self._limits.memory_bytes)
+        return Budget(memory_bytes, explained + lent, lent)
+
+    def settle(self, budget: Budget, spent_seconds: float) -> None:
+        """Take back what is left of a loan."""
+        self._left_seconds += min(max(budget.cpu_seconds - spent_seconds, 0.0), budget.lent_seconds)

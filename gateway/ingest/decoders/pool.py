@@ -1,0 +1,180 @@
+"""The decoders of one gateway process: a few children, and fair turns at them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from anyio import CancelScope
+
+from gateway import metrics
+from gateway.errors import Overloaded, TooCostly, UndecodableImage, UnsupportedFormat
+from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.decoders.worker import START_SECONDS, Answer, Job, Worker, WorkerLost
+from gateway.ingest.image_info import ImageInfo
+
+log = structlog.get_logger("gateway")
+
+LET_FINISH_SECONDS = 0.2
+"""A picture that nobody waits for any more may take so long; ending its process and starting another costs as much."""
+WALL_SECONDS_PER_CPU_SECOND = 20.0
+"""A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
+
+
+_ERRORS = {error.code: error for error in (TooCostly, UndecodableImage, UnsupportedFormat)}
+
+
+class Decoders:
+    """Decodes pictures in at most `count` child processes at once.
+
+    Requests take turns, whoever brings many pictures waits longer with each. A picture beyond its budget of time or
+    memory ends its process, which costs no other picture anything: the next one gets a new process.
+    """
+
+    def __init__(self, count: int, *, max_side: int, limits: DecodeLimits) -> None:
+        self._max_side = max_side
+        self._limits = limits
+        self._free = count
+        self._idle: list[Worker] = []
+        self._busy: set[Worker] = set()
+        self._turns = _Turns()
+
+    async def __aenter__(self) -> Self:
+        # The first picture should not wait for a start; the others start when pictures wait.
+        self._idle.append(Worker(self._limits.image_pixels))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for worker in self._busy:
+            worker.interrupt()
+        while self._idle:
+            self._idle.pop().close()
+
+    def account(self) -> Account:
+        """What one request's pictures may overrun by, all together."""
+        return Account(self._limits)
+
+    async def decode(self, data: bytes, info: ImageInfo, account: Account) -> bytes:
+        """An inspected picture as an uncompressed PPM (P6): see `gateway.ingest.decoding.decode`.
+
+        Raises UndecodableImage, TooCostly where it needs more than its budget, Overloaded where no decoder starts. When
+        this ends, however it ends, nothing of the picture is in work any more: a cancellation waits for
+        LET_FINISH_SECONDS at most and ends the process then.
+        """
+        async with self._turn(account):
+            budget = account.lend(info, len(data))
+            job = Job(info, len(data), self._max_side, budget.memory_bytes, budget.cpu_seconds)
+            spent_seconds = budget.cpu_seconds
+            try:
+                async with self._worker() as worker:
+                    answer, picture = await _run(worker, data, job)
+                spent_seconds = float(answer["seconds"])
+            finally:
+                account.settle(budget, spent_seconds)
+                metrics.DECODE_CPU_SECONDS.observe(spent_seconds)
+        if answer["error"]:
+            if answer["cause"]:
+                log.warning("decoder_fault", cause=answer["cause"], format=info.format.value)
+            raise _ERRORS.get(answer["error"], UndecodableImage)(answer["message"] or None)
+        return picture
+
+    @asynccontextmanager
+    async def _turn(self, account: Account) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            turn = self._turns.join(account)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it came at the same moment
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if not self._turns.call_next():
+            self._free += 1
+
+    @asynccontextmanager
+    async def _worker(self) -> AsyncIterator[Worker]:
+        """A worker for one picture; where it is lost the client hears why, and another takes its place."""
+        try:
+            worker = self._idle.pop() if self._idle else Worker(self._limits.image_pixels)
+        except OSError as exc:
+            raise Overloaded("No process to decode the image could be started; try again later.") from exc
+        self._busy.add(worker)
+        try:
+            yield worker
+        except WorkerLost as lost:
+            metrics.DECODERS_LOST.labels(lost.reason).inc()
+            log.warning("decoder_lost", reason=lost.reason, returncode=lost.returncode)
+            raise (UndecodableImage if lost.reason == "crash" else TooCostly) from lost
+        finally:
+            self._busy.discard(worker)
+            if worker.alive():
+                self._idle.append(worker)
+            elif not self._idle:
+                with suppress(OSError):
+                    self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
+
+
+async def _run(worker: Worker, data: bytes, job: Job) -> tuple[Answer, bytes]:
+    """Have the picture decoded; what is cancelled has ended when this ends."""
+    # In a task that is never cancelled: an answer that came at the same moment would be taken for the next picture's.
+    task = asyncio.ensure_future(worker.decode(data, job))
+    try:
+        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * job.cpu_seconds)
+    except asyncio.CancelledError:
+        await _wait_uninterrupted(task, LET_FINISH_SECONDS)
+        raise
+    finally:
+        if not task.done():
+            worker.interrupt()
+            await _wait_uninterrupted(task, None)
+        task.exception()  # it is seen, even where this ends by a cancellation
+    return task.result()
+
+
+async def _wait_uninterrupted(task: "asyncio.Task[Any]", seconds: float | None) -> None:
+    """Wait for `task` for so long at most, however often the waiting one is cancelled."""
+    now = asyncio.get_running_loop().time
+    end = None if seconds is None else now() + seconds
+    with CancelScope(shield=True):
+        while not task.done() and (end is None or now() < end):
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task], timeout=end and max(end - now(), 0))
+
+
+class _Turns:
+    """Who waits for a decoder: one turn for each request, round and round."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Account, deque[asyncio.Future[None]]] = {}
+
+    def join(self, account: Account) -> "asyncio.Future[None]":
+        """Stand in the queue; the turn has come when this is done."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(account, deque()).append(turn)
+        return turn
+
+    def call_next(self) -> bool:
+        """Give one waiting picture its turn; False where none waits."""
+        while self._waiting:
+            account, turns = next(iter(self._waiting.items()))
+            del self._waiting[account]
+            turn = turns.popleft()
+            if turns:
+                self._waiting[account] = turns  # behind the others
+            if not turn.done():
+                turn.set_result(None)
+                return True
+        return False

@@ -1,0 +1,58 @@
+"""What is cheap to send is cheap to read: each attack of `make attack` on the parsers, small, on a gateway alone."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from bench.attack.parsers import ATTACKS
+from bench.attack.target import Attack, Target
+from tests.api.stub import PNG
+from tests.processes import Gateway, running_gateway
+from tests.stub_server import COMMAND
+
+NBYTES = 4_000_000
+# Five times what is promised, as neighbours on the machine slow a process down.
+LONGEST_PAUSE_SECONDS = 0.25
+MOST_CPU_SECONDS = 5.0
+MOST_BYTES = 150_000_000
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway in front of a model of 21,000 classes that answers at once."""
+    log = tmp_path_factory.mktemp("attack") / "log"
+    with running_gateway(log, command=COMMAND, max_request_bytes=30_000_000) as running:
+        yield running
+
+
+def pauses(log: Path, offset: int) -> list[float]:
+    """The processor time of each pause that was logged since."""
+    lines = log.read_bytes()[offset:].splitlines()
+    events = [json.loads(line) for line in lines if line.startswith(b"{")]
+    return [event["cpu_seconds"] for event in events if event["event"] == "loop_paused"]
+
+
+def ask(gateway: Gateway) -> dict:
+    with gateway.client() as http:
+        answer: httpx.Response = http.post("/predict", files={"f": ("c.png", PNG)}, params={"top_k": 1})
+    return answer.json()["results"][0]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_an_attack_costs_little_and_no_other_client_anything(gateway: Gateway, attack: Attack):
+    usual = ask(gateway)
+    process = psutil.Process(gateway.process.pid)
+    began, offset = process.cpu_times(), gateway.log.stat().st_size
+    resident_bytes = gateway.resident_bytes()
+    answer = attack.send(Target("127.0.0.1", int(gateway.url.rpartition(":")[2]), NBYTES))
+    assert "50" not in answer.split(), answer
+    assert not answer.startswith("5"), answer
+    assert ask(gateway) == usual
+    ended = process.cpu_times()
+    assert ended.user + ended.system - began.user - began.system < MOST_CPU_SECONDS
+    assert gateway.resident_bytes() - resident_bytes < MOST_BYTES
+    assert max(pauses(gateway.log, offset), default=0.0) < LONGEST_PAUSE_SECONDS

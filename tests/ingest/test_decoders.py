@@ -1,0 +1,266 @@
+"""Decoding in child processes: what a picture may cost there, and what is left of it when nobody waits any more."""
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import TooCostly, UndecodableImage
+from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoding import decode
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.inspection import inspect
+from tests.encoders import png_bomb
+from tests.ingest.reading import LIMITS
+from tests.samples import encode, photograph, samples
+
+pytestmark = pytest.mark.anyio
+MAX_SIDE = 256
+DOT = encode(photograph().resize((1, 1)), "BMP")
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def decoders(count=1, limits=DECODE_LIMITS):
+    return Decoders(count, max_side=MAX_SIDE, limits=limits)
+
+
+def info_of(data):
+    return inspect(data, LIMITS)
+
+
+def children():
+    """The processes that this one has started and not yet taken leave of."""
+    return {int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def environment(pid):
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def hold(pool):
+    """Stop the pool's only process, so that a picture stays in work until it is told to go on."""
+    (worker,) = pool._idle
+    await pool.decode(cat(), info_of(cat()), pool.account())
+    os.kill(worker.pid, signal.SIGSTOP)
+    return worker
+
+
+@functools.cache
+def cat():
+    return encode(photograph(), "PNG")
+
+
+async def begun(pool):
+    while not pool._busy:  # noqa: ASYNC110 - the pool tells nobody
+        await asyncio.sleep(0)
+
+
+def slow_picture():
+    """Some tens of milliseconds of processor time, in few bytes."""
+    return png_bomb(4_000, 4_000)
+
+
+async def test_every_form_is_decoded_there_as_it_is_here():
+    async with decoders(2) as pool:
+        account = pool.account()
+        chosen = samples(67, 45)
+        pictures = await asyncio.gather(*(pool.decode(one.data, info_of(one.data), account) for one in chosen))
+    for one, picture in zip(chosen, pictures, strict=True):
+        assert picture == decode(one.data, info_of(one.data), MAX_SIDE).to_bytes(), one.name
+
+
+async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no_other_its_answer():
+    async with decoders(limits=DecodeLimits(cpu_seconds=0.01, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
+        bomb = slow_picture()
+        (first,) = pool._idle
+        one, other = await asyncio.gather(
+            pool.decode(bomb, info_of(bomb), pool.account()),
+            pool.decode(DOT, info_of(DOT), pool.account()),
+            return_exceptions=True,
+        )
+        assert isinstance(one, TooCostly)
+        assert other.startswith(b"P6")
+        assert first._process.returncode == -signal.SIGPROF
+
+
+async def test_a_picture_beyond_its_memory_is_refused_and_the_process_lives_on():
+    data = encode(photograph().resize((3_000, 2_000)), "PNG", compress_level=1)
+    async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
+        (worker,) = pool._idle
+        with pytest.raises((TooCostly, UndecodableImage)):
+            await pool.decode(data, info_of(data), pool.account())
+        assert (await pool.decode(cat(), info_of(cat()), pool.account())).startswith(b"P6")
+        assert pool._idle == [worker]
+
+
+async def test_a_decoder_that_crashes_costs_its_picture_alone():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        await begun(pool)
+        waiting = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        await asyncio.sleep(0)
+        os.kill(worker.pid, signal.SIGSEGV)
+        os.kill(worker.pid, signal.SIGCONT)
+        with pytest.raises(UndecodableImage):
+            await broken
+        assert (await waiting).startswith(b"P6")
+
+
+async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        await begun(pool)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert worker._process.returncode == -signal.SIGKILL
+        assert (await pool.decode(cat(), info_of(cat()), pool.account())).startswith(b"P6")
+
+
+async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process():
+    async with decoders() as pool:
+        (worker,) = pool._idle
+        data = cat()
+        await pool.decode(data, info_of(data), pool.account())
+        for _ in range(20):
+            task = asyncio.ensure_future(pool.decode(data, info_of(data), pool.account()))
+            await begun(pool)
+            task.cancel()
+            await asyncio.wait([task])
+        # Each answer was taken, so the next picture gets its own and not the one before.
+        assert await pool.decode(data, info_of(data), pool.account()) == decode(data, info_of(data), 256).to_bytes()
+        assert pool._idle == [worker]
+
+
+async def test_requests_take_turns_at_the_decoders():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        data, done = cat(), []
+
+        async def one(name, account):
+            await pool.decode(data, info_of(data), account)
+            done.append(name)
+
+        bulk, single = pool.account(), pool.account()
+        tasks = [asyncio.ensure_future(one("bulk", bulk)) for _ in range(5)]
+        await begun(pool)
+        tasks.append(asyncio.ensure_future(one("single", single)))
+        await asyncio.sleep(0)
+        os.kill(worker.pid, signal.SIGCONT)
+        await asyncio.gather(*tasks)
+    assert done.index("single") <= 2
+
+
+async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        data = cat()
+        tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), pool.account())) for _ in range(4)]
+        await begun(pool)
+        await asyncio.sleep(0)
+        for task in tasks[1:3]:
+            task.cancel()
+        os.kill(worker.pid, signal.SIGCONT)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
+        assert pool._free == 1
+
+
+async def test_nothing_is_left_when_the_pool_ends():
+    before = children()
+    async with decoders(2) as pool:
+        data = cat()
+        await asyncio.gather(*(pool.decode(data, info_of(data), pool.account()) for _ in range(4)))
+        assert children() - before
+    assert children() == before
+
+
+async def test_a_decoder_ends_with_its_parent_even_in_the_midst_of_a_picture():
+    script = """
+import asyncio, os, signal
+from tests.ingest.test_decoders import begun, cat, decoders, hold, info_of
+
+async def main():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        await begun(pool)
+        print(worker.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    out, _ = await process.communicate()
+    async with asyncio.timeout(60):
+        while _runs(int(out)):  # noqa: ASYNC110 - nobody is told of another's child
+            await asyncio.sleep(0.01)
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_opencv_opens_no_picture_of_more_pixels_than_are_allowed():
+    async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
+        with pytest.raises(UndecodableImage):
+            await pool.decode(cat(), info_of(cat()), pool.account())
+
+
+async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
+    monkeypatch.setenv("GATEWAY_SECRET", "a secret")
+    async with decoders() as pool:
+        (worker,) = pool._idle
+        await pool.decode(cat(), info_of(cat()), pool.account())
+        assert b"GATEWAY_SECRET" not in environment(worker.pid)
+
+
+def test_a_request_that_overruns_has_less_to_overrun_by_with_each_picture():
+    account, info = Account(DECODE_LIMITS), ImageInfo(ImageFormat.PNG, 64, 64)
+    lent = []
+    for _ in range(8):
+        budget = account.lend(info, 1_000)
+        lent.append(budget.cpu_seconds)
+        account.settle(budget, budget.cpu_seconds)
+    assert lent[0] > 0.5
+    assert lent[-1] < 0.1
+    assert sum(lent) < DECODE_LIMITS.cpu_seconds + 8 * 0.06
+
+
+def test_what_a_request_does_not_need_of_its_loan_comes_back():
+    account, info = Account(DECODE_LIMITS), ImageInfo(ImageFormat.PNG, 64, 64)
+    for _ in range(100):
+        budget = account.lend(info, 1_000)
+        account.settle(budget, 0.01)
+    assert account.lend(info, 1_000).cpu_seconds > 0.5
+
+
+def test_no_picture_may_take_more_than_the_limits():
+    limits = DecodeLimits(cpu_seconds=0.3, memory_bytes=2**27, image_pixels=50_000_000)
+    budget = Account(limits).lend(ImageInfo(ImageFormat.AVIF, 16_384, 16_384), 10**7)
+    assert (budget.cpu_seconds, budget.memory_bytes) == (pytest.approx(0.3), 2**27)
+
+
+def test_the_process_that_serves_loads_no_decoder():
+    code = "import sys, gateway.app; sys.exit(' '.join({'cv2', 'PIL', 'torch'} & sys.modules.keys()) or None)"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (asked.stderr, asked.returncode) == ("", 0)

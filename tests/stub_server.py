@@ -1,0 +1,58 @@
+"""`python -m tests.stub_server`: the gateway as it is served, in front of a backend that answers at once.
+
+The backend's model has 21,000 classes. What is slow here is the gateway itself.
+"""
+
+import signal
+
+import numpy as np
+import uvicorn
+
+from gateway.app import create_app
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
+from gateway.logs import configure_logs
+from gateway.server.serve import server_options
+from gateway.settings import load_settings
+from gateway.turns import keep_what_was_made
+from tests.api.stub import StubBackend
+
+CLASSES = 21_000
+LABELS = tuple(f"class {number}, kind {number * 7_919 % CLASSES}" for number in range(CLASSES))
+COMMAND = ("tests.stub_server",)
+
+
+class WideBackend(StubBackend):
+    """Sees the same in every image: every class, the first one most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scores = np.linspace(1, 0, CLASSES, dtype=np.float32)
+        self._predictions = [
+            Prediction(label, number, float(self._scores[number])) for number, label in enumerate(LABELS)
+        ]
+
+    async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
+        return LABELS
+
+    async def infer(self, call: Call) -> InferResult:
+        if call.selection is None:
+            row = Row(decoded=True, scores=self._scores)
+        else:
+            known = self._predictions[: call.selection.class_count(multi_label=False)]
+            row = Row(decoded=True, predictions=call.selection.apply(known, multi_label=False))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+
+
+def main() -> None:
+    settings = load_settings()
+    configure_logs(settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # as gateway.server.serve
+    app = create_app(settings, WideBackend())
+    keep_what_was_made()
+    uvicorn.run(app, **server_options(settings))
+
+
+if __name__ == "__main__":
+    main()
