@@ -102,9 +102,13 @@ def test_a_picture_that_kills_ends_two_processes_at_most_and_is_refused_from_the
     killer = with_comment(photo("cat"), KILLER)
     with start_gateway(triton_url=urls, model="signs", ready_interval_seconds=1) as gateway:
         wait_for(lambda: all(endpoint["ready"] for endpoint in endpoints(gateway)))
-        answer = classify(gateway, unlike_any(photo("cat")), killer, unlike_any(photo("coffee")))
-        assert outcomes(answer) == ["ok", "image_quarantined", "ok"]
+        neighbours = unlike_any(photo("cat")), unlike_any(photo("coffee"))
+        first, second, third = outcomes(classify(gateway, neighbours[0], killer, neighbours[1]))
+        assert second == "image_quarantined"
+        # Of two Tritons none may be left for the neighbours for the moment; of three there is always one.
+        assert {first, third} <= {"ok", "model_unavailable"}
         wait_for(lambda: all(endpoint["ready"] for endpoint in endpoints(gateway)), timeout_seconds=120)
+        assert outcomes(classify(gateway, *neighbours)) == ["ok", "ok"]
         before = healings(gateway)
         assert before <= 2
         for _ in range(5):
