@@ -33,8 +33,8 @@ from gateway.triton.balancing import less_loaded
 from gateway.triton.membership import Member, Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
+from gateway.triton.trials import Pace
 from gateway.triton.triton_backend import TritonBackend
-from gateway.triton.watch import Pace
 
 MODEL = "ensemble_model"
 IMAGE_BYTES = 100_000
@@ -61,8 +61,8 @@ class Simulated:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
+        with self._process:  # closes its pipes
+            self._process.kill()
 
 
 @contextlib.contextmanager
