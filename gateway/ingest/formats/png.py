@@ -38,7 +38,7 @@ def read_png(data: bytes) -> ImageInfo:
     row_bits = width * bit_depth * _CHANNELS[colour]
     if height * (row_bits // 8) > len(data) * _DEFLATE_RATIO:
         raise InvalidImage("The PNG's header promises more pixels than its bytes can hold.")
-    position, has_picture, superfluous = 33, False, False
+    position, has_picture, rewritten = 33, False, False
     found = _Metadata()
     steps = Steps("PNG", _MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES)
     has_alpha, transparent_gray = colour in (_GRAY_ALPHA, _RGB_ALPHA), None
@@ -56,11 +56,11 @@ def read_png(data: bytes) -> ImageInfo:
         elif kind == b"IEND":
             break
         elif kind in _METADATA:
-            superfluous = True
+            rewritten = True
             if _intact(data, start - 4, position):
                 found.read(kind, data[start : start + length], steps)
         elif kind != b"eXIf" and (has_picture or kind not in _ESSENTIAL):
-            superfluous = superfluous or kind not in _HARMLESS
+            rewritten = rewritten or kind not in _HARMLESS
         elif kind == b"tRNS":
             has_alpha = True
             if colour == _GRAY:
@@ -77,7 +77,7 @@ def read_png(data: bytes) -> ImageInfo:
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         transparent_gray=transparent_gray,
-        superfluous=superfluous,
+        rewritten=rewritten,
         # OpenCV knows of one place alone.
         isolated=orientation != found.as_opencv_sees(),
     )
