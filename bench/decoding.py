@@ -39,7 +39,7 @@ async def measure(data: bytes, count: int, seconds: float, *, threads: bool) -> 
     """Pictures a second, and milliseconds of processor time that each cost; children's are counted at their end."""
     info, max_side = inspect(data, Limits.from_settings(SETTINGS)), SETTINGS.decode_max_side
     loop, done = asyncio.get_running_loop(), 0
-    limits = DecodeLimits(SETTINGS.decode_cpu_seconds, SETTINGS.decode_memory_bytes)
+    limits = DecodeLimits(SETTINGS.decode_cpu_seconds, SETTINGS.decode_memory_bytes, SETTINGS.max_image_pixels)
     before = _cpu_seconds()
     with ThreadPoolExecutor(count) as pool:
         async with Decoders(count, max_side=max_side, limits=limits) as decoders:

@@ -1,10 +1,11 @@
-"""The README's tables, written from the code: `make docs` puts them in place.
+"""The README's tables, written from the code: `make docs` puts them in place, and what under deploy/ is made from code.
 
 Each stands between two comments, `<!-- table: NAME -->` and `<!-- end -->`; a test fails where one is out of date.
 """
 
 import inspect
 import re
+import runpy
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -114,4 +115,6 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(README.write_text(with_tables(README.read_text())) == 0)
+    README.write_text(with_tables(README.read_text()))
+    sys.path.insert(0, str(README.parent))
+    runpy.run_module("deploy.generate", run_name="__main__")

@@ -14,6 +14,7 @@ from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.gate import Gate
+from gateway.api.head import HeadAsGet
 from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
@@ -40,8 +41,12 @@ from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
+from gateway.triton.membership import Share, Tritons
+from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
+from gateway.triton.watch import Pace
+from gateway.turns import keep_what_was_made
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -57,15 +62,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
-        triton = backend or TritonBackend(
-            settings.triton_url,
-            model_name=settings.model,
-            interval_seconds=settings.ready_interval_seconds,
-            timeout_seconds=settings.ready_timeout_seconds,
-            heal=settings.heal,
-            seal=Seal(_cache_secret(settings)),
-        )
-        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes)
+        triton = backend or _triton_backend(settings)
+        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
         async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
             service = InferenceService(
                 triton,
@@ -119,6 +117,23 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     return app
 
 
+def _triton_backend(settings: Settings) -> TritonBackend:
+    pace = Pace(settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures)
+    tritons = Tritons(
+        settings.triton_url,
+        model_name=settings.model,
+        pace=pace,
+        heal=settings.heal,
+        share=Share(settings.triton_aperture, settings.max_images_in_flight),
+    )
+    return TritonBackend(
+        tritons,
+        model_name=settings.model,
+        seal=Seal(_cache_secret(settings)),
+        quarantine=Quarantine(settings.quarantine_seconds),
+    )
+
+
 def _cache_secret(settings: Settings) -> bytes:
     """What seals images against Triton's response cache; random where none is set."""
     return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
@@ -140,6 +155,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
@@ -172,4 +188,6 @@ def create_app_from_environment() -> FastAPI:
     die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
-    return create_app(settings)
+    app = create_app(settings)
+    keep_what_was_made()
+    return app

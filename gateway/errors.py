@@ -9,7 +9,8 @@
     │   ├── InvalidImage          422 invalid_image
     │   ├── ImageTooLarge         422 image_too_large
     │   ├── UndecodableImage      422 undecodable_image
-    │   └── TooCostly             422 too_costly
+    │   ├── TooCostly             422 too_costly
+    │   └── ImageQuarantined      422 image_quarantined
     ├── RequestError              the whole request, and the client can mend it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -23,6 +24,7 @@
     │   ├── RequestTooLarge       413 request_too_large
     │   ├── HeadersTooLarge       431 headers_too_large
     │   ├── UploadTimeout         408 upload_timeout
+    │   ├── UploadTooSlow         408 upload_too_slow
     │   ├── UnsupportedMediaType  415 unsupported_media_type
     │   ├── NotFound              404 not_found
     │   ├── MethodNotAllowed      405 method_not_allowed
@@ -117,6 +119,12 @@ class TooCostly(ImageError):
     """Decoding needs more time or memory than a picture of its size may take."""
 
     code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
+
+
+class ImageQuarantined(ImageError):
+    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+
+    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
 
 
 class RequestError(GatewayError):

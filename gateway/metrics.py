@@ -57,6 +57,12 @@ IMAGES = Counter(
     "Images answered, by outcome (ok, or the error's code) and the model and version that answered, if one did.",
     ["outcome", "model", "version"],
 )
+TOP_SCORE = Histogram(
+    "gateway_top_score",
+    "Highest score in each image's answer, by the model and version that answered.",
+    ["model", "version"],
+    buckets=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1),
+)
 IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
 IMAGES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"
@@ -117,8 +123,27 @@ TRITON_READY = Gauge(
     ["triton"],
     multiprocess_mode="livemin",
 )
+MODEL_READY = Gauge(
+    "gateway_model_ready",
+    "1 while some Triton answers a real inference through this model, by Triton's name of it.",
+    ["model"],
+    multiprocess_mode="livemin",
+)
 HEALINGS = Counter(
-    "gateway_healings_total", "Times that dead models were reloaded, by outcome: healed or failed.", ["outcome"]
+    "gateway_healings_total",
+    "Times that models were reloaded, by outcome: healed, failed, or in vain (they fail as before).",
+    ["outcome"],
+)
+PROBES = Counter("gateway_probes_total", "Inferences sent to find out whether models answer.")
+WATCH_FAULTS = Counter(
+    "gateway_watch_faults_total",
+    "Unexpected errors while Tritons were watched; the watch goes on, the log has the error.",
+)
+DNS_FAILURES = Counter(
+    "gateway_dns_failures_total", "Lookups of Triton's name that failed; the addresses from before stay in use."
+)
+IMAGES_QUARANTINED = Counter(
+    "gateway_images_quarantined_total", "Images that ended the process of a model twice, and are refused for a while."
 )
 
 # What alerts watch is there from the start: increase() does not see the first count of a series that was not.
@@ -126,7 +151,7 @@ for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
 for _reason in ("idle", "refused", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
-for _outcome in ("healed", "failed"):
+for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
 
 
@@ -135,7 +160,17 @@ def forget_triton(address: str) -> None:
     if SHARED_FOLDER in os.environ:
         TRITON_READY.labels(address).set(float("nan"))  # series of shared files cannot be removed
     else:
-        TRITON_READY.remove(address)
+        with contextlib.suppress(KeyError):
+            TRITON_READY.remove(address)
+
+
+def forget_model(name: str) -> None:
+    """Say no more of a model that was unloaded."""
+    if SHARED_FOLDER in os.environ:
+        MODEL_READY.labels(name).set(float("nan"))
+    else:
+        with contextlib.suppress(KeyError):
+            MODEL_READY.remove(name)
 
 
 def exposition() -> bytes:

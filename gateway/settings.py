@@ -112,6 +112,8 @@ class Settings(BaseSettings):
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
     """Header by whose value a client always gets the same version of a split; without it chance decides."""
+    triton_aperture: int = Field(8, ge=0, le=1_000)
+    """Tritons that one gateway process watches and uses, if there are more; 0 for all. Its limits may widen it."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that keeps pictures apart in Triton's response cache; gateways with the same one share answers."""
     default_top_k: int = Field(5, ge=1, le=10_000)
@@ -198,7 +200,11 @@ class Settings(BaseSettings):
 
     # Healing and stopping
     heal: bool = True
-    """Whether models whose process died are reloaded; needs a Triton with --model-control-mode=explicit."""
+    """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
+    heal_after_failures: int = Field(3, ge=1, le=1_000)
+    """Trials in a row that a model fails before it is reloaded, although its process is alive."""
+    quarantine_seconds: float = Field(600.0, ge=0, le=86_400)
+    """How long an image is refused that ended a model's process, alone, for the second time; 0 for never."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port, in which readiness is false and requests are still taken."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)

@@ -41,7 +41,7 @@ def test_names_follow_the_conventions(family):
     if family.type == "counter":
         assert f"# TYPE {family.name}_total counter" in exposed
     if family.type == "histogram":
-        assert family.name.endswith(("_seconds", "_images"))
+        assert family.name.endswith(("_seconds", "_images", "_score"))
     # Units are base units and stand at the end.
     assert not re.search(r"_(ms|milliseconds|microseconds|kb|mb|percent)\b", family.name)
     assert not re.search(r"_(seconds|bytes)_(?!total)", family.name)

@@ -1,4 +1,4 @@
-"""docs/operations.md and docs/alerts.yml tell the truth about metrics, log and settings."""
+"""docs/operations.md and the alerts tell the truth about metrics, log and settings."""
 
 import re
 from typing import Any
@@ -16,9 +16,8 @@ from tests.api.stub import PNG, StubBackend, client_of
 from tests.processes import PROJECT
 
 TEXT = (PROJECT / "docs" / "operations.md").read_text()
-RULES = [
-    rule for group in yaml.safe_load((PROJECT / "docs" / "alerts.yml").read_text())["groups"] for rule in group["rules"]
-]
+ALERTS = PROJECT / "deploy/helm/triton-image-gateway/files/alerts.yml"
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 METRICS = {
     f"{metric._name}_total" if metric._type == "counter" else metric._name: metric
     for metric in vars(metrics).values()
@@ -95,6 +94,7 @@ def test_an_alert_asks_for_what_there_is(rule):
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"].endswith(".")
+    assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{rule['alert'].lower()}"
     assert selectors(rule["expr"])
     series = {
         f"{name}{suffix}": metric for name, metric in METRICS.items() for suffix in BRINGS.get(metric._type, ("",))

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.disconnect import leaving, note_gone
 from gateway.api.exchange import exchange
 from gateway.api.problems import note
-from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, result_out
+from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, streamed_result
 from gateway.api.state import state
 from gateway.errors import GatewayError
 from gateway.inference.query import Query
@@ -57,7 +57,7 @@ class ResultStream(Response):
                 failed += result.error is not None
                 ok += result.error is None
                 version = version or result.model_version
-                await send_line(to_json(result_out(result), inf_nan_mode="null"))
+                await send_line(to_json(streamed_result(result, self._query.model_name), inf_nan_mode="null"))
         except GatewayError as error:
             if not (ok or failed):
                 raise

@@ -92,6 +92,14 @@ def add(
         str | None,
         typer.Option("--interpolation", help="bilinear (default), bicubic, …", rich_help_panel=PREPROCESSING),
     ] = None,
+    resize_library: Annotated[
+        str | None,
+        typer.Option(
+            "--resize-library",
+            help="What training resized with: pillow (default: the installed one), such as pillow-12.1, or torch.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = None,
     preprocessing: Annotated[
         Path | None,
         typer.Option(
@@ -113,6 +121,14 @@ def add(
         typer.Option("--format", help="What it is stored as; by default as it comes.", rich_help_panel=SERVING),
     ] = None,
     instances: Annotated[int, typer.Option("--instances", help="Networks at once.", rich_help_panel=SERVING)] = 2,
+    preprocessor_instances: Annotated[
+        int,
+        typer.Option(
+            "--preprocessor-instances",
+            help="Processes that decode, each on one core; `gateway capacity` says how many.",
+            rich_help_panel=SERVING,
+        ),
+    ] = 2,
     gpus: Annotated[
         str, typer.Option("--gpus", help="Such as 0,1; by default every GPU, else the CPU.", rich_help_panel=SERVING)
     ] = "",
@@ -179,6 +195,7 @@ def add(
         preferred=_fitting(max_batch_size) if preferred is None else _integers(preferred),
         queue_delay_us=queue_delay_us,
         instances=instances,
+        preprocessor_instances=preprocessor_instances,
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,
@@ -195,6 +212,7 @@ def add(
         multi_label=multi_label,
         serving=serving,
         version=version,
+        resize_library=resize_library,
     )
     entry = add_model(request, model_repository, say)
     # A new ensemble brings its steps; a step that is there must be told of its new version.

@@ -1,5 +1,6 @@
 """The machine: its system, its Python, its memory, its cores and its GPU."""
 
+import importlib
 import importlib.util
 import platform
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from gateway.cores import usable_cores
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.embedded.runtime import (
+    PROJECT,
     TRITON_VERSION,
     WHEEL_PLATFORM,
     WHEEL_VERSION,
@@ -20,6 +22,7 @@ from gateway.embedded.runtime import (
     is_fetched,
 )
 from gateway.embedded.server import SHARED_MEMORY, SHM_BYTES
+from gateway.gpus import driver_too_old
 from gateway.settings import GIB, MIB, Settings, variable
 
 SHM_COMFORT_BYTES = 256 * MIB
@@ -94,6 +97,19 @@ def torch() -> Finding:
     return ok("torch", "installed")
 
 
+def resize_kernel() -> Finding:
+    """Whether the models' processes will find the kernel that resizes as Pillow does in a sixth of its time."""
+    try:
+        kernel = importlib.import_module("exact_resize")
+    except ImportError as exc:
+        return warn(
+            "resize",
+            f"Pillow resizes, to the same pixels as exact_resize in six times its time: {exc}",
+            f"{sys.executable} -m pip install {PROJECT / 'native'}, which needs a C compiler",
+        )
+    return ok("resize", f"exact_resize, {kernel.instructions()}")
+
+
 def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
     """Whether there is room for the regions through which images reach `instances` Python-backend processes."""
     try:
@@ -144,13 +160,23 @@ def gpu() -> Finding:
         return warn("GPU", f"nvidia-smi fails: {reason}", "repair the driver, or give the container GPUs (--gpus all)")
     text = "; ".join(asked.stdout.strip().splitlines())
     # In a process of its own: a context on the GPU and some hundred MB would stay with this one.
-    code = "import torch; print(torch.__version__, torch.cuda.is_available())"
+    code = "import torch; print(torch.__version__, torch.cuda.is_available(), torch.version.cuda)"
     tried = _run(sys.executable, "-c", code)
     if tried is None or tried.returncode:
         return warn("GPU", f"{text}, but torch cannot be imported", INSTALL_LOCAL)
-    version, available = tried.stdout.split()
+    version, available, built_for = [*tried.stdout.split(), "None"][:3]
+    driver = text.splitlines()[0].rpartition(",")[2].strip()
+    if available != "True" and (needed := driver_too_old(driver, built_for)):
+        return warn(
+            "GPU",
+            f"{text}, but torch {version} is built for CUDA {built_for}, which needs driver R{needed} or newer: models "
+            "run on the CPU, and gateway up hides the GPU from Triton",
+            f"update the driver from {driver}, or install a torch for an older CUDA",
+        )
     if available != "True":
-        return warn("GPU", f"{text}, but torch {version} cannot use it", "install a torch with CUDA for this driver")
+        return warn(
+            "GPU", f"{text}, but torch {version} cannot use it: models run on the CPU", "install a torch with CUDA"
+        )
     return ok("GPU", f"{text}; torch {version} uses it")
 
 

@@ -12,6 +12,7 @@ from gateway.doctor import configuration, machine, repository
 from gateway.doctor.finding import Finding, Level
 from gateway.doctor.tritons import tritons
 from gateway.embedded.runtime import default_cache_dir
+from gateway.gpus import gpu_count
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
@@ -33,6 +34,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield machine.libpython()
     yield machine.runtime(default_cache_dir())
     yield machine.torch()
+    yield machine.resize_kernel()
     yield machine.gpu()
     configs, finding = repository.read(model_repository)
     yield finding
@@ -41,6 +43,8 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         yield repository.files(model_repository, configs)
         yield repository.labels(model_repository, configs)
         yield repository.batching(configs)
+        in_flight = settings.workers * settings.max_images_in_flight
+        yield repository.gpu_memory(configs, gpu_count(), in_flight)
     instances = repository.instances(configs)
     yield machine.memory(settings, instances)
     yield machine.shared_memory(instances)

@@ -6,6 +6,7 @@ from pathlib import Path
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import CLASSIFIER, breaches
+from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway.triton.model_config import ModelConfig, read_model_config, steps
 
 CONFIG = "config.pbtxt"
@@ -109,6 +110,26 @@ def batching(configs: Configs) -> Finding:
     if losing:
         return warn("batching", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in {CONFIG}")
     return ok("batching", "every model keeps its instances under load")
+
+
+def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:
+    """Whether what a preprocessor leaves on a GPU finds room there, and whether a cache can read it."""
+    if models := uncacheable(configs, gpus):
+        return fail(
+            "GPU memory",
+            f"{', '.join(models)}: the response cache reads inputs in host memory only, and a preprocessor leaves them "
+            "on the GPU",
+            f"put the preprocessor on the CPU (KIND_CPU), or set response_cache {{ enable: false }} in {CONFIG}",
+        )
+    options = " ".join(arguments(pool_bytes(configs, gpus, images_in_flight)))
+    if options:
+        return warn(
+            "GPU memory",
+            f"a preprocessor leaves its images on the GPU: with a smaller pool than {options} answers are silently "
+            "wrong under load; gateway up sets it, every other Triton must be started with it",
+            f"put the preprocessor on the CPU: instance_group [ {{ kind: KIND_CPU }} ] in {CONFIG}",
+        )
+    return ok("GPU memory", "no preprocessor leaves images on a GPU")
 
 
 def instances(configs: Configs) -> int:

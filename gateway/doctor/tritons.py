@@ -9,13 +9,16 @@ from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
 from gateway.triton.contract import breaches
+from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
 from gateway.triton.endpoint import Endpoint, step_configs
 from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
 
 NO_MODEL = "gateway-doctor-asks"
 """A model that nobody has: to be refused for its name means that loading as such is allowed."""
+
+KEEPS_INSTANCES_TEXT = "; its queue delay may stand beside its queue policy, since this Triton keeps its instances"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,13 @@ FAULTS = (
         (2, 71),
         "26.07",
         "has known holes (CVE-2026-24207 and others)",
-        "keep it on loopback or a private network, or run nvcr.io/nvidia/tritonserver:26.07-py3 or newer",
+        "keep it on loopback or a private network, or run nvcr.io/nvidia/tritonserver:26.11-py3 or newer",
+    ),
+    Fault(
+        (2, 75),
+        "26.11",
+        "can crash in its dynamic batcher, which uses memory that it has freed",
+        "gateway up and Docker start it again; nvcr.io/nvidia/tritonserver:26.11-py3 does not crash",
     ),
 )
 
@@ -77,7 +86,7 @@ async def _examine(endpoint: Endpoint, settings: Settings) -> list[Finding]:
         ok("Triton", f"{endpoint.address} is Triton {version}"),
         *known_faults(version),
         await _control_mode(endpoint, settings),
-        await _contract(endpoint, settings.model),
+        await _contract(endpoint, settings),
         await _inference(endpoint, settings),
     ]
 
@@ -107,7 +116,8 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
     return ok("healing", "models whose process dies can be reloaded")
 
 
-async def _contract(endpoint: Endpoint, model: str) -> Finding:
+async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
+    model = settings.model
     try:
         config = await endpoint.config(model)
         found, steps = breaches(config), await step_configs(endpoint, config)
@@ -121,7 +131,18 @@ async def _contract(endpoint: Endpoint, model: str) -> Finding:
         return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
     if losing := endpoint.losing(steps):
         return warn("model", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in config.pbtxt")
-    return ok("model", f"{model} takes and gives what the gateway does")
+    if on_gpu := [step.name for step in steps if step.backend == "python" and instances_on_gpus(step, gpus=1)]:
+        # As the server has it, KIND_AUTO is already the CPU or a GPU. What its pool is, it does not say.
+        configs = {each.name: each for each in (config, *steps)}
+        needed = " ".join(arguments(pool_bytes(configs, 1, settings.workers * settings.max_images_in_flight)))
+        return warn(
+            "model",
+            f"{', '.join(on_gpu)} leaves images on the GPU: with a pool smaller than {needed or 'the default'} answers "
+            "are silently wrong under load",
+            "start Triton with that option, for the images in flight of all its gateways; or KIND_CPU in config.pbtxt",
+        )
+    delay = KEEPS_INSTANCES_TEXT if any(loses_instances(step) for step in steps) else ""
+    return ok("model", f"{model} takes and gives what the gateway does{delay}")
 
 
 async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:

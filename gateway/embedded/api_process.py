@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from gateway.embedded import launch
-from gateway.embedded.groups import kill_group, signal_group
+from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.errors import UserError
 from gateway.hosts import reachable
 from gateway.settings import Settings, variable
@@ -66,6 +66,7 @@ class ApiProcess:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+        UNDERTAKER.watch(self._process.pid)
         self._stopped = False
 
     def ready(self) -> bool:

@@ -1,13 +1,61 @@
 """Process groups: what a child has started ends with it."""
 
+import atexit
 import contextlib
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+
+from gateway.embedded import undertaker
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02
+
+
+class Undertaker:
+    """A process that kills the groups of this one's children when this one dies; started with the first of them."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def watch(self, group: int) -> None:
+        """Have a group killed when this process dies."""
+        self._tell(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """The group is gone, and its number may soon be another's."""
+        self._tell(f"-{group}\n")
+
+    def _tell(self, line: str) -> None:
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", undertaker.__file__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    text=True,
+                    # A signal to this process's own group must not reach it first.
+                    start_new_session=True,
+                )
+                atexit.register(self._dismiss, self._process)
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+
+    @staticmethod
+    def _dismiss(process: "subprocess.Popen[str]") -> None:
+        # What is still watched now was not stopped, and is killed.
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait()
+
+
+UNDERTAKER = Undertaker()
 
 
 def signal_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", number: int) -> bool:
@@ -31,6 +79,7 @@ def kill_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> No
             _reap(process.pid)
         time.sleep(POLL_SECONDS)
     process.wait()
+    UNDERTAKER.forget(process.pid)
 
 
 def _reap(group: int) -> None:

@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from gateway.embedded import launch
-from gateway.embedded.groups import kill_group, signal_group
+from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.embedded.runtime import Runtime, TritonRuntimeError
 from gateway.embedded.server_log import advice, error_lines
 from gateway.hosts import authority, reachable
@@ -46,8 +46,9 @@ class EmbeddedTriton:
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
-    `load_models` are loaded with the models that they need. `on_log` gets each line of Triton's log, prefixed, on a
-    thread of its own. After the process has ended, `start` may be called again and keeps the ports.
+    `load_models` are loaded with the models that they need; `environment` is added to this process's. `on_log` gets
+    each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may be called
+    again and keeps the ports.
     """
 
     name = "Triton"
@@ -65,6 +66,7 @@ class EmbeddedTriton:
         cache_bytes: int = 256 * MIB,
         load_models: Iterable[str] = ("*",),
         extra_arguments: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
@@ -74,6 +76,7 @@ class EmbeddedTriton:
         self._on_log = on_log
         self._load_models = tuple(load_models)
         self._extra_arguments = tuple(extra_arguments)
+        self._environment = dict(environment or {})
         self._shm_prefix = f"triton_{os.getpid()}_{secrets.token_hex(4)}_"
         self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
@@ -139,6 +142,7 @@ class EmbeddedTriton:
             # log, which lives as long as the process, starts it.
             try:
                 process = self._process = self._spawn()
+                UNDERTAKER.watch(process.pid)
             except OSError as exc:
                 failures.append(exc)
                 return
@@ -243,7 +247,7 @@ class EmbeddedTriton:
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
         return subprocess.Popen(
             [*launcher, str(self.runtime.tritonserver), *self._arguments()],
-            env=self.runtime.environment(),
+            env={**self.runtime.environment(), **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -44,12 +44,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The answer for one image of a batch: predictions by falling score, or `decoded` False and none."""
+    """The answer for one image of a batch: predictions by falling score, or `decoded` False or an `error` and none."""
 
     decoded: bool
     predictions: tuple[Prediction, ...] = ()
     scores: NDArray[np.float32] | None = None
     """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
+    error: GatewayError | None = None
+    """Why this image alone has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +109,27 @@ class ModelState:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """What is known of one model of one server."""
+
+    name: str
+    ready: bool
+    trial: Trial | None
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointHealth:
     """What is known of one server: whether a real inference lately succeeded there, and what is being done if not."""
 
     address: str
     ready: bool
+    """Of the default model."""
     trial: Trial | None
     models_not_ready: tuple[ModelState, ...] = ()
     warnings: tuple[str, ...] = ()
     healing: str = "off"
+    models: tuple[ModelHealth, ...] = ()
+    """Each model that is watched, the default one first."""
 
 
 class Backend(Protocol):

@@ -40,3 +40,10 @@ class Result:
     error: GatewayError | None = None
     model_version: str | None = None
     multi_label: bool = False
+
+    @property
+    def top_score(self) -> float | None:
+        """The highest score of what is answered; None where that is nothing."""
+        if self.scores is not None:
+            return float(self.scores.max(initial=0.0))
+        return max((prediction.score for prediction in self.predictions), default=None)

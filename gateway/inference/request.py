@@ -281,8 +281,8 @@ def _answered(image: Image, row: Row, answer: InferResult) -> Result:
         image.height,
         row.predictions,
         row.scores,
-        None if row.decoded else UndecodableImage(),
-        answer.model_version,
+        row.error or (None if row.decoded else UndecodableImage()),
+        None if row.error else answer.model_version,
         answer.multi_label,
     )
 
@@ -296,3 +296,5 @@ def _count(result: Result, model_name: str) -> None:
     # A name that a client made up must not become a label, so a model counts by name once it has answered.
     model, version = (model_name, result.model_version) if result.model_version else ("", "")
     metrics.IMAGES.labels(outcome, model, version).inc()
+    if result.error is None and (score := result.top_score) is not None:
+        metrics.TOP_SCORE.labels(model, version).observe(score)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import UnsupportedFormat
 from gateway.ingest.decoders.budget import decoded_bytes
-from gateway.ingest.formats.png import still
+from gateway.ingest.formats.png import essential
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Upload
@@ -51,7 +51,13 @@ def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo:
         raise upload.error
     info = inspect(upload.data, policy.limits)
     if policy.mode is DecodeMode.NEVER and not _passes(info):
-        kind = "with transparency " if info.format in _PREPROCESSOR_TAKES else ""
+        kind = (
+            ""
+            if info.format not in _PREPROCESSOR_TAKES
+            else "with transparency "
+            if info.has_alpha
+            else "of this kind "
+        )
         raise UnsupportedFormat(
             f"{info.format.value} images {kind}are refused by {variable('decode')}=never; auto or always takes them."
         )
@@ -77,8 +83,7 @@ def decoded(upload: Upload, info: ImageInfo, picture: bytes) -> Image:
 
 def encoded(upload: Upload, info: ImageInfo) -> bytes:
     """What a decoder gets of an examined upload."""
-    # OpenCV 5.0.0 crashes on some damaged animations, and only the first picture is wanted.
-    return still(upload.data) if info.animated else upload.data
+    return essential(upload.data) if info.superfluous else upload.data
 
 
 def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> int:
@@ -89,5 +94,8 @@ def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> int:
 
 
 def _passes(info: ImageInfo) -> bool:
-    """Whether the preprocessor itself decodes it right: it drops an alpha channel, and sees what lay beneath."""
-    return info.format in _PREPROCESSOR_TAKES and not info.has_alpha
+    """Whether the preprocessor itself decodes it right, and at a known cost.
+
+    It drops an alpha channel, and sees what lay beneath.
+    """
+    return info.format in _PREPROCESSOR_TAKES and not info.has_alpha and not info.isolated

@@ -1,9 +1,10 @@
 """`gateway model add`: from a trained network to a model repository entry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gateway.networks.gpus import gpu_count
+from gateway.gpus import gpu_count
 from gateway.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
 from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels, repeated
 from gateway.repository.entry import (
@@ -29,6 +30,7 @@ class Request:
     """What to add. `version` None means a new model; a number adds to one that is there, with the same labels.
 
     `format` None is the source's own. `preprocessing` None means torchvision's of `like`, or of the architecture.
+    `resize_library` None means that of the versions that are there, or what the preprocessing says.
     """
 
     source: str
@@ -42,6 +44,7 @@ class Request:
     multi_label: bool = False
     serving: Serving = field(default_factory=Serving)
     version: int | None = None
+    resize_library: str | None = None
 
 
 def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
@@ -62,6 +65,11 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     # A new version is prepared and named like the others where nothing else is said.
     alike = old is not None and request.like is None
     preprocessing = find_preprocessing(source, request.preprocessing or (old.preprocessing if old and alike else None))
+    library = request.resize_library
+    if library is None and old and request.preprocessing is None:
+        library = old.preprocessing.resize_library
+    if library is not None:
+        preprocessing = replace(preprocessing, resize_library=library)
     labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
     if request.labels and (twice := repeated(labels)):
         say(f"some labels occur more than once; only class_id tells these classes apart: {twice}")
@@ -85,6 +93,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             say,
             timeout_seconds=timeout_seconds,
         )
+        _check_devices(outcome.cpu_only, request.serving, say)
         version = Version(
             source.location, source.sha256, source.weights, outcome.ending, request.precision, outcome.difference
         )
@@ -118,6 +127,20 @@ def check_gpus(serving: Serving) -> None:
             f"--gpus names GPU {missing[0]}, and this machine has {has}: leave --gpus out, and Triton takes every GPU "
             "that exists, or the CPU; or run this on the machine that serves"
         )
+
+
+def _check_devices(cpu_only: Sequence[str], serving: Serving, say: Say) -> None:
+    """Say, or raise EntryError where a GPU is asked for, that a network makes tensors on the CPU wherever it runs."""
+    if not cpu_only:
+        return
+    what = (
+        f"it makes tensors on the CPU whatever it runs on ({', '.join(cpu_only)}): a trace keeps the device of its "
+        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, or put that "
+        "code into a function with @torch.jit.script_if_tracing, and save it again"
+    )
+    if serving.gpus:
+        raise EntryError(f"on the GPU that --gpus names it would fail: {what}")
+    say(f"this network is right on a CPU and would fail on a GPU: {what}")
 
 
 def _entry_to_extend(request: Request, repository: Path) -> Entry | None:

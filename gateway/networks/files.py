@@ -1,5 +1,6 @@
 """Telling what kind of file a model is without loading it: nothing in it is executed here."""
 
+import itertools
 import pickletools
 import zipfile
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from gateway.errors import UserError
 HEAD_BYTES = 64
 MAX_OPCODES = 200_000
 """Of one pickle that are looked at; the first thousands tell what it is."""
+MAX_PICKLE_BYTES = 16 * 2**20
+"""Of one pickle that are read: a zip of a megabyte may hold one of gigabytes, all zeros."""
 # What torch.save leaves of tensors, whether of a state dict or inside a module.
 _TENSOR_GLOBALS = ("torch._utils", "torch.storage", "collections", "torch.serialization", "torch", "numpy", "_codecs")
 _CHECKPOINT_KEYS = {"state_dict", "model_state_dict", "optimizer", "optimizer_state_dict", "epoch", "global_step"}
@@ -95,18 +98,18 @@ def _kind_of_zip(path: Path) -> Kind:
         if "data.pkl" not in names:
             return Kind.UNKNOWN
         with archive.open(names["data.pkl"]) as pickle:
-            return _kind_of_pickle(pickle.read())
+            return _kind_of_pickle(pickle.read(MAX_PICKLE_BYTES))
 
 
 def _kind_of_legacy(file: BinaryIO) -> Kind:
     """A file of torch.save before 1.6: pickles one after another, of which the fourth is the object."""
     try:
         for _ in range(3):
-            for _opcode in pickletools.genops(file):
+            for _opcode in itertools.islice(pickletools.genops(file), MAX_OPCODES):
                 pass
     except (ValueError, EOFError):
         file.seek(0)
-    return _kind_of_pickle(file.read())
+    return _kind_of_pickle(file.read(MAX_PICKLE_BYTES))
 
 
 def _kind_of_pickle(data: bytes) -> Kind:

@@ -44,11 +44,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found and written; `difference` is the largest of a probability from the original's."""
+    """What was found and written; `difference` is the largest of a probability from the original's.
+
+    `cpu_only` are the operations that make their tensors on the CPU whatever the network runs on.
+    """
 
     classes: int
     ending: str
     difference: float
+    cpu_only: tuple[str, ...] = ()
 
 
 def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
@@ -103,8 +107,9 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         died = f"of signal {-code}" if code < 0 else f"with code {code}"
         last = f" It said: {told[-1]}" if told else ""
         raise WorkFailed(
-            f"the process that loaded {job.source} ended {died}: the file is damaged or memory ran out.{last}"
+            f"the process that loaded {job.source} ended {died}: the file is damaged, or it took more memory or time "
+            f"than a network of its size may.{last}"
         ) from None
     if "error" in values:
         raise ModelFileError(f"{Path(job.source).name}: {values['error']}")
-    return Outcome(**values)
+    return Outcome(**{**values, "cpu_only": tuple(values["cpu_only"])})

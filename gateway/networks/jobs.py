@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from gateway.errors import UserError
 from gateway.networks import onnx_graph
+from gateway.networks.confinement import confine
 from gateway.networks.files import ModelFileError
-from gateway.networks.isolation import PROGRESS, Job, Outcome
+from gateway.networks.isolation import PROGRESS, TIMEOUT_SECONDS, Job, Outcome
 from gateway.networks.originals import original_module
-from gateway.networks.torchscript import Served, convert, export_torchscript
+from gateway.networks.torchscript import Served, convert, cpu_only, export_torchscript
 from gateway.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
 from gateway.repository.entry import Format, Precision
 
@@ -61,7 +62,8 @@ def _do_torch(job: Job) -> Outcome:
         example = probes(job.side)[1]
         export_torchscript(served, example, output, tolerance=ALLOWED[job.precision])
         written = original_module(str(output), "", None)
-        return _outcome(job, findings, expected, written)
+        outcome = _outcome(job, findings, expected, written)
+        return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
 
 
 def _do_onnx(job: Job) -> Outcome:
@@ -104,6 +106,12 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+def _confine(job: Job) -> None:
+    sources = [path for path in (Path(job.source), Path(job.weights)) if path.is_file()]
+    # The wall clock is the parent's; this is for a process that the parent could not kill.
+    confine(sum(path.stat().st_size for path in sources), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
+
+
 def _job(values: dict[str, Any]) -> Job:
     return Job(**{**values, "precision": Precision(values["precision"]), "format": Format(values["format"])})
 
@@ -116,9 +124,13 @@ def main() -> None:
     # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     try:
-        answer = asdict(do(_job(json.load(sys.stdin))))
+        job = _job(json.load(sys.stdin))
+        _confine(job)
+        answer = asdict(do(job))
     except UserError as exc:
         answer = {"error": str(exc)}
+    except MemoryError:
+        answer = {"error": "it takes more memory than a network of its size should: is the file damaged?"}
     except Exception as exc:  # the parent tells it as a sentence; what led there is on stderr
         traceback.print_exc()
         answer = {"error": f"{type(exc).__name__}: {exc}"}

@@ -67,6 +67,38 @@ def _convert_constants(block: Any, dtype: torch.dtype) -> None:  # noqa: ANN401 
             _convert_constants(inner, dtype)
 
 
+FACTORIES = frozenset(
+    f"aten::{name}" for name in ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
+)
+
+
+def cpu_only(module: torch.jit.ScriptModule) -> tuple[str, ...]:
+    """The operations of a TorchScript module that make or move tensors on the CPU whatever device it runs on.
+
+    A trace keeps the device of its example: `torch.zeros(n, device=x.device)` becomes zeros on the CPU for ever. On a
+    GPU the next operation then finds its tensors on two devices.
+    """
+    return tuple(sorted(set(_on_cpu(module.inlined_graph))))
+
+
+def _on_cpu(block: Any) -> Iterator[str]:  # noqa: ANN401  # torch._C has no public names
+    for node in block.nodes():
+        for index, value in enumerate(node.inputs()):
+            constant = value.node().kind() == "prim::Constant"
+            if constant and _is_device(node, index, value) and value.toIValue() in {None, torch.device("cpu")}:
+                yield node.kind()
+        for inner in node.blocks():
+            yield from _on_cpu(inner)
+
+
+def _is_device(node: Any, index: int, value: Any) -> bool:  # noqa: ANN401
+    """Whether an input is a device that is said to be the CPU, or left out where that means the CPU."""
+    if value.type().kind() == "DeviceObjType":
+        return True
+    # A factory's last inputs are dtype, layout, device, pin_memory (native_functions.yaml).
+    return node.kind() in FACTORIES and index == len(list(node.inputs())) - 2 and value.toIValue() is None
+
+
 def export_torchscript(
     module: nn.Module,
     example: Tensor,

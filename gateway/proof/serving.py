@@ -5,10 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.embedded.devices import choose_devices
 from gateway.embedded.runtime import default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.isolation import Say
 from gateway.triton.blocking import BlockingTriton
+
+IMAGES_IN_FLIGHT = 256
+"""More than any command sends at once."""
 
 
 @contextmanager
@@ -22,7 +26,16 @@ def serving(repository: Path, models: tuple[str, ...], say: Say, *, url: str | N
     say(f"starting Triton with {', '.join(models) or 'no model'}")
     # Its log is told where it fails to start; otherwise it is only noise between a command's own lines.
     log: deque[str] = deque(maxlen=1)
-    with EmbeddedTriton(runtime, repository, on_log=log.append, load_models=models, cache_bytes=0) as server:
+    devices = choose_devices(repository, say, images_in_flight=IMAGES_IN_FLIGHT)
+    with EmbeddedTriton(
+        runtime,
+        repository,
+        on_log=log.append,
+        load_models=models,
+        cache_bytes=0,
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
+    ) as server:
         server.wait_ready(600)
         with BlockingTriton(server.url) as triton:
             yield triton

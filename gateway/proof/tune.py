@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
+from gateway.gpus import gpu_count
 from gateway.networks.add import Request, add
-from gateway.networks.gpus import gpu_count
 from gateway.networks.isolation import Say
 from gateway.networks.onnx_graph import OnnxMissing, import_onnx
 from gateway.networks.originals import original_probabilities

@@ -63,7 +63,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "queue_delay_us": serving.queue_delay_us,
         # Not both: see gateway.triton.batching.
         "queue_policy": "" if serving.queue_delay_us else _QUEUE_POLICY,
-        "preprocessor_instances": _instances(serving.preprocessor_instances, serving.gpus),
+        "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format],
         "warmup": _warmup(serving.preferred, side),

@@ -129,7 +129,8 @@ def _serving(entry: Entry) -> str:
     device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
     delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
     return (
-        f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}, batches of up to "
+        f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}, {serving.preprocessor_instances} "
+        f"preprocessor{'s' * (serving.preprocessor_instances > 1)}, batches of up to "
         f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred{delay}, "
         f"cache {'on' if serving.cache else 'off'}"
         f"{', and on the network' if serving.cache_classifier else ''}"

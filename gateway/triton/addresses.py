@@ -3,27 +3,74 @@
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from gateway import metrics
+
+log = structlog.get_logger("gateway")
+
+LOOKUP_SECONDS = 5.0
+MISSES = 2
+"""An address leaves when so many lookups in a row succeeded without it: DNS answers may be cut short or flap."""
+
+Lookup = Callable[[str, int], Awaitable[list[str]]]
+"""From a name and a port to host:port of each address; raises OSError."""
 
 
 async def resolve(urls: Iterable[str]) -> list[str]:
     """Each `host:port` as the addresses that its name has now, in a steady order; a name without any stays a name."""
-    resolved = await asyncio.gather(*(_resolve(url) for url in urls))
-    return list(dict.fromkeys(address for addresses in resolved for address in addresses))
+    return await Addresses(urls).current()
 
 
-async def _resolve(url: str) -> list[str]:
-    host, _, port = url.rpartition(":")
-    if _is_address(host.strip("[]")):
-        return [url]
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    except OSError:
-        return [url]
+async def look_up(host: str, port: int) -> list[str]:
+    """Ask the system's resolver; raises OSError."""
+    async with asyncio.timeout(LOOKUP_SECONDS):
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = sorted({str(sockaddr[0]) for *_, sockaddr in found})
     v4 = [address for address in addresses if ":" not in address]
     # Names often have an address of each kind for one server; two endpoints would be made of it.
     return [f"{address}:{port}" for address in v4] or [f"[{address}]:{port}" for address in addresses]
+
+
+class Addresses:
+    """The addresses of some `host:port`. A lookup that fails, or finds nothing, keeps what the last one found."""
+
+    def __init__(self, urls: Iterable[str], lookup: Lookup = look_up) -> None:
+        self._urls = tuple(urls)
+        self._lookup = lookup
+        self._found: dict[str, dict[str, int]] = {}
+        """For each url its addresses, and how many lookups in a row have missed each."""
+        self._failing: set[str] = set()
+
+    async def current(self) -> list[str]:
+        """The addresses now, each once, in a steady order; a name that never had any stays a name. It never raises."""
+        resolved = await asyncio.gather(*(self._resolve(url) for url in self._urls))
+        return list(dict.fromkeys(address for addresses in resolved for address in addresses))
+
+    async def _resolve(self, url: str) -> list[str]:
+        host, _, port = url.rpartition(":")
+        if _is_address(host.strip("[]")):
+            return [url]
+        before = self._found.get(url, {})
+        try:
+            found = await self._lookup(host, int(port))
+            if not found:
+                raise OSError("the name has no addresses")  # noqa: TRY301  # as a resolver says it
+        except OSError as exc:  # TimeoutError is one
+            metrics.DNS_FAILURES.inc()
+            if url not in self._failing:
+                self._failing.add(url)
+                log.warning("dns_failed", name=host, cause=str(exc) or type(exc).__name__, kept=sorted(before))
+            return list(before) or [url]
+        if url in self._failing:
+            self._failing.discard(url)
+            log.info("dns_answers", name=host)
+        missed = {address: misses + 1 for address, misses in before.items() if address not in found}
+        kept = {address: misses for address, misses in missed.items() if misses < MISSES}
+        self._found[url] = {**dict.fromkeys(found, 0), **kept}
+        return list(self._found[url])
 
 
 def _is_address(host: str) -> bool:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import difflib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -26,6 +28,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
 from gateway.triton.model_config import parameters, steps
+from gateway.turns import Turn
 
 ALL_CLASSES = 2**31 - 1
 """Triton answers with as many classes as there are."""
@@ -37,11 +40,24 @@ SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 READY = "READY"
 
 
+class Evidence(Protocol):
+    """Who wants to know what requests show about the health of models."""
+
+    def answered(self, ensemble: str, sent_at: float) -> None:
+        """A request, sent at a moment of time.monotonic, was answered."""
+        ...
+
+    def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
+        """A request, sent at a moment of time.monotonic, failed."""
+        ...
+
+
 class Models:
     """What one Triton serves; every method raises errors of gateway.errors only."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, evidence: Evidence | None = None) -> None:
         self._endpoint = endpoint
+        self._evidence = evidence
         self._multi_label: dict[str, tuple[float, bool]] = {}
         self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
         self._answered: set[str] = set()
@@ -62,6 +78,7 @@ class Models:
         model_name, model_version = call.model_name, call.model_version
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
+            sent_at = time.monotonic()
             try:
                 multi_label = await self._is_multi_label(ensemble)
                 result = await self._endpoint.infer(
@@ -71,13 +88,22 @@ class Models:
             except ModelNotFound as exc:
                 missing = exc
                 continue
+            except GatewayError as exc:
+                if self._evidence is not None:
+                    self._evidence.suspect(ensemble, exc, sent_at)
+                raise
+            if self._evidence is not None:
+                self._evidence.answered(ensemble, sent_at)
             self._answered.add(model_name)
             if ensemble == model_name:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = tuple(_select(row, call.selection, multi_label=multi_label) for row in result.rows)
-            return replace(result, rows=rows, multi_label=multi_label)
+            turn, rows = Turn(), []
+            for row in result.rows:
+                rows.append(_select(row, call.selection, multi_label=multi_label))
+                await turn.pause_if_over()
+            return replace(result, rows=tuple(rows), multi_label=multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise missing
@@ -87,6 +113,18 @@ class Models:
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._describe(name, index) for name in sorted(_names(index))))
         return [info for info in found if info is not None]
+
+    async def near(self, name: str) -> str | None:
+        """The model that somebody who asked for this name may have meant; None where there is it, or none like it."""
+        index = await self._endpoint.index()
+        names = _names(index)
+        if name in names:
+            return None
+        for close in difflib.get_close_matches(name, names, n=3):
+            config = await self._endpoint.config(close)
+            if not breaches(config) and parameters(config).get(MODEL_PARAMETER, close) == close:
+                return close
+        return None
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
@@ -112,8 +150,8 @@ class Models:
             raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
         self._forget(name)
 
-    async def unload(self, name: str) -> None:
-        """Let go of a model, its versions, and those of its steps that no other model needs.
+    async def unload(self, name: str) -> set[str]:
+        """Let go of a model, its versions, and those of its steps that no other model needs; returns its ensembles.
 
         What they are working on is finished first. Raises ModelNotFound, or LoadFailed with Triton's reason.
         """
@@ -126,10 +164,11 @@ class Models:
             for model in (*own, *(step for step in own_steps if step not in needed)):
                 await self._endpoint.unload(model)
         except (ModelNotFound, ModelUnavailable):
-            return  # it is not loaded
+            return own  # it is not loaded
         except GatewayError as exc:
             raise LoadFailed(f"Triton cannot unload {name!r}: {_reason(exc)}") from exc
         self._forget(name)
+        return own
 
     def _ensembles(self, model_name: str, model_version: str) -> Iterator[tuple[str, str]]:
         """Which ensembles, with which version of their own, may answer for a model's version."""

@@ -1,115 +1,161 @@
-"""Models whose process died are reloaded; Triton 2.51 to 26.07 leaves them dead."""
+"""Models whose process died, or that fail every request, are reloaded; Triton 2.51 to 26.07 leaves them as they are."""
 
 import asyncio
-import fcntl
-import hashlib
-import os
 import random
-import tempfile
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager
+from enum import Enum, auto
 
 import structlog
 
 from gateway import metrics
 from gateway.errors import GatewayError
 from gateway.triton.endpoint import Endpoint
+from gateway.triton.machine_lock import machine_lock
 
 log = structlog.get_logger("gateway")
 
-FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 1.0, 60.0
+READY = "READY"
+FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, VAIN_BACKOFF_SECONDS = 1.0, 60.0, 600.0
 JITTER_SECONDS = 0.3
 """Gateways on other machines, which no lock reaches, start at different moments and see what the first one does."""
+
+
+class Outcome(Enum):
+    """What became of an attempt to heal."""
+
+    RELOADED = auto()
+    FAILED = auto()
+    TOO_EARLY = auto()
+    OTHERS = auto()
+    """Another gateway is at it."""
+    STALE = auto()
+    """Under one's own turn nothing fails any more."""
 
 
 class Healer:
     """Unloads and loads the models of one Triton. It needs --model-control-mode=explicit.
 
-    Gateways on one machine hold a lock for it. Gateways elsewhere see a model that is not READY, and keep away.
+    Gateways on one machine hold a lock for it. Gateways elsewhere wait a random moment, keep away where a model is not
+    READY, and try once more whether it fails at all. Each set of steps has intervals of its own: what cannot be mended
+    does not hold up the mending of another.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        jitter_seconds: float = JITTER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        take_turn: Callable[[str], AbstractContextManager[bool]] = machine_lock,
+    ) -> None:
         self.status = "idle"
         self._endpoint = endpoint
-        self._backoff_seconds = FIRST_BACKOFF_SECONDS
-        self._not_before = 0.0
-        self._succeeded_at = 0.0
+        self._jitter_seconds = jitter_seconds
+        self._clock = clock
+        self._take_turn = take_turn
+        self._backoffs: dict[tuple[str, ...], tuple[float, float]] = {}
+        """For sets of steps the moment before which they are left alone, and the seconds of the next interval."""
+        self._owed: set[str] = set()
+        """What was unloaded here and could not be loaded: no other gateway is at that."""
 
-    async def reload(self, steps: Collection[str], ensemble: str) -> bool:
-        """Unload and load `steps`, whose processes died, and then the ensemble.
-
-        Returns whether that is done, here or by another gateway; false where it failed or it is too early to try again.
-        """
-        if time.monotonic() < self._not_before:
-            return False
-        with _only_one(self._endpoint.address) as alone:
-            await asyncio.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311  # no secret
-            if not alone or not await self._all_ready(steps):
+    async def reload(
+        self, steps: Collection[str], ensembles: Collection[str], still_fails: Callable[[], Awaitable[bool]]
+    ) -> Outcome:
+        """Unload and load `steps`, and then load those of the `ensembles` over them that were in service."""
+        key = tuple(sorted(steps))
+        if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
+            return Outcome.TOO_EARLY
+        with self._take_turn(self._endpoint.address) as mine:
+            await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
+            if not mine:
                 self.status = "another gateway heals"
-                return True
-            started = time.monotonic()
-            self.status = f"reloading {', '.join(sorted(steps))}"
-            log.warning("healing", triton=self._endpoint.address, models=sorted(steps))
+                return Outcome.OTHERS
             try:
-                for step in sorted(steps):
-                    await self._endpoint.unload(step)
-                    await self._endpoint.load(step)
-                await self._endpoint.load(ensemble)
-            except GatewayError as exc:
-                self._failed(exc)
-                return False
-            self._healed(time.monotonic() - started)
-            return True
+                in_service = await self._in_service()
+            except GatewayError:
+                return Outcome.TOO_EARLY  # Triton is away, and what comes back is another one
+            if not self._owed.intersection(steps):
+                if not in_service.issuperset(steps):
+                    self.status = "another gateway heals"
+                    return Outcome.OTHERS
+                if not await still_fails():
+                    self.status = "idle"
+                    return Outcome.STALE
+                if not (await self.states()).issuperset(steps):  # that took a while
+                    self.status = "another gateway heals"
+                    return Outcome.OTHERS
+            # What is unloaded is to be loaded, even when this gateway stops meanwhile.
+            reloading = asyncio.ensure_future(self._reload(key, sorted(in_service.intersection(ensembles))))
+            try:
+                return await asyncio.shield(reloading)
+            except asyncio.CancelledError:
+                await asyncio.wait({reloading})
+                raise
 
-    async def load(self, models: Collection[str], ensemble: str) -> None:
+    async def load(self, models: Collection[str]) -> None:
         """Load what somebody unloaded and did not load again."""
-        if time.monotonic() < self._not_before:
+        key = tuple(sorted(models))
+        if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
             return
+        log.warning("orphans_loaded", triton=self._endpoint.address, models=list(models))
         try:
-            for model in dict.fromkeys((*models, ensemble)):
+            for model in models:
                 await self._endpoint.load(model)
         except GatewayError as exc:
-            self._failed(exc)
+            self._failed(key, exc)
 
-    async def _all_ready(self, steps: Collection[str]) -> bool:
+    async def states(self) -> set[str]:
+        """The models of which a version is READY; empty where Triton does not answer."""
         try:
-            index = await self._endpoint.index()
+            return await self._in_service()
         except GatewayError:
-            return False
-        return all(model.state == "READY" for model in index.models if model.name in steps)
+            return set()
 
-    def _healed(self, seconds: float) -> None:
+    def proved(self, steps: Collection[str]) -> None:
+        """Steps that were reloaded have answered: the next death is a new one, and is mended as quickly."""
+        self._backoffs[tuple(sorted(steps))] = (self._clock() + FIRST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS)
+
+    def in_vain(self, steps: Collection[str], models: Collection[str]) -> None:
+        """Models whose steps were reloaded still fail: say so, and try again at growing intervals."""
+        self.status = f"reloading does not mend {', '.join(sorted(models))}: restart this Triton"
+        metrics.HEALINGS.labels("in vain").inc()
+        log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
+        self._back_off(tuple(sorted(steps)), VAIN_BACKOFF_SECONDS)
+
+    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str]) -> Outcome:
+        started = self._clock()
+        self.status = f"reloading {', '.join(steps)}"
+        log.warning("healing", triton=self._endpoint.address, models=list(steps))
+        try:
+            for step in steps:
+                self._owed.add(step)
+                await self._endpoint.unload(step)
+                await self._endpoint.load(step)
+                self._owed.discard(step)
+            for ensemble in ensembles:
+                await self._endpoint.load(ensemble)
+        except GatewayError as exc:
+            self._failed(steps, exc)
+            return Outcome.FAILED
+        seconds = self._clock() - started
         self.status = f"healed in {seconds:.1f} s"
         metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
-        # Backing off also after a success: a model that dies again and again must not be reloaded without pause.
-        if time.monotonic() - self._succeeded_at > 2 * LAST_BACKOFF_SECONDS:
-            self._backoff_seconds = FIRST_BACKOFF_SECONDS
-        self._succeeded_at = time.monotonic()
-        self._back_off()
+        # Until the models have proved themselves, a model that dies at once is not reloaded without pause.
+        self._back_off(steps)
+        return Outcome.RELOADED
 
-    def _failed(self, error: GatewayError) -> None:
+    async def _in_service(self) -> set[str]:
+        return {model.name for model in (await self._endpoint.index()).models if model.state == READY}
+
+    def _failed(self, key: tuple[str, ...], error: GatewayError) -> None:
         self.status = f"failed: {error.message}"
         metrics.HEALINGS.labels("failed").inc()
         log.error("healing_failed", triton=self._endpoint.address, cause=str(error.__cause__ or error))
-        self._back_off()
+        self._back_off(key)
 
-    def _back_off(self) -> None:
-        self._not_before = time.monotonic() + self._backoff_seconds
-        self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
-
-
-@contextmanager
-def _only_one(address: str) -> Iterator[bool]:
-    """Whether this process is the only one of its user on this machine that heals the Triton at an address."""
-    name = hashlib.sha256(address.encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"triton-image-gateway-{os.getuid()}-{name}.lock"
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    def _back_off(self, key: tuple[str, ...], longest: float = LAST_BACKOFF_SECONDS) -> None:
+        _, seconds = self._backoffs.get(key, (0.0, FIRST_BACKOFF_SECONDS))
+        self._backoffs[key] = (self._clock() + seconds, max(seconds, min(2 * seconds, longest)))

@@ -1,110 +1,187 @@
 """The Backend that speaks to one or several Tritons."""
 
 import asyncio
+import contextlib
+import difflib
 import random
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import structlog
 
 from gateway import metrics
-from gateway.errors import DeadlineExceeded, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo
-from gateway.triton.addresses import resolve
-from gateway.triton.catalogue import Models
-from gateway.triton.endpoint import Endpoint
-from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway.triton.healing import Healer
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageQuarantined,
+    ModelNotFound,
+    ModelUnavailable,
+    RequestError,
+    TritonUnreachable,
+)
+from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.triton.balancing import less_loaded
+from gateway.triton.errors import StubDied
+from gateway.triton.membership import Member, Tritons
+from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
-from gateway.triton.watch import Watch
+
+log = structlog.get_logger("gateway")
 
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
 QUICKLY_SEALED_BYTES = 2**20
 """A larger batch is sealed on a thread: the event loop has others to serve."""
-RETIREMENT_SECONDS = 60.0
-"""How long a Triton that has left the DNS name may finish what it was asked."""
 
 
 class TritonBackend:
-    """Tritons behind one or several `host:port`, in turn; one that fails is left out until a trial has gone well.
+    """Some Tritons, of which each call asks one that answers; see gateway.triton.membership.
 
     `start` it inside the event loop that uses it.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        model_name: str,
-        interval_seconds: float,
-        timeout_seconds: float,
-        heal: bool,
-        seal: Seal,
-    ) -> None:
-        self._urls = tuple(urls)
+    def __init__(self, tritons: Tritons, *, model_name: str, seal: Seal, quarantine: Quarantine) -> None:
+        self._tritons = tritons
         self._model_name = model_name
-        self._interval_seconds = interval_seconds
-        self._timeout_seconds = timeout_seconds
-        self._heals = heal
         self._seal = seal
-        self._watches: dict[str, Watch] = {}
-        self._models: dict[str, Models] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._resolving: asyncio.Task[None] | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._turn = 0
+        self._quarantine = quarantine
         self._budget = RetryBudget()
+        self._generator = random.Random()  # noqa: S311  # no secret
+        self._one_suspect = asyncio.Lock()
 
     async def start(self) -> None:
         """Connect and begin to watch; an unreachable Triton is no error, it is waited for."""
-        self._follow(await resolve(self._urls))
-        self._resolving = asyncio.create_task(self._keep_resolving())
+        await self._tritons.start()
 
     async def close(self) -> None:
         """Stop watching and close every channel; calls in flight are given up."""
-        tasks = [task for task in (self._resolving, *self._tasks.values(), *self._retiring) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(watch.endpoint.close() for watch in self._watches.values()))
+        await self._tritons.close()
 
     @property
     def bears_cancellation(self) -> bool:
         """Whether every Triton survives a client that cancels its call."""
-        return all(watch.endpoint.bears_cancellation for watch in self._watches.values())
+        return all(member.endpoint.bears_cancellation for member in self._tritons.members)
 
     def health(self) -> Sequence[EndpointHealth]:
-        """What is known of each Triton."""
-        return [watch.health() for watch in self._watches.values()]
+        """What is known of each Triton that is used."""
+        return [member.watch.health() for member in self._tritons.members]
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
 
-        A lost connection or a dead process is answered by another Triton where there is one, and a lost connection
-        also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not retried.
+        A lost connection or an unavailable model is answered by another Triton where there is one, and a lost
+        connection also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not
+        retried. Images that were under way when a process died are tried once more, each alone, on one other Triton.
         """
-        self._budget.deposit()
         if call.batch.raw_image.nbytes > QUICKLY_SEALED_BYTES:
-            await asyncio.to_thread(self._seal.apply, call.batch)
+            codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
-            self._seal.apply(call.batch)
+            codes = self._seal.apply(call.batch)
+        self._budget.deposit()
+        singled_out = [
+            row
+            for row, code in enumerate(codes)
+            if self._quarantine.is_convicted(code) or self._quarantine.is_suspect(code)
+        ]
+        if not singled_out:
+            return await self._together(call, codes)
+        results = [(row, await self._alone(_rows(call, [row]), codes[row], ())) for row in singled_out]
+        if others := [row for row in range(len(codes)) if row not in singled_out]:
+            answer = await self._together(_rows(call, others), [codes[row] for row in others])
+            results += [(row, replace(answer, rows=(one,))) for row, one in zip(others, answer.rows, strict=True)]
+        return _joined(results)
+
+    async def models(self) -> Sequence[ModelInfo]:
+        """Every ensemble that keeps the contract, as one Triton has it."""
+        return await self._choose(()).models.all()
+
+    async def model(self, name: str) -> ModelInfo:
+        """One of `models`; raises ModelNotFound."""
+        found = {info.name: info for info in await self.models()}
+        if name in found:
+            return found[name]
+        near = difflib.get_close_matches(name, found, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists those there are."
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
+
+    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
+        """The labels of one version's classes; see Backend.labels."""
+        return await self._choose((), model_name, model_version).models.labels(model_name, model_version)
+
+    async def load(self, name: str) -> None:
+        """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
+        for address in list(self._tritons.known):
+            async with self._tritons.models_at(address) as models:
+                await models.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Have every Triton let go of a model; see Backend.unload."""
+        for address in list(self._tritons.known):
+            async with self._tritons.models_at(address) as models:
+                self._tritons.forget(address, await models.unload(name))
+
+    async def _together(self, call: Call, codes: Sequence[bytes]) -> InferResult:
+        """Send a batch in one call; where a process dies over it, its images once more, each alone."""
         tried: list[str] = []
+        try:
+            return await self._ask(call, tried)
+        except StubDied:
+            self._quarantine.suspect(codes)
+            if not self._ready(tried, call):
+                raise
+        if not self._budget.withdraw():
+            raise ModelUnavailable
+        metrics.RETRIES.inc()
+        return _joined([(row, await self._alone(_rows(call, [row]), code, tried)) for row, code in enumerate(codes)])
+
+    async def _alone(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
+        """One image that was under way when a process died: nothing else that is suspected travels beside it.
+
+        The place has just answered with each of its instances, so that a process that dies now died of this image.
+        """
+        nothing = InferResult(call.model_name, call.model_version, ())
+        try:
+            async with asyncio.timeout(call.deadline.left_seconds), self._one_suspect:
+                if self._quarantine.is_convicted(code):
+                    raise ImageQuarantined
+                ready = self._ready(tried, call)
+                if not ready:
+                    raise ModelUnavailable
+                member = less_loaded(ready, self._generator)
+                if await member.watch.fails_anywhere(call.model_name, call.model_version):
+                    raise ModelUnavailable
+                try:
+                    result = await self._ask_at(member, call)
+                except StubDied as exc:
+                    self._quarantine.convict(code)
+                    metrics.IMAGES_QUARANTINED.inc()
+                    event = {"triton": member.address, "model": exc.step, "image": code.hex()[:16]}
+                    log.warning("image_quarantined", **event, request_id=call.request_id)
+                    raise ImageQuarantined from exc
+                self._quarantine.acquit(code)
+                return result
+        except TimeoutError:
+            return replace(nothing, rows=(Row(decoded=False, error=DeadlineExceeded()),))
+        except RequestError:
+            raise  # no such model, or labels that it does not have: the fault of the request
+        except GatewayError as error:
+            return replace(nothing, rows=(Row(decoded=False, error=error),))
+
+    async def _ask(self, call: Call, tried: list[str]) -> InferResult:
+        """Ask one Triton after another, as far as that is safe; `tried` tells which. Raises StubDied after one."""
         while True:
-            watch = self._next(tried)
-            tried.append(watch.endpoint.address)
-            asked_at = time.monotonic()
+            member = self._choose(tried, call.model_name, call.model_version)
+            tried.append(member.address)
             try:
-                return await self._models[watch.endpoint.address].infer(call)
-            except ModelNotFound as error:
-                version = f" version {call.model_version}" if call.model_version else ""
-                raise ModelNotFound(
-                    f"There is no model {call.model_name!r}{version}; GET /models lists those there are."
-                ) from error
+                return await self._ask_at(member, call)
             except (TritonUnreachable, ModelUnavailable) as error:
-                if call.model_name == self._model_name or not isinstance(error, ModelUnavailable):
-                    watch.suspect(error, asked_at)
-                elsewhere = any(other.ready for address, other in self._watches.items() if address not in tried)
+                if isinstance(error, StubDied):
+                    raise
+                elsewhere = self._ready(tried, call)
                 if not elsewhere and (isinstance(error, ModelUnavailable) or len(tried) >= MAX_ATTEMPTS):
                     raise
                 if not self._budget.withdraw():
@@ -115,69 +192,48 @@ class TritonBackend:
                     raise DeadlineExceeded from error
                 metrics.RETRIES.inc()
 
-    async def models(self) -> Sequence[ModelInfo]:
-        """Every ensemble that keeps the contract, as the next Triton in turn has it."""
-        return await self._models[self._next(()).endpoint.address].all()
+    async def _ask_at(self, member: Member, call: Call) -> InferResult:
+        started = time.monotonic()
+        images = len(call.batch.raw_image)
+        member.load.images += images
+        try:
+            result = await member.models.infer(call)
+        except ModelNotFound as error:
+            version = f" version {call.model_version}" if call.model_version else ""
+            near = None
+            with contextlib.suppress(GatewayError):  # a hint is no reason for another error
+                near = await member.models.near(call.model_name)
+            hint = f"did you mean {near!r}?" if near else "GET /models lists those there are."
+            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
+        except DeadlineExceeded:
+            member.load.observe(time.monotonic() - started)
+            raise
+        finally:
+            member.load.images -= images
+        member.load.observe(time.monotonic() - started)
+        return result
 
-    async def model(self, name: str) -> ModelInfo:
-        """One of `models`; raises ModelNotFound."""
-        for info in await self.models():
-            if info.name == name:
-                return info
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; GET /models lists those there are.")
+    def _ready(self, tried: Collection[str], call: Call) -> list[Member]:
+        """The Tritons that answer for a model, without those that were tried."""
+        return self._tritons.ready(call.model_name, call.model_version, tried)
 
-    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
-        """The labels of one version's classes; see Backend.labels."""
-        return await self._models[self._next(()).endpoint.address].labels(model_name, model_version)
-
-    async def load(self, name: str) -> None:
-        """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
-        for models in list(self._models.values()):
-            await models.load(name)
-
-    async def unload(self, name: str) -> None:
-        """Have every Triton let go of a model; see Backend.unload."""
-        for models in list(self._models.values()):
-            await models.unload(name)
-
-    def _next(self, tried: Collection[str]) -> Watch:
-        """The next Triton in turn that is ready and not tried yet; where none is, any, so that its error is told."""
-        watches = list(self._watches.values())
-        self._turn += 1
-        order = [watches[(self._turn + offset) % len(watches)] for offset in range(len(watches))]
-        fresh = [watch for watch in order if watch.endpoint.address not in tried] or order
-        return next((watch for watch in fresh if watch.ready), fresh[0])
-
-    async def _keep_resolving(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_seconds)
-            self._follow(await resolve(self._urls))
-
-    def _follow(self, addresses: Sequence[str]) -> None:
-        """Watch the addresses that are new, and leave those that are gone."""
-        for address in addresses:
-            if address not in self._watches:
-                endpoint = GrpcEndpoint(address)
-                self._models[address] = Models(endpoint)
-                self._watches[address] = Watch(
-                    endpoint,
-                    model_name=self._model_name,
-                    interval_seconds=self._interval_seconds,
-                    timeout_seconds=self._timeout_seconds,
-                    healer=Healer(endpoint) if self._heals else None,
-                )
-                self._tasks[address] = asyncio.create_task(self._watches[address].run())
-        for address in set(self._watches) - set(addresses):
-            self._tasks.pop(address).cancel()
-            self._models.pop(address)
-            metrics.forget_triton(address)
-            retirement = asyncio.create_task(_retire(self._watches.pop(address).endpoint))
-            self._retiring.add(retirement)
-            retirement.add_done_callback(self._retiring.discard)
+    def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Member:
+        """A Triton that answers and is not tried yet; where none is, any, so that its error is told."""
+        members = self._tritons.members
+        fresh = [member for member in members if member.address not in tried] or members
+        ready = self._tritons.ready(model_name or self._model_name, model_version, tried)
+        return less_loaded(ready or fresh, self._generator)
 
 
-async def _retire(endpoint: Endpoint) -> None:
-    try:
-        await asyncio.sleep(RETIREMENT_SECONDS)
-    finally:
-        await endpoint.close()
+def _rows(call: Call, rows: Sequence[int]) -> Call:
+    """The same call for some of its images."""
+    if len(rows) == len(call.batch.raw_image):
+        return call
+    picked = np.asarray(rows)
+    return replace(call, batch=Batch(call.batch.raw_image[picked], call.batch.raw_image_length[picked]))
+
+
+def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:
+    """Results of one row each, with the row's number, as one; an answer's model and version win over an error's."""
+    first = next((result for _, result in results if result.rows[0].error is None), results[0][1])
+    return replace(first, rows=tuple(result.rows[0] for _, result in sorted(results, key=lambda pair: pair[0])))

@@ -1,35 +1,65 @@
-"""The truth about one Triton's health: a real inference, tried again and again, and what is done when it fails."""
+"""The truth about one Triton's health: real inferences, tried again and again, and what is done when they fail."""
 
 import asyncio
 import contextlib
+import random
 import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 
 from gateway import metrics
 from gateway.deadline import Deadline
-from gateway.errors import ContractBroken, GatewayError, ModelUnavailable, TritonUnreachable
+from gateway.errors import (
+    ContractBroken,
+    GatewayError,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    TritonUnreachable,
+)
 from gateway.inference.backend import Call, EndpointHealth, ModelState, Trial
 from gateway.inference.probe import probe
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY
-from gateway.triton.contract import breaches, has_labels
+from gateway.triton.contract import breaches, has_labels, pinned
 from gateway.triton.endpoint import Endpoint, step_configs
 from gateway.triton.errors import StubDied
-from gateway.triton.healing import Healer
+from gateway.triton.healing import READY, Healer, Outcome
+from gateway.triton.model_config import steps
+from gateway.triton.record import Record
 
 log = structlog.get_logger("gateway")
 
-QUICK_SECONDS = 0.5
-"""The pace of trials while they fail."""
-ORPHANED_SECONDS = 30.0
-"""How long a model may stay unloaded before it is loaded again: whoever unloaded it to heal it has died over it."""
+FRESH_SECONDS = 1.0
+"""A death that was seen so lately needs no further proof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things are tried."""
+
+    interval_seconds: float
+    """Between trials of a model that nobody asks."""
+    timeout_seconds: float
+    quick_seconds: float = 0.5
+    """Between trials while one fails."""
+    orphaned_seconds: float = 30.0
+    """How long a model may stay unloaded before it is loaded again: whoever unloaded it to heal it has died over it."""
+    trust_intervals: int = 4
+    """For so many intervals clients' answers stand for trials. Not for ever: the cache may have answered them."""
+    others_intervals: int = 2
+    """So much less often models other than the default one are tried."""
+    failures: int = 3
+    """So many trials in a row fail before a model is reloaded though nothing died."""
 
 
 class Watch:
-    """Tries an inference through the default model every `interval_seconds`, whatever the load.
+    """Tries an inference through each model of one Triton that keeps the contract, whatever the load.
 
-    The image is a new one each time, so that no cache can answer in the model's place.
+    The image is a new one each time, so that no cache can answer in the model's place. What clients' requests show
+    counts as well: answers make trials rarer, failures bring the next one forward.
     """
 
     def __init__(
@@ -37,106 +67,219 @@ class Watch:
         endpoint: Endpoint,
         *,
         model_name: str,
-        interval_seconds: float,
-        timeout_seconds: float,
+        pace: Pace,
         healer: Healer | None,
+        tell: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
-        self._model_name = model_name
-        self._interval_seconds = interval_seconds
-        self._timeout_seconds = timeout_seconds
+        self._default = Record(model_name)
+        self._records = {model_name: self._default}
+        self._pace = pace
         self._healer = healer
-        self._trial: Trial | None = None
-        self._tried_monotonic = 0.0
-        self._models: tuple[ModelState, ...] = ()
-        self._warnings: tuple[str, ...] = ()
-        self._contract_kept = False
+        self._tell_model = tell
+        self._clock = clock
+        self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
+        self._dead_steps: dict[str, float] = {}
+        """Steps of which a process died, and when that was last seen."""
+        self._healing: set[str] = set()
+        """Models whose steps are being reloaded."""
+        self._healed_at = float("-inf")
+        self._left_to_others: dict[str, float] = {}
+        """Steps that another gateway was reloading, and since when."""
         self._unavailable_since: float | None = None
-        self._suspicion = asyncio.Event()
-        self._dead_steps: set[str] = set()
-        self._healing = False
-        # Failures of requests that were sent before these moments say nothing of what is now.
-        self._good_since, self._healed_at = 0.0, 0.0
+        self._states: tuple[ModelState, ...] = ()
+        self._reached = False
+        self._discovered_at = float("-inf")
+        self._no_ensembles: set[str] = set()
+        self._told: dict[str, bool] = {}
 
     @property
     def ready(self) -> bool:
-        """Whether the last trial succeeded, is not older than the next one should be, and nothing has failed since."""
-        if self._trial is None or self._trial.error is not None:
-            return False
-        if self._healing or self._suspicion.is_set():
-            return False
-        age_seconds = time.monotonic() - self._tried_monotonic
-        return age_seconds <= self._interval_seconds + 2 * self._timeout_seconds
+        """Whether the default model answers."""
+        return self._answers(self._default)
+
+    def answers(self, model_name: str, model_version: str = "") -> bool:
+        """Whether a model may be asked here: its last trial succeeded, is not old, and nothing has failed since.
+
+        Of a model that is not known here, whether this Triton answers at all.
+        """
+        records = self._of(model_name, model_version)
+        return any(map(self._answers, records)) if records else self._reached
 
     def health(self) -> EndpointHealth:
         """What is known."""
         return EndpointHealth(
             address=self.endpoint.address,
             ready=self.ready,
-            trial=self._trial,
-            models_not_ready=self._models,
-            warnings=self._warnings,
+            trial=self._default.trial,
+            models_not_ready=self._states,
+            warnings=tuple(warning for record in self._records.values() for warning in record.warnings),
             healing=self._healer.status if self._healer else "off",
+            models=tuple(record.health(ready=self._answers(record)) for record in self._records.values()),
         )
 
-    def suspect(self, error: GatewayError, asked_at: float) -> None:
+    def answered(self, ensemble: str, sent_at: float) -> None:
+        """Take note of a request, sent at a moment of time.monotonic, that a model answered."""
+        record = self._records.setdefault(ensemble, Record(ensemble))
+        record.answered_at = self._clock()
+        record.good_since = max(record.good_since, sent_at)
+
+    def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
         """Take note of a request, sent at a moment of time.monotonic, that failed: trust only a trial from now on."""
+        record = self._records.get(ensemble)
+        if record is None:
+            return  # a name that a client made up
+        record.answered_at = float("-inf")
         if isinstance(error, StubDied):
-            if asked_at > self._healed_at:
-                self._dead_steps.add(error.step)
-                self._suspicion.set()
-        elif asked_at > self._good_since:
-            self._suspicion.set()
+            if sent_at <= self._healed_at:
+                return
+            self._dead_steps[error.step] = self._clock()
+        elif isinstance(error, InferenceFailed) or sent_at <= record.good_since:
+            return  # the next trial will tell; one bad request is no reason to leave a model out
+        record.suspected = True
+        self._suspicion.set()
+
+    def forget(self, names: Collection[str]) -> None:
+        """Watch models no longer that were unloaded on purpose."""
+        for name in names:
+            if self._records.get(name) not in (None, self._default):
+                self._drop(name)
 
     async def run(self) -> None:
-        """Watch until cancelled."""
-        was_ready: bool | None = None
-        while True:
-            self._suspicion.clear()
-            await self.try_once()
-            await self._heal()
-            if self.ready != was_ready:
-                was_ready = self.ready
-                metrics.TRITON_READY.labels(self.endpoint.address).set(was_ready)
-                self._tell()
-            pace_seconds = self._interval_seconds if self.ready else min(QUICK_SECONDS, self._interval_seconds)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._suspicion.wait(), pace_seconds)
+        """Watch until cancelled, whatever goes wrong inside. Trials go on while something is being reloaded."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._again_and_again(self.try_all, self._suspicion))
+            group.create_task(self._again_and_again(self.heal, self._sickness))
 
-    async def try_once(self) -> None:
-        """Send a tiny image through the model."""
-        at, started = datetime.now(UTC), time.monotonic()
+    async def try_all(self) -> None:
+        """Try every model whose turn it is."""
+        await self._discover()
+        await asyncio.gather(*(self._try(record) for record in list(self._records.values()) if self._is_due(record)))
+        self._states = () if self.ready else await self._models_not_ready()
+        self._drop_unloaded()
+        self._tell()
+        if self._dead_steps or not all(record.sound for record in self._records.values()):
+            self._sickness.set()
+
+    async def _again_and_again(self, step: Callable[[], Awaitable[None]], sooner: asyncio.Event) -> None:
+        while True:
+            sooner.clear()
+            try:
+                await step()
+            except Exception:
+                metrics.WATCH_FAULTS.inc()
+                log.exception("watch_fault", triton=self.endpoint.address)
+            failing = self._dead_steps or not all(record.sound for record in self._records.values())
+            seconds = self._pace.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # so that gateways spread
+            seconds = min(self._pace.quick_seconds, seconds) if failing else seconds
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await sooner.wait()
+
+    @property
+    def tried(self) -> bool:
+        """Whether the default model was tried at all."""
+        return self._default.trial is not None
+
+    def knows(self, ensemble: str) -> bool:
+        """Whether a model is watched here."""
+        return ensemble in self._records
+
+    async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
+        """Whether a model that is watched fails at any of its instances now; raises GatewayError as `infer` does."""
+        return any([await self._fails(record) for record in self._of(model_name, model_version)])
+
+    def _of(self, model_name: str, model_version: str) -> list[Record]:
+        """What is known of the ensembles that may answer for a model's version."""
+        names = [model_name, *([pinned(model_name, model_version)] if model_version else [])]
+        return [self._records[name] for name in names if name in self._records]
+
+    async def _fails(self, record: Record) -> bool:
+        for _ in range(2 * record.instances):  # Triton gives requests one after another to its instances in turn
+            try:
+                await self._probe(record)
+            except (StubDied, InferenceFailed):
+                return True
+        return False
+
+    def _answers(self, record: Record) -> bool:
+        if not record.sound or record.name in self._healing or self._dead_steps.keys() & set(record.steps):
+            return False
+        age_seconds = self._clock() - max(record.tried_at, record.answered_at)
+        interval_seconds = self._pace.interval_seconds * (1 if record is self._default else self._pace.others_intervals)
+        return age_seconds <= 1.5 * interval_seconds + 2 * self._pace.timeout_seconds
+
+    def _is_due(self, record: Record) -> bool:
+        if record.name in self._healing:
+            return False
+        if not record.sound:
+            return True
+        interval_seconds = self._pace.interval_seconds * (1 if record is self._default else self._pace.others_intervals)
+        now = self._clock()
+        if now - record.answered_at < interval_seconds:
+            interval_seconds *= self._pace.trust_intervals
+        return now - record.tried_at >= 0.8 * interval_seconds
+
+    async def _try(self, record: Record) -> None:
+        """Send a tiny image through a model."""
+        at, started = datetime.now(UTC), self._clock()
+        record.suspected = False
         error: GatewayError | None = None
         try:
-            if not self._contract_kept:
-                await self._check_contract()
-            call = Call(probe(), self._model_name, "", None, Deadline.after(self._timeout_seconds), "readiness")
-            await self.endpoint.infer(call, class_count=1)
+            if not record.checked:
+                await self._check(record)
+            await self._probe(record)
         except GatewayError as exc:
             error = exc
-            self._contract_kept = False  # what comes back may be another Triton, with another model
             if isinstance(exc, StubDied):
-                self._dead_steps.add(exc.step)
+                self._dead_steps[exc.step] = self._clock()
+        now = self._clock()
+        trial = Trial(at, now - started, error)
+        if error is None:
+            record.passed(trial, started, now)
         else:
-            self._good_since = started
-        self._models = () if error is None else await self._models_not_ready()
-        self._tried_monotonic = time.monotonic()
-        self._trial = Trial(at, self._tried_monotonic - started, error)
+            record.failed(trial, error, now)
+        self._reached = not isinstance(error, TritonUnreachable)
 
-    async def _check_contract(self) -> None:
-        await self.endpoint.learn_version()
-        config = await self.endpoint.config(self._model_name)
+    async def _probe(self, record: Record) -> None:
+        metrics.PROBES.inc()
+        deadline = Deadline.after(self._pace.timeout_seconds)
+        await self.endpoint.infer(Call(probe(), record.name, "", None, deadline, "readiness"), class_count=1)
+
+    async def _check(self, record: Record) -> None:
+        if record is self._default:
+            await self.endpoint.learn_version()
+        config = await self.endpoint.config(record.name)
         if found := breaches(config):
-            raise ContractBroken(f"{self._model_name}/config.pbtxt: {'; '.join(found)}.")
-        steps = await step_configs(self.endpoint, config)
+            raise ContractBroken(f"{record.name}/config.pbtxt: {'; '.join(found)}.")
+        configs = await step_configs(self.endpoint, config)
+        record.steps = tuple(step.name for step in configs)
+        counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
+        record.instances = min(16, max(1, *counts))
         warnings = []
-        if not has_labels(steps[-1]):
-            warnings.append(f"{steps[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
-        warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in self.endpoint.losing(steps)]
-        self._warnings = tuple(warnings)
-        for warning in self._warnings:
-            log.warning("contract", triton=self.endpoint.address, problem=warning)
-        self._contract_kept = True
+        if not has_labels(configs[-1]):
+            warnings.append(f"{configs[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
+        warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in self.endpoint.losing(configs)]
+        if tuple(warnings) != record.warnings:
+            record.warnings = tuple(warnings)
+            for warning in warnings:
+                log.warning("contract", triton=self.endpoint.address, problem=warning)
+        record.checked = True
+
+    async def _discover(self) -> None:
+        """Take note of the ensembles that Triton lists and that keep the contract."""
+        if self._clock() - self._discovered_at < 2 * self._pace.interval_seconds:
+            return
+        with contextlib.suppress(GatewayError):
+            ready = {model.name for model in (await self.endpoint.index()).models if model.state == READY}
+            for name in sorted(ready - set(self._records) - self._no_ensembles):
+                config = await self.endpoint.config(name)
+                if steps(config) and not breaches(config):
+                    self._records[name] = Record(name)
+                else:
+                    self._no_ensembles.add(name)
+            self._discovered_at = self._clock()
 
     async def _models_not_ready(self) -> tuple[ModelState, ...]:
         try:
@@ -146,36 +289,121 @@ class Watch:
         return tuple(
             ModelState(model.name, model.version, model.state, model.reason)
             for model in index.models
-            if model.state != "READY"
+            if model.state != READY
         )
 
-    async def _heal(self) -> None:
+    def _drop_unloaded(self) -> None:
+        """Watch no longer what is not loaded any more; what another gateway reloads is found again."""
+        for record in list(self._records.values()):
+            error = record.trial.error if record.trial else None
+            if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
+                if (
+                    isinstance(error, StubDied)
+                    or record.name in self._healing
+                    or self._dead_steps.keys() & set(record.steps)
+                ):
+                    continue
+                self._drop(record.name)
+                self._discovered_at = float("-inf")
+
+    def _drop(self, name: str) -> None:
+        self._records.pop(name, None)
+        self._told.pop(name, None)
+        self._tell_model(name)
+
+    async def heal(self) -> None:
+        """Mend what can be mended."""
         if self._healer is None:
             self._dead_steps.clear()
-        elif self._dead_steps:
-            self._healing = True
-            metrics.TRITON_READY.labels(self.endpoint.address).set(0)
-            try:
-                if await self._healer.reload(self._dead_steps, self._model_name):
-                    self._dead_steps.clear()
-                    self._healed_at = time.monotonic()
-                    await self.try_once()
-            finally:
-                self._healing = bool(self._dead_steps)
-        elif self._trial is not None and isinstance(self._trial.error, ModelUnavailable):
-            self._unavailable_since = self._unavailable_since or time.monotonic()
-            if time.monotonic() - self._unavailable_since > ORPHANED_SECONDS:
-                await self._healer.load([state.name for state in self._models], self._model_name)
-                self._unavailable_since = None
-        else:
+            return
+        for step in sorted(self._dead_steps):
+            await self._reload(self._healer, (step,))
+        sound = {step for record in self._records.values() if record.sound for step in record.steps}
+        for record in list(self._records.values()):
+            if record.failures >= self._pace.failures and record.steps:
+                # A step through which other models answer is not at fault, unless every step is such a one.
+                own = tuple(step for step in record.steps if step not in sound)
+                await self._reload(self._healer, own or record.steps)
+        await self._load_orphans(self._healer)
+
+    async def _reload(self, healer: Healer, wanted: tuple[str, ...]) -> None:
+        using = [record for record in self._records.values() if set(wanted) & set(record.steps)] or [self._default]
+        self._healing = {record.name for record in using}
+        self._tell()
+
+        async def still_fails() -> bool:
+            if self._clock() - max(self._dead_steps.get(step, float("-inf")) for step in wanted) < FRESH_SECONDS:
+                return True  # to ask a dead process takes Triton a second or two
+            for record in using:
+                with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
+                    if await self._fails(record):
+                        return True
+            return False
+
+        try:
+            outcome = await healer.reload(wanted, [record.name for record in using], still_fails)
+            if outcome is Outcome.FAILED:
+                # Unloaded, and nobody else's to load.
+                self._dead_steps.update(dict.fromkeys(wanted, self._clock()))
+            if outcome in {Outcome.TOO_EARLY, Outcome.FAILED}:
+                return
+            for step in wanted:
+                self._dead_steps.pop(step, None)
+            self._healed_at = self._clock()
+            if outcome is Outcome.OTHERS:
+                self._left_to_others.update(dict.fromkeys(wanted, self._clock()))
+            for record in using:
+                await self._try(record)
+            if outcome is Outcome.RELOADED:
+                if failing := [record.name for record in using if not record.sound]:
+                    healer.in_vain(wanted, failing)
+                else:
+                    healer.proved(wanted)
+        finally:
+            self._healing = set()
+            self._tell()
+
+    async def _load_orphans(self, healer: Healer) -> None:
+        """Load what another gateway unloaded to heal it, and did not load again."""
+        now = self._clock()
+        late = [step for step, since in self._left_to_others.items() if now - since > self._pace.orphaned_seconds]
+        if late:
+            in_service = await healer.states()
+            if in_service and (missing := [step for step in late if step not in in_service]):
+                await healer.load(missing)
+            for step in late:
+                del self._left_to_others[step]
+        error = self._default.trial.error if self._default.trial else None
+        if not isinstance(error, ModelUnavailable) or isinstance(error, StubDied):
+            self._unavailable_since = None
+            return
+        self._unavailable_since = self._unavailable_since or now
+        if now - self._unavailable_since > self._pace.orphaned_seconds:
+            await healer.load([*(state.name for state in self._states), self._default.name])
             self._unavailable_since = None
 
     def _tell(self) -> None:
-        error = self._trial.error if self._trial else None
-        if error is None:
-            log.info("triton_ready", triton=self.endpoint.address)
-        else:
+        """Log and count what has changed."""
+        for record in list(self._records.values()):
+            ready = self._answers(record)
+            if self._told.get(record.name) == ready or record.trial is None:
+                continue
+            self._told[record.name] = ready
+            self._tell_model(record.name)
+            if record is self._default:
+                metrics.TRITON_READY.labels(self.endpoint.address).set(ready)
+            self._log(record, ready=ready)
+
+    def _log(self, record: Record, *, ready: bool) -> None:
+        error = record.trial.error if record.trial else None
+        if ready:
+            log.info("triton_ready", triton=self.endpoint.address, model=record.name)
+        elif error is not None:
             level = log.warning if isinstance(error, TritonUnreachable | ModelUnavailable) else log.error
             level(
-                "triton_not_ready", triton=self.endpoint.address, code=error.code, cause=str(error.__cause__ or error)
+                "triton_not_ready",
+                triton=self.endpoint.address,
+                model=record.name,
+                code=error.code,
+                cause=str(error.__cause__ or error),
             )

@@ -7,6 +7,7 @@ import sys
 import pytest
 import yaml
 
+from gateway.capacity import plan
 from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings
 
@@ -27,8 +28,14 @@ def test_the_file_follows_the_compose_specification(compose, tmp_path):
     assert completed.returncode == 0, completed.stdout
 
 
+def services_of(compose, profile: str | None) -> dict:
+    """The services that stand under a profile, or without one those that always start."""
+    wanted = [profile] if profile else []
+    return {name: each for name, each in compose["services"].items() if each.get("profiles", []) == wanted}
+
+
 def test_every_service_is_built_by_the_dockerfile(compose, dockerfile):
-    for service in compose["services"].values():
+    for service in services_of(compose, None).values():
         assert service["build"]["target"] in dockerfile.stages
         defaults = {name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", text) for name, text in service["build"]["args"].items()}
         assert (
@@ -50,6 +57,8 @@ def test_only_the_gateway_can_be_reached_from_outside(compose):
     services, networks = compose["services"], compose["networks"]
     assert services["gateway"]["ports"] == ["${GATEWAY_PORT:-8080}:8080"]
     assert all(str(port).startswith("127.0.0.1:") for port in services["triton"].get("ports", []))
+    for service in services_of(compose, "monitoring").values():
+        assert all(str(port).startswith("127.0.0.1:") for port in service["ports"])
     assert services["triton"]["networks"] == ["triton"]
     assert networks["triton"]["internal"] is True
 
@@ -92,7 +101,46 @@ def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
     assert seconds(services["triton"]["stop_grace_period"]) > EXIT_TIMEOUT_SECONDS
 
 
-@pytest.mark.parametrize("name", ["gateway", "triton"])
+def test_monitoring_starts_only_when_it_is_asked_for(compose):
+    assert set(services_of(compose, None)) == {"gateway", "triton"}
+    assert set(services_of(compose, "monitoring")) == {"prometheus", "grafana"}
+
+
+def mounted(compose, service: str) -> dict[str, str]:
+    """Where each file or folder of this repository is found in the container."""
+    volumes = (volume.split(":") for volume in compose["services"][service]["volumes"])
+    return {inside: outside for outside, inside, *_ in volumes if outside.startswith("./")}
+
+
+def test_prometheus_scrapes_both_services_at_their_ports_and_reads_the_alerts(compose, root):
+    files = mounted(compose, "prometheus")
+    configuration = yaml.safe_load((root / files["/etc/prometheus/prometheus.yml"]).read_text())
+    (rules,) = configuration["rule_files"]
+    assert yaml.safe_load((root / files[rules]).read_text())["groups"]
+    found = {
+        job["job_name"]: (names["names"], names["port"])
+        for job in configuration["scrape_configs"]
+        for names in job["dns_sd_configs"]
+    }
+    assert found == {"gateway": (["gateway"], 8080), "triton": (["triton"], 8002)}
+    for service in found:
+        assert set(compose["services"]["prometheus"]["networks"]) & set(compose["services"][service]["networks"])
+
+
+def test_grafana_finds_prometheus_and_the_dashboards(compose, root):
+    files = mounted(compose, "grafana")
+    assert all((root / outside).exists() for outside in files.values())
+    folder = "/etc/grafana/provisioning"
+    (source,) = yaml.safe_load((root / files[f"{folder}/datasources/prometheus.yml"]).read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((root / files[f"{folder}/dashboards/image-gateway.yml"]).read_text())["providers"]
+    home = compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    dashboards = root / files[provider["options"]["path"]]
+    assert (dashboards / home.rpartition("/")[2]).exists()
+    assert home.startswith(provider["options"]["path"])
+
+
+@pytest.mark.parametrize("name", ["gateway", "triton", "prometheus", "grafana"])
 def test_a_service_comes_back_and_has_no_rights_to_give_away(compose, name):
     service = compose["services"][name]
     assert service["restart"] == "unless-stopped"
@@ -109,3 +157,10 @@ def test_what_is_not_made_by_nvidia_runs_on_a_read_only_file_system(gpu_compose,
 
 def seconds(text: str) -> int:
     return int(text.removesuffix("s"))
+
+
+def test_the_gpu_file_has_the_settings_that_are_computed_for_sixteen_cores_and_a_gpu(gpu_compose):
+    environment = gpu_compose["services"]["gateway"]["environment"]
+    for field, value in plan(16, 1).settings().items():
+        name = f"GATEWAY_{field.upper()}"
+        assert environment[name] == f"${{{name}:-{value}}}"

@@ -4,11 +4,12 @@ import os
 import platform
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.doctor import machine
-from gateway.doctor.finding import Level
+from gateway.doctor.finding import Finding, Level
 from gateway.embedded import runtime as triton_runtime
 from gateway.settings import GIB, MIB, Settings
 
@@ -55,6 +56,19 @@ def test_another_python_fails(monkeypatch):
     finding = machine.system()
     assert finding.level is Level.FAIL
     assert "3.10 to 3.13" in finding.text
+
+
+def test_a_machine_without_the_resize_kernel_is_told_how_to_build_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "exact_resize", None)
+    finding = machine.resize_kernel()
+    assert finding.level is Level.WARN
+    assert "to the same pixels" in finding.text
+    assert "native, which needs a C compiler" in finding.advice
+
+
+def test_the_resize_kernel_is_named_with_its_instructions(monkeypatch):
+    monkeypatch.setitem(sys.modules, "exact_resize", SimpleNamespace(instructions=lambda: "avx2"))
+    assert machine.resize_kernel() == Finding("resize", Level.OK, "exact_resize, avx2")
 
 
 def test_the_library_of_this_python_is_found():
@@ -201,8 +215,8 @@ def test_a_driver_that_does_not_work_is_a_warning(path):
 @pytest.mark.parametrize(
     ("script", "level", "words"),
     [
-        ("echo 2.9.0+cu130 True", Level.OK, "torch 2.9.0+cu130 uses it"),
-        ("echo 2.9.0+cpu False", Level.WARN, "torch 2.9.0+cpu cannot use it"),
+        ("echo 2.9.0+cu130 True 13.0", Level.OK, "torch 2.9.0+cu130 uses it"),
+        ("echo 2.9.0+cpu False None", Level.WARN, "torch 2.9.0+cpu cannot use it"),
         ("exit 1", Level.WARN, "torch cannot be imported"),
     ],
 )
@@ -214,6 +228,16 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, script, lev
     assert finding.level is level
     assert "NVIDIA H200" in finding.text
     assert words in finding.text
+
+
+def test_a_driver_that_is_too_old_for_torch_is_named_with_the_one_that_is_needed(path, monkeypatch):
+    program(path, "nvidia-smi", "echo 'NVIDIA A10, 23028 MiB, 535.230.02'")
+    program(path, "python", "echo 2.15.0+cu130 False 13.0")
+    monkeypatch.setattr(sys, "executable", str(path / "python"))
+    finding = machine.gpu()
+    assert finding.level is Level.WARN
+    assert "built for CUDA 13.0, which needs driver R580 or newer" in finding.text
+    assert "from 535.230.02" in finding.advice
 
 
 def test_torch_is_imported_in_another_process(path):

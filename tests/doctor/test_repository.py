@@ -129,3 +129,27 @@ def test_a_queue_delay_beside_a_queue_policy_is_a_warning_that_names_the_model(f
     assert finding.level is Level.WARN
     assert finding.text.startswith(f"{CLASSIFIER}: with a queue delay and a queue policy")
     assert "max_queue_delay_microseconds" in finding.advice
+
+
+def test_the_shipped_models_leave_no_images_on_a_gpu(folder):
+    configs, _ = repository.read(folder)
+    assert repository.gpu_memory(configs, gpus=1, images_in_flight=256).level is Level.OK
+
+
+def test_a_preprocessor_on_a_gpu_is_a_warning_with_the_pool_that_every_triton_needs(folder):
+    replace(folder / PREPROCESSOR / "config.pbtxt", "KIND_CPU", "KIND_GPU")
+    configs, _ = repository.read(folder)
+    finding = repository.gpu_memory(configs, gpus=1, images_in_flight=256)
+    assert finding.level is Level.WARN
+    assert "--cuda-memory-pool-byte-size=0:" in finding.text
+    assert "silently wrong" in finding.text
+    assert "KIND_CPU" in finding.advice
+
+
+def test_a_cache_that_cannot_read_its_inputs_fails(folder):
+    replace(folder / PREPROCESSOR / "config.pbtxt", "KIND_CPU", "KIND_GPU")
+    replace(folder / CLASSIFIER / "config.pbtxt", "response_cache { enable: false }", "response_cache { enable: true }")
+    configs, _ = repository.read(folder)
+    finding = repository.gpu_memory(configs, gpus=1, images_in_flight=256)
+    assert (finding.level, finding.check) == (Level.FAIL, "GPU memory")
+    assert finding.text.startswith(f"{CLASSIFIER}: the response cache reads inputs in host memory only")

@@ -15,7 +15,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from gateway.embedded.runtime import TritonRuntimeError
 from gateway.embedded.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed
 from gateway.embedded.server_log import error_lines
-from gateway.networks.gpus import gpu_count
+from gateway.gpus import gpu_count
 from tests.processes import PROJECT, wait_for
 
 pytestmark = pytest.mark.triton

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.samples import encode, photograph, samples
 pytestmark = pytest.mark.anyio
 MAX_SIDE = 256
 DOT = encode(photograph().resize((1, 1)), "BMP")
-DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30)
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ async def test_every_form_is_decoded_there_as_it_is_here():
 
 
 async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no_other_its_answer():
-    async with decoders(limits=DecodeLimits(cpu_seconds=0.01, memory_bytes=2**30)) as pool:
+    async with decoders(limits=DecodeLimits(cpu_seconds=0.01, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
         bomb = slow_picture()
         (first,) = pool._idle
         one, other = await asyncio.gather(
@@ -96,7 +97,7 @@ async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no
 
 async def test_a_picture_beyond_its_memory_is_refused_and_the_process_lives_on():
     data = encode(photograph().resize((3_000, 2_000)), "PNG", compress_level=1)
-    async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20)) as pool:
+    async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
         (worker,) = pool._idle
         with pytest.raises((TooCostly, UndecodableImage)):
             await pool.decode(data, info_of(data), pool.account())
@@ -219,6 +220,12 @@ def _runs(pid):
         return False
 
 
+async def test_opencv_opens_no_picture_of_more_pixels_than_are_allowed():
+    async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
+        with pytest.raises(UndecodableImage):
+            await pool.decode(cat(), info_of(cat()), pool.account())
+
+
 async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
     monkeypatch.setenv("GATEWAY_SECRET", "a secret")
     async with decoders() as pool:
@@ -248,7 +255,7 @@ def test_what_a_request_does_not_need_of_its_loan_comes_back():
 
 
 def test_no_picture_may_take_more_than_the_limits():
-    limits = DecodeLimits(cpu_seconds=0.3, memory_bytes=2**27)
+    limits = DecodeLimits(cpu_seconds=0.3, memory_bytes=2**27, image_pixels=50_000_000)
     budget = Account(limits).lend(ImageInfo(ImageFormat.AVIF, 16_384, 16_384), 10**7)
     assert (budget.cpu_seconds, budget.memory_bytes) == (pytest.approx(0.3), 2**27)
 

@@ -23,8 +23,12 @@ def transparent(one):
     return "alpha" in one.variant or "RGBA" in one.variant or one.name in {"WebP animated", "GIF transparent"}
 
 
+def isolated(one):
+    return "run lengths" in one.variant or (one.format == "WebP" and one.name != "WebP lossy")
+
+
 def passes(one):
-    return one.format in {"JPEG", "PNG", "WebP", "BMP"} and not transparent(one)
+    return one.format in {"JPEG", "PNG", "WebP", "BMP"} and not transparent(one) and not isolated(one)
 
 
 def as_the_preprocessor_sees(payload):

@@ -19,7 +19,7 @@ from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway.networks.files import ModelFileError
 from gateway.networks.isolation import WorkFailed
 from gateway.networks.sources import SourceError
-from gateway.networks.torchscript import load_torchscript, without_deprecations
+from gateway.networks.torchscript import cpu_only, load_torchscript, without_deprecations
 from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, Version, read_entry
 from gateway.repository.manage import remove, remove_version, use_version
 from gateway.repository.render import render
@@ -311,3 +311,47 @@ def test_a_record_that_cannot_be_read_is_named(own_head):
     path.write_text(json.dumps({"name": "head"}))
     with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):
         read_entry(own_head, "head")
+
+
+class OnTheCpu(torch.nn.Module):
+    """A network that makes a tensor where its example was, and so, once it is traced, on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images):
+        return self.head(images) + torch.zeros(images.shape[0], 1, device=images.device)
+
+
+@pytest.mark.parametrize(
+    ("forward", "found"),
+    [
+        (lambda x: x + torch.zeros(x.shape[0], 1, device=x.device), ("aten::zeros",)),
+        (lambda x: x + torch.ones(2).to(x.device)[:, None], ("aten::ones", "aten::to")),
+        (lambda x: x + x.new_zeros(x.shape[0], 1), ()),
+        (lambda x: x + torch.zeros_like(x), ()),
+    ],
+)
+def test_operations_that_a_trace_has_bound_to_the_cpu_are_found(forward, found):
+    module = type("Network", (torch.nn.Module,), {"forward": lambda self, x: forward(x)})()
+    with without_deprecations():
+        traced = torch.jit.trace(module, torch.rand(2, 2))
+    assert cpu_only(traced) == found
+
+
+def test_a_network_that_would_fail_on_a_gpu_is_added_for_the_cpu_and_said_to_be_one(tmp_path):
+    said = []
+    save_torchscript(OnTheCpu(), tmp_path / "head.pt")
+    made = add(request(tmp_path), tmp_path / "models", said.append)
+    assert made.classes == 5
+    assert any("would fail on a GPU" in line and "aten::zeros" in line for line in said)
+
+
+def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 1)
+    save_torchscript(OnTheCpu(), tmp_path / "head.pt")
+    wanted = request(tmp_path, serving=Serving(gpus=(0,)))
+    with pytest.raises(EntryError, match="it would fail: it makes tensors on the CPU whatever it runs on"):
+        add(wanted, tmp_path / "models", print)
+    assert not (tmp_path / "models" / "head").exists()

@@ -1,16 +1,21 @@
 """A model file is told by its content, and nothing in it runs."""
 
 import pickle
+import subprocess
+import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from gateway.networks.files import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.files import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
 from gateway.networks.originals import read_state_dict
 from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from tests.models.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.processes import PROJECT
 
 
 class Trap:
@@ -122,3 +127,34 @@ def test_labels_that_cannot_be_counted_are_refused(tmp_path, text, reason):
     with pytest.raises(SourceError, match=reason):
         read_labels(path)
     assert len(read_labels(save_labels(path, 3))) == 3
+
+
+def test_a_pickle_that_inflates_to_gigabytes_is_told_from_its_first_megabytes(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("m/data.pkl", "w") as pickle:
+        pickle.write(b"\x80\x02")
+        for _ in range(256):
+            pickle.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    tracemalloc.start()
+    try:
+        assert kind_of(path) is Kind.PICKLE
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_PICKLE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_process_is_held_to_its_limits(tmp_path):
+    script = """
+import resource, sys
+from gateway.networks.confinement import confine
+confine(1000, cpu_seconds=50)
+try:
+    bytearray(2**40)
+except MemoryError:
+    print("no memory")
+print(resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])
+print(resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= 2**30, bool(bytearray(2**28)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=PROJECT, check=True)
+    assert done.stdout.split("\n")[:3] == ["no memory", "50 0", "True True"]

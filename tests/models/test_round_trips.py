@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.embedded.server import EmbeddedTriton
+from gateway.gpus import gpu_count
 from gateway.networks.add import Request, add
-from gateway.networks.gpus import gpu_count
 from gateway.proof.parity import Comparison, Parity, compare
 from gateway.proof.pictures import image_files, read_pictures
 from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, read_entry, write_record

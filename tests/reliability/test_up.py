@@ -36,7 +36,7 @@ class Up:
 
     def find(self, who: str) -> psutil.Process | None:
         """A living member of the family: triton, the API's supervisor, one of its workers, or a model's stub."""
-        supervisor = next((each for each in self.family() if has(each, ["-m", "gateway", "serve"])), None)
+        supervisor = next((each for each in self.family() if has(each, ["-m gateway serve"])), None)
         if who == "supervisor":
             return supervisor
         if who == "worker":
@@ -146,12 +146,13 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp
         assert up.process.wait(60) == 0
         assert not psutil.wait_procs(family, timeout=5)[1]
         for step in (
-            "starting Triton",
+            "starting Triton with the models of",
             r"Triton is ready after [\d.]+ s",
             r"ready after [\d.]+ s: open http",
-            "stopped",
+            r"stopped after [\d.]+ s",
         ):
             assert up.says(step), step
+        assert not up.says("Exit timeout expired")
 
 
 def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):
@@ -159,7 +160,7 @@ def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):
         family = up.family()
         assert up.find("worker")
         up.process.kill()
-        assert not psutil.wait_procs(family, timeout=30)[1]
+        wait_for(lambda: all(map(is_gone, family)))
 
 
 def test_a_second_signal_ends_everything_at_once(model_repository, tmp_path):

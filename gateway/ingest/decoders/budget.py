@@ -35,6 +35,8 @@ class DecodeLimits:
 
     cpu_seconds: float
     memory_bytes: int
+    image_pixels: int = 1_000_000_000
+    """Width × height that OpenCV opens at most."""
 
 
 def reduction(info: ImageInfo, max_side: int) -> int:

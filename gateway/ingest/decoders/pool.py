@@ -44,7 +44,7 @@ class Decoders:
 
     async def __aenter__(self) -> Self:
         # The first picture should not wait for a start; the others start when pictures wait.
-        self._idle.append(Worker())
+        self._idle.append(Worker(self._limits.image_pixels))
         return self
 
     async def __aexit__(
@@ -108,7 +108,7 @@ class Decoders:
     async def _worker(self) -> AsyncIterator[Worker]:
         """A worker for one picture; where it is lost the client hears why, and another takes its place."""
         try:
-            worker = self._idle.pop() if self._idle else Worker()
+            worker = self._idle.pop() if self._idle else Worker(self._limits.image_pixels)
         except OSError as exc:
             raise Overloaded("No process to decode the image could be started; try again later.") from exc
         self._busy.add(worker)
@@ -124,7 +124,7 @@ class Decoders:
                 self._idle.append(worker)
             elif not self._idle:
                 with suppress(OSError):
-                    self._idle.append(Worker())  # it starts while others are in work
+                    self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
 
 
 async def _run(worker: Worker, data: bytes, job: Job) -> tuple[Answer, bytes]:

@@ -16,7 +16,7 @@ import gateway
 from gateway.ingest.image_info import ImageInfo
 
 START_SECONDS = 30.0
-_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "OPENCV_IO_MAX_IMAGE_PIXELS")
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 _KEPT_BYTES = 32 * 2**20
 _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
 
@@ -62,7 +62,7 @@ class Worker:
     Python needs is handed down, and no file but its socket and the memory that both share.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_image_pixels: int) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(0)
         self._memory = os.memfd_create("picture")
@@ -72,7 +72,7 @@ class Worker:
             # No thread and no lock of this process gets into the child: it is a new program, not a fork.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "gateway.ingest.decoders.child", *map(str, handles), str(os.getpid())],
-                env=_environment(),
+                env=_environment(max_image_pixels),
                 pass_fds=handles,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -146,8 +146,12 @@ def _checked(line: bytes) -> Answer:
     )
 
 
-def _environment() -> dict[str, str]:
+def _environment(max_image_pixels: int) -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     kept |= {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
     folders = [str(Path(gateway.__file__).parents[1]), kept.get("PYTHONPATH", "")]
-    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, folders)), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        "OPENCV_IO_MAX_IMAGE_PIXELS": str(max_image_pixels),  # read once, when OpenCV is loaded
+    }

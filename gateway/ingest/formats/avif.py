@@ -4,12 +4,15 @@ import struct
 from collections.abc import Iterator
 
 from gateway.errors import InvalidImage, TruncatedImage
+from gateway.ingest.formats.av1 import frame_size
+from gateway.ingest.formats.steps import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 _BRANDS = frozenset({b"avif", b"avis"})
 _ALPHA_URNS = (b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha", b"urn:mpeg:hevc:2015:auxid:1")
-_MAX_BOXES = 10_000
-_MAX_ENTRIES = 100_000
+_IN_FILE, _IN_METADATA = 0, 1
+_MAX_HEADER_BYTES = 512
+_PIXELS_OF_SMALL_PARTS = 1 << 20
 
 # EXIF's orientation by quarter turns anti-clockwise (irot) and what is mirrored after them (imir): nothing, top and
 # bottom (axis 0), left and right (axis 1).
@@ -37,36 +40,43 @@ def is_avif(data: bytes) -> bool:
 def read_avif(data: bytes) -> ImageInfo:
     """The primary picture, at 8, 10 or 12 bits, with or without an alpha plane."""
     meta: tuple[int, int] | None = None
-    for kind, start, end in _boxes(data, 0, len(data)):
+    steps = Steps("AVIF")
+    for kind, start, end in _boxes(data, 0, len(data), steps):
         if kind == b"meta" and meta is None:
             meta = start + 4, end
     if meta is None:
         raise TruncatedImage("The AVIF is cut off: it has no metadata.")
     try:
-        return _read_meta(data, *meta)
+        return _read_meta(data, *meta, steps)
     except (struct.error, IndexError) as exc:
         raise InvalidImage("The AVIF's metadata is damaged.") from exc
 
 
-def _read_meta(data: bytes, start: int, end: int) -> ImageInfo:
-    boxes = {kind: (begin, stop) for kind, begin, stop in _boxes(data, start, end)}
+def _read_meta(data: bytes, start: int, end: int, steps: Steps) -> ImageInfo:
+    boxes = {kind: (begin, stop) for kind, begin, stop in _boxes(data, start, end, steps)}
     if not {b"pitm", b"iloc", b"iprp"} <= boxes.keys():
         raise InvalidImage("The AVIF has no primary picture.")
     version_and_primary = data[slice(*boxes[b"pitm"])]
     primary = int.from_bytes(version_and_primary[4 : 8 if version_and_primary[0] else 6], "big")
-    if any(stop > len(data) for stop in _extent_ends(data, *boxes[b"iloc"])):
+    extents = _extents(data, *boxes[b"iloc"], boxes.get(b"idat", (0, 0))[0], steps)
+    if any(offset + length > len(data) for pieces in extents.values() for offset, length in pieces):
         raise TruncatedImage("The AVIF is cut off: its picture lies beyond the end of the file.")
     properties: list[tuple[bytes, bytes]] = []
-    associations: list[int] = []
-    for kind, begin, stop in _boxes(data, *boxes[b"iprp"]):
+    associations: dict[int, list[int]] = {}
+    for kind, begin, stop in _boxes(data, *boxes[b"iprp"], steps):
         if kind == b"ipco":
-            properties = [(name, data[first:last]) for name, first, last in _boxes(data, begin, stop)]
+            properties = [(name, data[first:last]) for name, first, last in _boxes(data, begin, stop, steps)]
         elif kind == b"ipma":
-            associations += _associated(data[begin:stop], primary)
-    own = {properties[index - 1][0]: properties[index - 1][1] for index in associations if 0 < index <= len(properties)}
+            associations |= _associations(data[begin:stop], steps)
+    items = {
+        item: {properties[index - 1][0]: properties[index - 1][1] for index in indices if 0 < index <= len(properties)}
+        for item, indices in associations.items()
+    }
+    own = items.get(primary, {})
     if b"ispe" not in own:
         raise InvalidImage("The AVIF's primary picture has no size.")
     width, height = struct.unpack_from(">II", own[b"ispe"], 4)
+    _check_frames(data, items, extents, width * height)
     turns = own[b"irot"][0] & 3 if b"irot" in own else 0
     mirror = own[b"imir"][0] & 1 if b"imir" in own else None
     orientation = _ORIENTATIONS[turns][mirror]
@@ -79,17 +89,35 @@ def _read_meta(data: bytes, start: int, end: int) -> ImageInfo:
     )
 
 
+def _check_frames(
+    data: bytes, items: dict[int, dict[bytes, bytes]], extents: dict[int, list[tuple[int, int]]], pixels: int
+) -> None:
+    """Hold each AV1 picture to the size that its item tells: decoders set memory aside for the picture's own."""
+    total = 0
+    for item, properties in items.items():
+        if not {b"av1C", b"ispe"} <= properties.keys() or not extents.get(item):
+            continue
+        # Of a header in several pieces the first is enough, or it is none that an encoder writes.
+        offset, length = extents[item][0]
+        frame = frame_size(data[offset : offset + min(length or _MAX_HEADER_BYTES, _MAX_HEADER_BYTES)])
+        if frame is None or frame != struct.unpack_from(">II", properties[b"ispe"], 4):
+            raise InvalidImage("The AVIF's header and its picture disagree about its size.")
+        total += frame[0] * frame[1]
+    # The picture, its opacity, a thumbnail; tiles may reach beyond the edges.
+    if total > 4 * pixels + _PIXELS_OF_SMALL_PARTS:
+        raise InvalidImage("The AVIF's parts have more pixels than the picture.")
+
+
 def _bit_depth(properties: dict[bytes, bytes]) -> int:
     """Out of the AV1 codec configuration: high_bitdepth and twelve_bit."""
     flags = properties.get(b"av1C", b"\0\0\0")[2]
     return 12 if flags & 0x20 else 10 if flags & 0x40 else 8
 
 
-def _boxes(data: bytes, position: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+def _boxes(data: bytes, position: int, end: int, steps: Steps) -> Iterator[tuple[bytes, int, int]]:
     """Type, start and end of the contents of each box."""
-    for _ in range(_MAX_BOXES):
-        if position + 8 > end:
-            return
+    while position + 8 <= end:
+        steps.take()
         size, kind = struct.unpack_from(">I4s", data, position)
         start = position + 8
         if size == 1 and position + 16 <= end:
@@ -103,16 +131,15 @@ def _boxes(data: bytes, position: int, end: int) -> Iterator[tuple[bytes, int, i
         if position > end:
             raise TruncatedImage("The AVIF is cut off: a box reaches beyond the end of the file.")
         yield kind, start, position
-    raise InvalidImage("The AVIF has too many boxes.")
 
 
-def _extent_ends(data: bytes, start: int, end: int) -> Iterator[int]:
-    """Where each piece of each item ends in the file (iloc)."""
+def _extents(data: bytes, start: int, end: int, idat: int, steps: Steps) -> dict[int, list[tuple[int, int]]]:
+    """Offset in the file and length of each piece of each item (iloc); of pieces of other files nothing."""
     version, sizes, position = data[start], int.from_bytes(data[start + 4 : start + 6], "big"), start + 6
     offset_bytes, length_bytes, base_bytes = sizes >> 12, sizes >> 8 & 15, sizes >> 4 & 15
     index_bytes = sizes & 15 if version in (1, 2) else 0
     wide = 4 if version == 2 else 2
-    left = _MAX_ENTRIES
+    found: dict[int, list[tuple[int, int]]] = {}
 
     def take(count: int) -> int:
         nonlocal position
@@ -122,31 +149,34 @@ def _extent_ends(data: bytes, start: int, end: int) -> Iterator[int]:
         return int.from_bytes(data[position - count : position], "big")
 
     for _ in range(take(wide)):
-        take(wide)
-        in_file = take(2) & 15 == 0 if version in (1, 2) else True
+        steps.take()
+        item = take(wide)
+        method = take(2) & 15 if version in (1, 2) else _IN_FILE
         take(2)
-        base = take(base_bytes)
+        base = take(base_bytes) + (idat if method == _IN_METADATA else 0)
+        pieces = found.setdefault(item, [])
         for _ in range(take(2)):
+            steps.take()
             take(index_bytes)
-            stop = base + take(offset_bytes) + take(length_bytes)
-            left -= 1
-            if left < 0:
-                raise InvalidImage("The AVIF has too many items.")
-            if in_file:
-                yield stop
+            offset, length = take(offset_bytes), take(length_bytes)
+            if method in (_IN_FILE, _IN_METADATA):
+                pieces.append((base + offset, length))
+    return found
 
 
-def _associated(ipma: bytes, item: int) -> list[int]:
-    """The indices from 1 of an item's properties."""
+def _associations(ipma: bytes, steps: Steps) -> dict[int, list[int]]:
+    """The indices from 1 of each item's properties."""
     item_form, index_bytes = (">IB" if ipma[0] else ">HB"), 2 if ipma[3] & 1 else 1
     mask = 0x7FFF if index_bytes == 2 else 0x7F
     (count,) = struct.unpack_from(">I", ipma, 4)
-    position = 8
-    for _ in range(min(count, _MAX_ENTRIES)):
-        number, indices = struct.unpack_from(item_form, ipma, position)
+    position, found = 8, {}
+    for _ in range(count):
+        item, indices = struct.unpack_from(item_form, ipma, position)
         position += struct.calcsize(item_form)
-        if number == item:
-            raw = ipma[position : position + indices * index_bytes]
-            return [int.from_bytes(raw[at : at + index_bytes], "big") & mask for at in range(0, len(raw), index_bytes)]
+        steps.take(1 + indices)
+        raw = ipma[position : position + indices * index_bytes]
         position += indices * index_bytes
-    return []
+        found[item] = [
+            int.from_bytes(raw[at : at + index_bytes], "big") & mask for at in range(0, len(raw), index_bytes)
+        ]
+    return found

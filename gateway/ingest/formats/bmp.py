@@ -51,7 +51,9 @@ def read_bmp(data: bytes) -> ImageInfo:
         and header_bytes > 52
         and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
     )
-    info = ImageInfo(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha)
+    # Where runs overrun their rows, OpenCV refuses what others show.
+    isolated = compression in (_RLE8, _RLE4)
+    info = ImageInfo(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=isolated)
     if pixels_offset + needed > len(data):
         raise TruncatedImage("The BMP is cut off: it is shorter than its header says.")
     return info

@@ -1,9 +1,13 @@
-"""The orientation in EXIF metadata (CIPA DC-008, section 4.6)."""
+"""The orientation in EXIF (CIPA DC-008, section 4.6) and XMP (Adobe's XMP specification, part 2) metadata."""
 
+import re
 import struct
 
 ORIENTATION_TAG = 0x0112
 _MAX_ENTRIES = 1_000
+_PREFIX = b"Exif\0\0"
+_XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+_MAX_XMP_BYTES = 1 << 20
 
 
 def exif_orientation(tiff: bytes) -> int | None:
@@ -23,3 +27,16 @@ def exif_orientation(tiff: bytes) -> int | None:
         if tag == ORIENTATION_TAG:
             return int(value) if 1 <= value <= 8 else 1
     return None
+
+
+def without_prefix(exif: bytes) -> bytes:
+    """EXIF's TIFF structure without the mark of JPEG's segments, which writers of other formats copy, too."""
+    return exif.removeprefix(_PREFIX).removeprefix(_PREFIX)
+
+
+def xmp_orientation(xmp: bytes) -> int | None:
+    """The orientation in an XMP packet, found as Pillow finds it; None where there is none."""
+    match = _XMP.search(xmp, 0, _MAX_XMP_BYTES)
+    if match is None:
+        return None
+    return int(match[1]) if b"1" <= match[1] <= b"8" else 1

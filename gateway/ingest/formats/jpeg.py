@@ -1,29 +1,56 @@
 """JPEG (ITU-T T.81)."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.exif import exif_orientation
+from gateway.errors import InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
+from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
+from gateway.ingest.formats.steps import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 SIGNATURE = b"\xff\xd8\xff"
-_EOI = b"\xff\xd9"
+MOST_SCANNED_PIXELS = 1_000_000_000
+"""Pixels × scans: each scan passes over the whole picture, in half a nanosecond a pixel, and may be 15 bytes long."""
+MOST_SCANS = 1_000
+_EOI, _SOS = b"\xff\xd9", b"\xff\xda"
 # As libjpeg does, pass over whatever stands between segments, fill bytes included.
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
+# In entropy-coded data, restarts are no markers either.
+_MARKER_AFTER_SCAN = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])", re.DOTALL)
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
+_PROGRESSIVE, _ARITHMETIC = frozenset({0xC2, 0xCA}), frozenset({0xC9, 0xCA})
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
 _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF})
+_XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _MAX_GAP_BYTES = 65_536
 _MAX_SEGMENTS = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    marker: int
+    width: int
+    height: int
+    sampling: Sequence[tuple[int, int]]
+    """Horizontal and vertical factor of each component."""
+
+    def coefficient_bytes(self) -> int:
+        """What libjpeg keeps of a picture in several scans: 16 bits for each coefficient."""
+        widest, highest = (max(factors) or 1 for factors in zip(*self.sampling, strict=True))
+        blocks = -(-self.width // (8 * widest)) * -(-self.height // (8 * highest))
+        return blocks * sum(across * down for across, down in self.sampling) * 64 * 2
+
+
 def read_jpeg(data: bytes) -> ImageInfo:
     """Baseline, extended and progressive JPEG of 8 bits with one, three or four components."""
-    position = 2
-    orientation: int | None = None
-    size: tuple[int, int] | None = None
-    for _ in range(_MAX_SEGMENTS):
+    position, steps = 2, Steps("JPEG", _MAX_SEGMENTS)
+    by_exif: int | None = None
+    by_xmp: int | None = None
+    frame: _Frame | None = None
+    while True:
+        steps.take()
         match = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
         if match is None and position + _MAX_GAP_BYTES < len(data):
             raise InvalidImage("The JPEG's header has something in it that is no header.")
@@ -34,34 +61,51 @@ def read_jpeg(data: bytes) -> ImageInfo:
             continue
         if marker in (_START_OF_IMAGE, _END_OF_IMAGE):
             raise InvalidImage("The JPEG has no picture before its end.")
-        length = int.from_bytes(data[position : position + 2], "big")
-        end = position + length
-        if end > len(data) or len(data) < position + 2:
-            raise TruncatedImage("The JPEG is cut off in its header.")
-        if length < 2:
-            raise InvalidImage("The JPEG has a segment of an impossible length.")
-        if marker == _APP1 and orientation is None and data.startswith(b"Exif\0\0", position + 2):
-            orientation = exif_orientation(data[position + 8 : end])
+        end = _segment_end(data, position)
+        if marker == _APP1 and by_exif is None and data.startswith(b"Exif\0\0", position + 2):
+            by_exif = exif_orientation(data[position + 8 : end])
+        elif marker == _APP1 and data.startswith(_XMP, position + 2):
+            by_xmp = xmp_orientation(data[position + 2 + len(_XMP) : end])
         elif marker in _FRAMES:
-            if size is not None:
+            if frame is not None:
                 raise InvalidImage("The JPEG has more than one frame header.")
-            size = _frame_size(data[position + 2 : end])
+            frame = _read_frame(marker, data[position + 2 : end])
         elif marker in _OTHER_FRAMES:
             raise UnsupportedFormat("The JPEG is lossless or hierarchical, which is not taken.")
         elif marker == _START_OF_SCAN:
-            if size is None:
-                raise InvalidImage("The JPEG has no frame header.")
-            # Entropy-coded data never holds this pair, and what phones append after it (videos, second pictures) does
-            # no harm; thumbnails lie before the scan.
-            if not data.endswith(_EOI) and data.find(_EOI, end) < 0:
-                raise TruncatedImage("The JPEG is cut off: it has no end marker.")
-            orientation = orientation or 1
-            return ImageInfo(ImageFormat.JPEG, *upright(*size, orientation), orientation)
+            break
         position = end
-    raise InvalidImage("The JPEG's header has too many segments.")
+    if frame is None:
+        raise InvalidImage("The JPEG has no frame header.")
+    # Entropy-coded data never holds this pair, and what phones append after it (videos, second pictures) does
+    # no harm; thumbnails lie before the scan.
+    if not data.endswith(_EOI) and data.find(_EOI, end) < 0:
+        raise TruncatedImage("The JPEG is cut off: it has no end marker.")
+    several = frame.marker in _PROGRESSIVE or data[position + 2] != len(frame.sampling)
+    if several:
+        _check_scans(data, position, frame.width * frame.height, steps)
+    orientation = by_exif or by_xmp or 1
+    return ImageInfo(
+        ImageFormat.JPEG,
+        *upright(frame.width, frame.height, orientation),
+        orientation,
+        # Arithmetic coding takes time by the byte, not by the pixel; and OpenCV does not look into XMP.
+        isolated=frame.marker in _ARITHMETIC or (orientation != 1 and by_exif is None),
+        coefficient_bytes=frame.coefficient_bytes() if several else 0,
+    )
 
 
-def _frame_size(frame: bytes) -> tuple[int, int]:
+def _segment_end(data: bytes, position: int) -> int:
+    length = int.from_bytes(data[position : position + 2], "big")
+    end = position + length
+    if end > len(data) or len(data) < position + 2:
+        raise TruncatedImage("The JPEG is cut off in its header.")
+    if length < 2:
+        raise InvalidImage("The JPEG has a segment of an impossible length.")
+    return end
+
+
+def _read_frame(marker: int, frame: bytes) -> _Frame:
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
         raise InvalidImage("The JPEG's frame header is too short.")
     precision, components = frame[0], frame[5]
@@ -69,4 +113,26 @@ def _frame_size(frame: bytes) -> tuple[int, int]:
         raise UnsupportedFormat(f"The JPEG has {precision} bits per channel; 8 are taken.")
     if components not in (1, 3, 4):
         raise InvalidImage(f"The JPEG has {components} components.")
-    return int.from_bytes(frame[3:5], "big"), int.from_bytes(frame[1:3], "big")
+    sampling = [(factors >> 4, factors & 15) for factors in frame[7 : 6 + 3 * components : 3]]
+    height, width = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
+    return _Frame(marker, width, height, sampling)
+
+
+def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> None:
+    """Hold the scans from the one at `position` on to their budget; raises TooCostly."""
+    most = min(MOST_SCANNED_PIXELS // max(pixels, 1), MOST_SCANS)
+    # More of these pairs than scans may be there, in comments or behind the picture, but never fewer.
+    if data.count(_SOS, position - 2) <= most:
+        return
+    scans, marker, end = 0, _START_OF_SCAN, position
+    while True:
+        scans += marker == _START_OF_SCAN
+        if scans > most:
+            raise TooCostly(f"The JPEG has more than {most} scans, too many for {pixels} pixels.")
+        match = _MARKER_AFTER_SCAN.search(data, _segment_end(data, end) if marker not in _STANDALONE else end)
+        if match is None:
+            return
+        steps.take()
+        marker, end = data[match.start() + 1], match.end()
+        if marker == _END_OF_IMAGE:
+            return

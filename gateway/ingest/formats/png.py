@@ -4,7 +4,8 @@ import struct
 import zlib
 
 from gateway.errors import InvalidImage, TruncatedImage
-from gateway.ingest.formats.exif import exif_orientation
+from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
+from gateway.ingest.formats.steps import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -17,9 +18,15 @@ _BIT_DEPTHS = {
     _RGB_ALPHA: (8, 16),
 }
 _CHANNELS = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGB_ALPHA: 4}
-_ANIMATION = frozenset({b"acTL", b"fcTL", b"fdAT"})
+# What a decoder needs for the picture, and what it cannot come to harm by. libpng inflates texts and profiles, each to
+# megabytes, and keeps up to 1,000 of them; OpenCV 5.0.0 crashes on some damaged animations.
+_ESSENTIAL = frozenset({b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND"})
+_HARMLESS = frozenset({b"bKGD", b"cHRM", b"gAMA", b"pHYs", b"sBIT", b"sRGB", b"tIME"})
 # Deflate never gets beyond it (RFC 1951: 258 bytes out of two bits).
 _DEFLATE_RATIO = 1_032
+_METADATA = frozenset({b"tEXt", b"zTXt", b"iTXt"})
+_XMP, _RAW_PROFILE = b"XML:com.adobe.xmp", b"Raw profile type exif"
+_MAX_TEXT_BYTES, _TEXT_STEPS = 1 << 18, 100
 _CHUNK = struct.Struct(">I4s")
 _HEADER = struct.Struct(">IIBBBBB")
 _MAX_CHUNKS, _LEAST_CHUNK_BYTES = 1_000, 512
@@ -31,9 +38,12 @@ def read_png(data: bytes) -> ImageInfo:
     row_bits = width * bit_depth * _CHANNELS[colour]
     if height * (row_bits // 8) > len(data) * _DEFLATE_RATIO:
         raise InvalidImage("The PNG's header promises more pixels than its bytes can hold.")
-    position, orientation, has_picture, animated = 33, 1, False, False
+    position, has_picture, superfluous = 33, False, False
+    found = _Metadata()
+    steps = Steps("PNG", _MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES)
     has_alpha, transparent_gray = colour in (_GRAY_ALPHA, _RGB_ALPHA), None
-    for _ in range(_MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES):
+    while True:
+        steps.take()
         if position + 8 > len(data):
             raise TruncatedImage("The PNG is cut off: it has no end chunk.")
         length, kind = _CHUNK.unpack_from(data, position)
@@ -45,20 +55,21 @@ def read_png(data: bytes) -> ImageInfo:
             has_picture = True
         elif kind == b"IEND":
             break
-        elif kind in _ANIMATION:
-            animated = True
-        elif has_picture:
-            continue
+        elif kind in _METADATA:
+            superfluous = True
+            if _intact(data, start - 4, position):
+                found.read(kind, data[start : start + length], steps)
+        elif kind != b"eXIf" and (has_picture or kind not in _ESSENTIAL):
+            superfluous = superfluous or kind not in _HARMLESS
         elif kind == b"tRNS":
             has_alpha = True
             if colour == _GRAY:
                 transparent_gray = int.from_bytes(data[start : start + 2], "big")
-        elif kind == b"eXIf" and data.startswith((b"II", b"MM"), start) and _intact(data, start - 4, position):
-            orientation = exif_orientation(data[start : start + length]) or 1
-    else:
-        raise InvalidImage("The PNG has too many chunks.")
+        elif kind == b"eXIf" and _intact(data, start - 4, position):
+            found.read_exif(data[start : start + length], early=not has_picture)
     if not has_picture:
         raise InvalidImage("The PNG has no picture.")
+    orientation = found.orientation()
     return ImageInfo(
         ImageFormat.PNG,
         *upright(width, height, orientation),
@@ -66,17 +77,88 @@ def read_png(data: bytes) -> ImageInfo:
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         transparent_gray=transparent_gray,
-        animated=animated,
+        superfluous=superfluous,
+        # OpenCV knows of one place alone.
+        isolated=orientation != found.as_opencv_sees(),
     )
 
 
-def still(data: bytes) -> bytes:
-    """An inspected PNG without its animation: the default image, which is what a reader of plain PNG shows."""
-    kept, position = [SIGNATURE], len(SIGNATURE)
+class _Metadata:
+    """What texts and EXIF say of the orientation; as in Pillow the last one of a kind counts."""
+
+    def __init__(self) -> None:
+        self._exif: bytes | None = None
+        self._raw_profile: str | None = None
+        self._xmp = b""
+        self._opencv: int | None = None
+
+    def read_exif(self, tiff: bytes, *, early: bool) -> None:
+        """Take an eXIf chunk; OpenCV sees the first one before the pixels, if it begins as EXIF does."""
+        self._exif = tiff
+        if early and self._opencv is None and tiff.startswith((b"II", b"MM")):
+            self._opencv = exif_orientation(tiff)
+
+    def read(self, kind: bytes, contents: bytes, steps: Steps) -> None:
+        """Take a text: XMP, or ImageMagick's EXIF in hexadecimal digits."""
+        key, _, rest = contents.partition(b"\0")
+        if key not in (_XMP, _RAW_PROFILE):
+            return
+        steps.take(_TEXT_STEPS)  # more than a few of these are no metadata
+        text = _text(kind, rest)
+        if key == _XMP:
+            self._xmp = text
+        else:
+            self._raw_profile = text.decode("latin-1")
+
+    def orientation(self) -> int:
+        """The orientation by EXIF, else by the raw profile, else by XMP."""
+        exif = self._exif
+        if exif is None and self._raw_profile is not None:
+            exif = _from_hexadecimal(self._raw_profile)
+        return exif_orientation(without_prefix(exif or b"")) or xmp_orientation(self._xmp) or 1
+
+    def as_opencv_sees(self) -> int:
+        """The orientation by which OpenCV turns the picture."""
+        return self._opencv or 1
+
+
+def _text(kind: bytes, rest: bytes) -> bytes:
+    """The text of a chunk behind its keyword (PNG, section 11.3.3), or what there is of it within the bound."""
+    if kind == b"tEXt":
+        return rest
+    if kind == b"zTXt":
+        compressed, packed = True, rest[1:]
+    else:
+        compressed = rest[:1] == b"\1"
+        packed = rest[2:].partition(b"\0")[2].partition(b"\0")[2]
+    if not compressed:
+        return packed
+    try:
+        return zlib.decompressobj().decompress(packed, _MAX_TEXT_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _from_hexadecimal(profile: str) -> bytes:
+    """The bytes behind the three lines of a raw profile's head: nothing, its name and its length."""
+    try:
+        return bytes.fromhex("".join(profile.split("\n")[3:]))
+    except ValueError:
+        return b""
+
+
+def essential(data: bytes) -> bytes:
+    """An inspected PNG without what is not needed to show it: without texts, profiles and its animation, for instance.
+
+    The default image of an animation remains, which is what a reader of plain PNG shows.
+    """
+    kept, position, has_picture = [SIGNATURE], len(SIGNATURE), False
     while position < len(data):
         length, kind = _CHUNK.unpack_from(data, position)
         end = position + 12 + length
-        if kind not in _ANIMATION:
+        if kind == b"IDAT":
+            has_picture = True
+        if kind in _ESSENTIAL and (not has_picture or kind in (b"IDAT", b"IEND")):
             kept.append(data[position:end])
         if kind == b"IEND":
             break

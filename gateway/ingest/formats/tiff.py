@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
+from gateway.ingest.formats.steps import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 Tags = dict[int, tuple[int, ...]]
@@ -25,11 +26,12 @@ _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 # White is zero, black is zero, RGB, palette, CMYK, YCbCr.
 _GRAYS, _PHOTOMETRICS = (0, 1), frozenset({0, 1, 2, 3, 5, 6})
 _SAFE_TILE_SIDE = 1_024
-_MAX_PAGES = 1_000
+_MAX_ENTRIES = 20_000
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
-# Unsigned integers: BYTE, SHORT, LONG and LONG8; the others hold nothing that is needed here.
+# Unsigned integers: BYTE, SHORT, LONG and LONG8. libtiff takes any integer, and the first entry of a tag counts: one
+# that is of another type here would be passed over for a second one that tells another size.
 _TYPES = {1: "B", 3: "H", 4: "I", 16: "Q"}
-_MAX_VALUES = 400_000
+_MAX_VALUES = 200_000
 
 
 def read_tiff(data: bytes) -> ImageInfo:
@@ -103,31 +105,33 @@ class _Directories:
         self._offset = struct.Struct(f"{order}{'Q' if big else 'I'}")
         self._count = struct.Struct(f"{order}{'Q' if big else 'H'}")
         self._entry = struct.Struct(f"{order}HH{'Q8s' if big else 'I4s'}")
-        self._values_left = _MAX_VALUES
+        self._values = Steps("TIFF", _MAX_VALUES)
+        self._steps = Steps("TIFF", _MAX_ENTRIES)
 
     def __iter__(self) -> Iterator[Tags]:
         """The tags that matter here, page by page."""
-        position = self._head
-        for _ in range(_MAX_PAGES):
+        position, seen = self._head, {0}
+        while True:
             (offset,) = self._unpack(self._offset, position)
-            if not offset:
+            if offset in seen:  # a page that leads back to one before it ends the file, as it does for libtiff
                 return
+            seen.add(offset)
             (count,) = self._unpack(self._count, offset)
             start = offset + self._count.size
             position = start + count * self._entry.size
             if position > len(self._data):
                 raise TruncatedImage("The TIFF is cut off: a directory lies beyond the end of the file.")
+            self._steps.take(1 + count)
             yield self._tags(self._data[start:position])
-        raise InvalidImage("The TIFF has too many pages.")
 
     def _tags(self, entries: bytes) -> Tags:
         tags: Tags = {}
         for tag, kind, count, inline in self._entry.iter_unpack(entries):
-            if tag not in _TAGS or tag in tags or kind not in _TYPES or not count:
+            if tag not in _TAGS or tag in tags:
                 continue
-            self._values_left -= count
-            if self._values_left < 0:
-                raise InvalidImage("The TIFF's directories have too many values.")
+            if kind not in _TYPES or not count:
+                raise InvalidImage("The TIFF has a field without a value, or one of a type that it should not be of.")
+            self._values.take(count)
             values = struct.Struct(f"{self._order}{count}{_TYPES[kind]}")
             if values.size <= len(inline):
                 tags[tag] = values.unpack_from(inline)

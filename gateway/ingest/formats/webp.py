@@ -3,11 +3,12 @@
 import struct
 
 from gateway.errors import InvalidImage, TruncatedImage
-from gateway.ingest.formats.exif import exif_orientation
+from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
+from gateway.ingest.formats.steps import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 _CHUNK = struct.Struct("<4sI")
-_ALL_FLAGS, _ALPHA_FLAG, _EXIF_FLAG = 0x3E, 0x10, 0x08
+_ALL_FLAGS, _ALPHA_FLAG, _EXIF_FLAG, _XMP_FLAG, _ANIMATION_FLAG = 0x3E, 0x10, 0x08, 0x04, 0x02
 _MAX_CHUNKS = 10_000
 
 
@@ -30,39 +31,48 @@ def read_webp(data: bytes) -> ImageInfo:
         return ImageInfo(ImageFormat.WEBP, *_lossy_size(data, 20))
     if kind == b"VP8L":
         width, height, has_alpha = _lossless_header(data, 20)
-        return ImageInfo(ImageFormat.WEBP, width, height, has_alpha=has_alpha)
+        # Its tables of codes may take a hundred times the memory of its pixels.
+        return ImageInfo(ImageFormat.WEBP, width, height, has_alpha=has_alpha, isolated=True)
     if kind == b"VP8X" and length >= 10:
         return _read_extended(data, 20 + length + length % 2, end)
     raise InvalidImage("The WebP begins with an unknown chunk.")
 
 
 def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
-    flags = data[20]
+    flags, steps = data[20], Steps("WebP", _MAX_CHUNKS)
     if flags & ~_ALL_FLAGS:
         raise InvalidImage("The WebP's header has flags that do not exist.")
-    width = 1 + int.from_bytes(data[24:27], "little")
-    height = 1 + int.from_bytes(data[27:30], "little")
-    has_alpha, has_picture, orientation = bool(flags & _ALPHA_FLAG), False, 1
-    for _ in range(_MAX_CHUNKS):
-        if position + 8 > end or (has_picture and not flags & _EXIF_FLAG):
-            break
+    size = 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    has_alpha, isolated, has_picture = bool(flags & _ALPHA_FLAG), bool(flags & _ANIMATION_FLAG), False
+    exif = xmp = b""
+    while position + 8 <= end and (not has_picture or flags & (_EXIF_FLAG | _XMP_FLAG)):
+        steps.take()
         kind, length = _CHUNK.unpack_from(data, position)
         start, position = position + 8, position + 8 + length + length % 2
         if start + length > end:
             raise InvalidImage("The WebP has a chunk that is longer than the file.")
-        if kind == b"VP8L" and not has_picture:
-            has_alpha = _lossless_header(data, start)[2] or has_alpha
-        if kind in (b"VP8 ", b"VP8L", b"ANMF"):
+        if kind in (b"VP8 ", b"VP8L") and not has_picture:
             has_picture = True
-        elif kind == b"EXIF":
+            lossless = kind == b"VP8L"
+            width, height, alpha = _lossless_header(data, start) if lossless else (*_lossy_size(data, start), False)
+            if (width, height) != size:
+                raise InvalidImage("The WebP's header and its picture disagree about its size.")
+            has_alpha, isolated = has_alpha or alpha, isolated or lossless
+        elif kind == b"ANMF":
+            has_picture = isolated = True
+        elif kind == b"EXIF" and not exif:
             exif = data[start : start + length]
-            orientation = exif_orientation(exif.removeprefix(b"Exif\0\0")) or 1
-            break
-    else:
-        raise InvalidImage("The WebP has too many chunks.")
-    if not has_picture and orientation == 1:
+        elif kind == b"XMP " and not xmp:
+            xmp = data[start : start + length]
+    if not has_picture:
         raise InvalidImage("The WebP has no picture.")
-    return ImageInfo(ImageFormat.WEBP, *upright(width, height, orientation), orientation, has_alpha=has_alpha)
+    by_exif = exif_orientation(without_prefix(exif))
+    orientation = by_exif or xmp_orientation(xmp) or 1
+    # OpenCV looks neither behind such a prefix nor into XMP.
+    isolated = isolated or (orientation != 1 and (not by_exif or without_prefix(exif) != exif))
+    return ImageInfo(
+        ImageFormat.WEBP, *upright(*size, orientation), orientation, has_alpha=has_alpha, isolated=isolated
+    )
 
 
 def _lossy_size(data: bytes, start: int) -> tuple[int, int]:

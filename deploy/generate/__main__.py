@@ -1,0 +1,23 @@
+"""`python -m deploy.generate`: write every generated file under deploy/."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.generate import CHART, DEPLOY, dashboards, manifests, values
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Every generated file with its content; the last ones are made from the first ones, so write each as it comes."""
+    yield CHART / "values.schema.json", values.schema()
+    readme = CHART / "README.md"
+    yield readme, values.with_table(readme.read_text())
+    for name, text in dashboards.files().items():
+        yield CHART / "files" / "dashboards" / name, text
+    for name, text in manifests.files().items():
+        yield DEPLOY / "kubernetes" / name, text
+
+
+if __name__ == "__main__":
+    for path, content in files():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)

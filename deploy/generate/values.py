@@ -1,0 +1,178 @@
+"""The chart's values: their schema, and the table of its README, both from values.yaml and gateway/settings.py."""
+
+import json
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import yaml
+
+from deploy.generate import CHART
+from gateway.settings import SECRET, Settings, variable
+
+Schema = dict[str, Any]
+
+OWN = frozenset({"host", "port", "log_format", "triton_url", "api_keys_file", "admin_keys_file"}) | SECRET
+"""Settings that the chart makes itself, or takes from a Secret."""
+TEXT: Schema = {"type": "string"}
+MAP: Schema = {"type": "object"}
+MAP_OF_TEXT: Schema = {"type": "object", "additionalProperties": TEXT}
+LIST_OF_MAPS: Schema = {"type": "array", "items": MAP}
+COUNT: Schema = {"type": "integer", "minimum": 1}
+SECONDS: Schema = {"type": "integer", "minimum": 0}
+SHARE: Schema = {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$"}
+"""A number of pods, or a percentage."""
+QUANTITY: Schema = {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"}
+DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
+SPREAD: Schema = {"enum": ["ScheduleAnyway", "DoNotSchedule"]}
+PULL: Schema = {"enum": ["Always", "IfNotPresent", "Never"]}
+
+RULES: dict[str, Schema] = {
+    "profile": {"enum": ["gpu", "cpu"]},
+    "profiles.*.tritonResources": MAP,
+    "imagePullSecrets": LIST_OF_MAPS,
+    "*.replicas": {"type": "integer", "minimum": 0},
+    "*.image.pullPolicy": PULL,
+    "*.extraEnv": LIST_OF_MAPS,
+    "*.resources": MAP,
+    "*.strategy.*": SHARE,
+    "*.pdb.maxUnavailable": SHARE,
+    "*.nodeSelector": MAP_OF_TEXT,
+    "*.tolerations": LIST_OF_MAPS,
+    "*.affinity": MAP,
+    "*.topologySpread.whenUnsatisfiable": SPREAD,
+    "*.topologySpread.topologyKeys": {"type": "array", "items": TEXT},
+    "*.podAnnotations": MAP_OF_TEXT,
+    "gateway.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "gateway.service.port": {"type": "integer", "minimum": 1, "maximum": 65_535},
+    "gateway.service.annotations": MAP_OF_TEXT,
+    "gateway.autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
+    "gateway.autoscaling.*Replicas": COUNT,
+    "triton.autoscaling.minReplicas": {"type": "integer", "minimum": 0},
+    "triton.autoscaling.maxReplicas": COUNT,
+    "triton.autoscaling.targetFullness": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "triton.autoscaling.window": DURATION,
+    "triton.autoscaling.prometheusAddress": {"type": "string", "pattern": "^https?://"},
+    "triton.args": {"type": "array", "items": TEXT},
+    "profiles.*.tritonModelArgs": {"type": "array", "items": TEXT},
+    "triton.models.source": {"enum": ["image", "pvc", "bucket"]},
+    "triton.models.bucket.url": {"type": "string", "pattern": "^(https?://.+)?$"},
+    "triton.models.bucket.sha256": {"type": "string", "pattern": "^([0-9a-fA-F]{64})?$"},
+    "triton.models.bucket.sizeLimit": QUANTITY,
+    "triton.sharedMemory": QUANTITY,
+    "triton.probes.model": {"type": "string", "minLength": 1},
+    "triton.probes.livenessTimeoutSeconds": {"type": "integer", "minimum": 3},
+    "triton.probes.*": COUNT,
+    "networkPolicy.*From": LIST_OF_MAPS,
+    "ingress.preset": {"enum": ["ingress-nginx", "nginx-inc", ""]},
+    "ingress.annotations": MAP_OF_TEXT,
+    "ingress.hosts": {"type": "array", "items": {"type": "string", "minLength": 1}},
+    "ingress.tls": LIST_OF_MAPS,
+    "httpRoute.parentRefs": LIST_OF_MAPS,
+    "httpRoute.hostnames": {"type": "array", "items": TEXT},
+    "httpRoute.requestTimeout": {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h))+)?$"},
+    "monitoring.serviceMonitor.interval": DURATION,
+    "monitoring.*.labels": MAP_OF_TEXT,
+    "monitoring.*.annotations": MAP_OF_TEXT,
+}
+"""What values.yaml's own value does not say; the first that matches counts. `*` is any part of a name without a dot."""
+
+
+def setting_schema(field: str) -> Schema:
+    """What a GATEWAY_ variable may be."""
+    info = Settings.model_fields[field]
+    bounds = {name: getattr(each, name) for each in info.metadata for name in _JSON_NAMES if hasattr(each, name)}
+    kind = info.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [choice.value for choice in kind]}
+    name = {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")  # type: ignore[arg-type]
+    return {"type": name, **{_JSON_NAMES[bound]: value for bound, value in bounds.items()}}
+
+
+_JSON_NAMES = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+}
+
+
+def schema() -> str:
+    """values.schema.json: every name is known, so that one that is misspelt is refused."""
+    settings = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {variable(field): setting_schema(field) for field in Settings.model_fields if field not in OWN},
+    }
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    document = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"settings": settings},
+        **_schema("", defaults),
+    }
+    document["properties"]["global"] = MAP  # Helm gives it to every chart
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _schema(path: str, value: object) -> Schema:
+    if path.endswith(".settings"):
+        return {"$ref": "#/definitions/settings"}
+    for pattern, rule in RULES.items():
+        if re.fullmatch(re.escape(pattern).replace(r"\*", r"[^.]*"), path):
+            return rule
+    if isinstance(value, dict):
+        prefix = f"{path}." if path else ""
+        properties = {name: _schema(f"{prefix}{name}", each) for name, each in value.items()}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, int) and path.endswith("Seconds"):
+        return SECONDS
+    if isinstance(value, str):
+        return TEXT
+    raise ValueError(f"values.yaml: {path} needs a line in RULES of deploy/generate/values.py")
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """Each value of values.yaml: its path, its default as JSON, and the comment above it."""
+    text = (CHART / "values.yaml").read_text()
+    comment: list[str] = []
+    parents: list[tuple[int, str]] = []
+    values = yaml.safe_load(text)
+    for line in text.splitlines():
+        if match := re.fullmatch(r" *# (.*)", line):
+            comment.append(match[1])
+        elif match := re.match(r"( *)(\w+):", line):
+            parents = [(indent, name) for indent, name in parents if indent < len(match[1])]
+            parents.append((len(match[1]), match[2]))
+            if comment and not _open(parents):
+                value = values
+                for _, name in parents:
+                    value = value[name]
+                yield ".".join(name for _, name in parents), _short(value), " ".join(comment)
+            comment = []
+        else:
+            comment = []
+
+
+def _open(parents: list[tuple[int, str]]) -> bool:
+    """Whether the line is a parent of others, which have rows of their own: `profiles` alone."""
+    return [name for _, name in parents] == ["profiles"]
+
+
+def _short(value: object) -> str:
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def with_table(readme: str) -> str:
+    """The chart's README with its table of values written anew."""
+    rows = "\n".join(
+        f"| `{path}` | {default} | {meaning.replace('|', chr(92) + '|')} |" for path, default, meaning in described()
+    )
+    place = re.compile(r"(<!-- table: values -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    if not place.search(readme):
+        raise ValueError("the chart's README.md has no place for the table of values")
+    table = f"| value | default | meaning |\n| --- | --- | --- |\n{rows}"
+    return place.sub(lambda match: match[1] + table + match[2], readme)

@@ -1,0 +1,53 @@
+"""Fetch a model repository as an archive, check it and unpack it: fetch.py FOLDER, which then has it as `repository`.
+
+MODELS_URL is the archive's address, MODELS_SHA256 its checksum, MODELS_AUTHORIZATION a header where one is needed. The
+address is never printed, as it may hold a signature. Needs nothing but Python.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+BLOCK_BYTES = 1 << 20
+SILENCE_SECONDS = 60
+
+
+def fetch(folder: Path) -> str:
+    """Put the repository in place whole or not at all. Returns what is wrong in a sentence, empty where nothing is."""
+    archive, unpacked, repository = folder / "archive", folder / "unpacked", folder / "repository"
+    shutil.rmtree(unpacked, ignore_errors=True)
+    shutil.rmtree(repository, ignore_errors=True)
+    headers = {"Authorization": secret} if (secret := os.environ.get("MODELS_AUTHORIZATION")) else {}
+    digest = hashlib.sha256()
+    try:
+        asked = urllib.request.Request(os.environ["MODELS_URL"], headers=headers)  # noqa: S310  # the operator's own
+        with urllib.request.urlopen(asked, timeout=SILENCE_SECONDS) as body, archive.open("wb") as file:  # noqa: S310
+            while block := body.read(BLOCK_BYTES):
+                digest.update(block)
+                file.write(block)
+    except urllib.error.HTTPError as error:
+        return f"the archive of models cannot be fetched: the server answers {error.code} {error.reason}"
+    except (OSError, ValueError) as error:
+        return f"the archive of models cannot be fetched: {type(error).__name__}"
+    if digest.hexdigest() != os.environ["MODELS_SHA256"].lower():
+        archive.unlink()
+        return f"the archive of models has the SHA-256 {digest.hexdigest()}, not the one in triton.models.bucket.sha256"
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(unpacked, filter="data")  # nothing outside the folder, no devices
+    except (tarfile.TarError, OSError) as error:
+        return f"the archive of models cannot be unpacked: {error}"
+    archive.unlink()
+    if not any(unpacked.glob("*/config.pbtxt")):
+        return "the archive holds no model repository: no MODEL/config.pbtxt at its top"
+    unpacked.rename(repository)
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(fetch(Path(sys.argv[1])) or None)

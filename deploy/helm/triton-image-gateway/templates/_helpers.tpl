@@ -1,0 +1,148 @@
+{{- define "tig.prefix" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "tig.gateway" -}}{{ include "tig.prefix" . }}-gateway{{- end -}}
+{{- define "tig.triton" -}}{{ include "tig.prefix" . }}-triton{{- end -}}
+
+{{/* Labels of selectors: they must never change. Give: (list . "gateway") */}}
+{{- define "tig.selector" -}}
+{{- $top := index . 0 -}}
+app.kubernetes.io/name: {{ $top.Chart.Name }}
+app.kubernetes.io/instance: {{ $top.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "tig.labels" -}}
+{{- $top := index . 0 -}}
+{{ include "tig.selector" . }}
+app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $top.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "tig.profile" -}}
+{{- get .Values.profiles .Values.profile | toYaml -}}
+{{- end -}}
+
+{{/* A value as an environment variable: Helm's numbers are floats, and 2147483648 must not become 2.147483648e+09. */}}
+{{- define "tig.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ printf "%.0f" . }}{{- else -}}{{ . }}{{- end -}}
+{{- end -}}
+
+{{/* Every GATEWAY_ variable: the chart's own, over the values', over the profile's. */}}
+{{- define "tig.settings" -}}
+{{- /* Not merge, to which false and 0 are as good as nothing. */ -}}
+{{- $settings := deepCopy (include "tig.profile" . | fromYaml).settings -}}
+{{- range $name, $value := .Values.gateway.settings -}}{{- $_ := set $settings $name $value -}}{{- end -}}
+{{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
+{{- $_ := set $settings "GATEWAY_PORT" "8080" -}}
+{{- $_ := set $settings "GATEWAY_LOG_FORMAT" "json" -}}
+{{- $_ := set $settings "GATEWAY_TRITON_URL" (printf "%s:8001" (include "tig.triton" .)) -}}
+{{- if .Values.gateway.apiKeys.secretName -}}
+{{- $_ := set $settings "GATEWAY_API_KEYS_FILE" (printf "/etc/gateway/api-keys/%s" .Values.gateway.apiKeys.key) -}}
+{{- end -}}
+{{- if .Values.gateway.adminKeys.secretName -}}
+{{- $_ := set $settings "GATEWAY_ADMIN_KEYS_FILE" (printf "/etc/gateway/admin-keys/%s" .Values.gateway.adminKeys.key) -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{/* One number of the settings, or its default in gateway/settings.py. Give: (list . "GATEWAY_X" default) */}}
+{{- define "tig.number" -}}
+{{- $settings := include "tig.settings" (index . 0) | fromYaml -}}
+{{- get $settings (index . 1) | default (index . 2) | float64 | ceil | printf "%.0f" -}}
+{{- end -}}
+
+{{/* Where pods may run. Give: (list . "gateway") */}}
+{{- define "tig.scheduling" -}}
+{{- $top := index . 0 -}}{{- $part := get $top.Values (index . 1) -}}
+{{- with $part.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $part.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $part.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $part.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- $selector := include "tig.selector" . }}
+{{- with $part.topologySpread.topologyKeys }}
+topologySpreadConstraints:
+  {{- range . }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: {{ $part.topologySpread.whenUnsatisfiable }}
+    # Of this rollout's pods only, so that those that go do not push the new ones aside.
+    matchLabelKeys: [pod-template-hash]
+    labelSelector:
+      matchLabels: {{- $selector | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* An image by its parts. Give: (list . repository image) */}}
+{{- define "tig.image" -}}
+{{- $top := index . 0 -}}{{ index . 1 }}:{{ default $top.Chart.AppVersion (index . 2).tag }}
+{{- end -}}
+
+{{- define "tig.triton.repository" -}}
+{{- $profile := include "tig.profile" . | fromYaml -}}
+{{- default $profile.tritonRepository .Values.triton.image.repository -}}
+{{- end -}}
+
+{{/* The gateways' fullness, as KEDA asks for it. */}}
+{{- define "tig.fullness" -}}
+{{- $in := printf "{%s}" (default (printf "namespace=%q, service=%q" .Release.Namespace (include "tig.gateway" .)) .Values.triton.autoscaling.selector) -}}
+{{- $window := .Values.triton.autoscaling.window -}}
+(sum(avg_over_time(gateway_images_in_flight{{ $in }}[{{ $window }}])) + sum(avg_over_time(gateway_images_waiting{{ $in }}[{{ $window }}]))) / sum(gateway_images_in_flight_limit{{ $in }})
+{{- end -}}
+
+{{/* What contradicts itself, though each value is allowed. */}}
+{{- define "tig.check" -}}
+{{- with .Values.triton -}}
+{{- if and (eq .models.source "pvc") (not .models.pvc.claimName) -}}
+{{- fail "triton.models.pvc.claimName: name the claim, since triton.models.source is pvc" -}}
+{{- end -}}
+{{- if eq .models.source "bucket" -}}
+{{- if not .models.bucket.sha256 -}}{{- fail "triton.models.bucket.sha256: say the archive's checksum, since triton.models.source is bucket" -}}{{- end -}}
+{{- if not (or .models.bucket.url .models.bucket.secretName) -}}{{- fail "triton.models.bucket.url: say where the archive is, or in which Secret that stands (triton.models.bucket.secretName)" -}}{{- end -}}
+{{- end -}}
+{{- if and (eq (toString .strategy.maxSurge) "0") (eq (toString .strategy.maxUnavailable) "0") -}}
+{{- fail "triton.strategy: maxSurge and maxUnavailable must not both be 0; without a spare GPU set maxSurge to 0 and maxUnavailable to 1" -}}
+{{- end -}}
+{{- if and .autoscaling.scaleToZero (not .autoscaling.enabled) -}}
+{{- fail "triton.autoscaling.scaleToZero: needs triton.autoscaling.enabled" -}}
+{{- end -}}
+{{- if and (eq (int .autoscaling.minReplicas) 0) (not .autoscaling.scaleToZero) -}}
+{{- fail "triton.autoscaling.minReplicas: must be at least 1 unless triton.autoscaling.scaleToZero is true" -}}
+{{- end -}}
+{{- if gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas) -}}
+{{- fail "triton.autoscaling.minReplicas: must not be above triton.autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.gateway -}}
+{{- if gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas) -}}
+{{- fail "gateway.autoscaling.minReplicas: must not be above gateway.autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- if and (eq (toString .strategy.maxSurge) "0") (eq (toString .strategy.maxUnavailable) "0") -}}
+{{- fail "gateway.strategy: maxSurge and maxUnavailable must not both be 0" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.triton.autoscaling.scaleToZero -}}
+{{- range $name := list "GATEWAY_MAX_WAIT_SECONDS" "GATEWAY_DEFAULT_TIMEOUT_SECONDS" -}}
+{{- if lt (include "tig.number" (list $ $name 0) | int) 60 -}}
+{{- fail (printf "gateway.settings.%s: must be at least 60 with triton.autoscaling.scaleToZero, since uploads are held until a Triton has started" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.hosts: name at least one host, since ingress.enabled is true" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute.parentRefs: name the Gateway that takes the route, since httpRoute.enabled is true" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,83 @@
+"""The client for programs without an event loop, and for notebooks, whose event loop is not theirs."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from .asynchronous import AsyncGateway, OnProgress, Options
+from .pictures import Source
+from .results import Model, Result
+from .sending import OnWait
+
+T = TypeVar("T")
+
+
+class Gateway:
+    """What AsyncGateway is, for blocking code; use it as a context manager, or call `close`.
+
+    It takes the same arguments. An event loop in a thread of its own goes on sending while results are looked at.
+    """
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8080", api_key: str | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._gateway = AsyncGateway(url, api_key, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="gateway-client", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Gateway":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        if self._loop.is_closed():
+            return
+        self._run(self._gateway.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def classify(
+        self,
+        images: Source | Iterable[Source],
+        *,
+        model: str | None = None,
+        version: str | int | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+        labels: Sequence[str] = (),
+        timeout: float | None = None,
+        progress: OnProgress | None = None,
+        on_wait: OnWait | None = None,
+    ) -> Generator[Result, None, None]:
+        """Yield one result for each picture, as it is ready; see AsyncGateway.classify.
+
+        `progress` and `on_wait` are called from the client's thread, and an iterator of images is asked in another.
+        """
+        asked = self._gateway._asked(model, version, top_k, threshold, labels, timeout, on_wait)  # its other half
+        lists = self._gateway._lists(images, asked, progress)
+        try:
+            while ready := self._run(_next(lists)):
+                yield from ready
+        finally:
+            self._run(lists.aclose())
+
+    def models(self) -> list[Model]:
+        """What can be asked."""
+        return self._run(self._gateway.models())
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _next(lists: AsyncGenerator[list[Result], None]) -> list[Result]:
+    """The next results; [] when there are no more."""
+    return await anext(lists, [])

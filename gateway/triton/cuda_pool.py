@@ -1,0 +1,95 @@
+"""How large Triton's pool of GPU memory must be, so that no tensor between two steps falls out of it.
+
+What a step of an ensemble leaves on a GPU, Triton takes from a pool of `--cuda-memory-pool-byte-size`, 64 MiB by
+default: 111 images of 224 × 224. When the pool is full Triton falls back to pinned host memory, which the Python
+backend's process copies as if it were its own, and only logs that this failed: the next step then reads a buffer that
+nobody has filled, and the answer is wrong without an error (Triton's server issues 7148 and 8177).
+"""
+
+import math
+from collections.abc import Mapping
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+
+DEFAULT_POOL_BYTES = 64 * 2**20
+OPTION = "--cuda-memory-pool-byte-size"
+_BYTES = {
+    "TYPE_BOOL": 1, "TYPE_UINT8": 1, "TYPE_INT8": 1,
+    "TYPE_UINT16": 2, "TYPE_INT16": 2, "TYPE_FP16": 2, "TYPE_BF16": 2,
+    "TYPE_UINT32": 4, "TYPE_INT32": 4, "TYPE_FP32": 4,
+    "TYPE_UINT64": 8, "TYPE_INT64": 8, "TYPE_FP64": 8,
+}  # fmt: skip
+Configs = Mapping[str, ModelConfig]
+
+
+def pool_bytes(configs: Configs, gpus: int, images_in_flight: int) -> dict[int, int]:
+    """The least size of the pool of each GPU; {} where no Python step leaves its tensors on one.
+
+    `gpus` is how many there are, `images_in_flight` how many images may be on their way through Triton at once. For
+    each step that leaves tensors on a GPU: the batches that it and its successors have in hand, batch × instances, and
+    all that may wait between them.
+    """
+    sizes: dict[int, int] = {}
+    for producer, consumers in _pairs(configs):
+        config = configs[producer]
+        for gpu, instances in instances_on_gpus(config, gpus).items():
+            in_hand = max(1, config.max_batch_size) * instances
+            for consumer in consumers:
+                later = configs[consumer]
+                in_hand += max(1, later.max_batch_size) * sum(instances_on_gpus(later, gpus).values() or [1])
+            sizes[gpu] = sizes.get(gpu, 0) + _row_bytes(config) * (in_hand + images_in_flight)
+    return sizes
+
+
+def uncacheable(configs: Configs, gpus: int) -> list[str]:
+    """Models with a response cache whose inputs a Python step leaves on a GPU, where the cache cannot read them."""
+    return sorted(
+        {
+            consumer
+            for producer, consumers in _pairs(configs)
+            if instances_on_gpus(configs[producer], gpus)
+            for consumer in consumers
+            if configs[consumer].response_cache.enable
+        }
+    )
+
+
+def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
+    """How many instances a model has on each GPU; KIND_AUTO is every GPU, where there are some and none is named."""
+    found: dict[int, int] = {}
+    for group in config.instance_group or [ModelInstanceGroup()]:
+        on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus)
+        for gpu in (list(group.gpus) or range(gpus)) if on_gpu else ():
+            found[gpu] = found.get(gpu, 0) + max(1, group.count)
+    return found
+
+
+def arguments(sizes: Mapping[int, int]) -> list[str]:
+    """Triton's options for pools of these sizes, where its default is too small."""
+    return [f"{OPTION}={gpu}:{size}" for gpu, size in sorted(sizes.items()) if size > DEFAULT_POOL_BYTES]
+
+
+def _pairs(configs: Configs) -> list[tuple[str, list[str]]]:
+    """Each Python step of an ensemble with the steps that read what it writes."""
+    followers: dict[str, set[str]] = {}
+    for config in configs.values():
+        steps = config.ensemble_scheduling.step
+        for step in steps:
+            if step.model_name not in configs or configs[step.model_name].backend != "python":
+                continue
+            written = set(step.output_map.values())
+            readers = {
+                later.model_name
+                for later in steps
+                if later.model_name in configs and written & set(later.input_map.values())
+            }
+            followers.setdefault(step.model_name, set()).update(readers)
+    return [(producer, sorted(readers)) for producer, readers in sorted(followers.items())]
+
+
+def _row_bytes(config: ModelConfig) -> int:
+    """Bytes of all outputs for one image; a dimension that is not known counts as one."""
+    return sum(
+        math.prod(max(1, int(dim)) for dim in output.dims) * _BYTES.get(DataType.Name(output.data_type), 4)
+        for output in config.output
+    )

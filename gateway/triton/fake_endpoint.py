@@ -1,0 +1,165 @@
+"""A Triton that lives in this process, for tests and simulations: what Endpoint promises, and faults on demand."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+
+from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
+from gateway.triton.contract import DIMS, INPUTS, OUTPUTS, PREDICTION
+from gateway.triton.errors import StubDied
+
+READY, UNAVAILABLE = "READY", "UNAVAILABLE"
+KILLER = b"kills the process"
+"""An image that begins with this ends the process of the first step that works on it."""
+
+
+@dataclass
+class FakeTriton:
+    """Some ensembles over some steps. Tests change what it does, and read what was done to it."""
+
+    ensembles: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"ensemble_model": ("preprocessor", "net")})
+    instances: int = 1
+    """Of each step; only the first one dies of a killer or through `kill`."""
+    away: bool = False
+    dead: set[str] = field(default_factory=set)
+    """Steps of which an instance's process is gone."""
+    failing: set[str] = field(default_factory=set)
+    """Steps that answer every request with an error, also after they were reloaded, unless `mended_by_reload`."""
+    mended_by_reload: bool = True
+    refuses_to_load: set[str] = field(default_factory=set)
+    unloaded: set[str] = field(default_factory=set)
+    latency_seconds: Callable[[], float] | None = None
+    load_seconds: float = 0.0
+    labelled: bool = True
+
+    calls: list[Call] = field(default_factory=list)
+    done: list[tuple[str, str]] = field(default_factory=list)
+    """What was loaded and unloaded, in order."""
+    _turn: int = 0
+
+    def kill(self, step: str) -> None:
+        """End the process of a step's first instance."""
+        self.dead.add(step)
+
+    def healings(self, step: str) -> int:
+        """How often a step was unloaded."""
+        return self.done.count(("unload", step))
+
+    def steps(self) -> set[str]:
+        """Every step."""
+        return {step for steps in self.ensembles.values() for step in steps}
+
+    def config(self, name: str) -> ModelConfig:
+        """What config.pbtxt would say."""
+        config = ModelConfig(name=name, max_batch_size=8)
+        if name in self.ensembles:
+            for kind, tensors in ((config.input, INPUTS), (config.output, OUTPUTS)):
+                for tensor, data_type in tensors.items():
+                    kind.add(name=tensor, data_type=data_type, dims=DIMS.get(tensor, [2]))
+            for step in self.ensembles[name]:
+                config.ensemble_scheduling.step.add(model_name=step)
+        else:
+            config.instance_group.add(count=self.instances)
+            config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
+        return config
+
+    def answer(self, call: Call) -> InferResult:
+        """What a request gets; raises what Endpoint.infer raises."""
+        steps = self.ensembles.get(call.model_name)
+        if steps is None:
+            raise ModelNotFound
+        if self.unloaded.intersection((call.model_name, *steps)):
+            raise ModelUnavailable
+        self._turn += 1
+        for step in steps:
+            first_instance = self._turn % self.instances == 0
+            if first_instance and any(row[: len(KILLER)].tobytes() == KILLER for row in call.batch.raw_image):
+                self.kill(step)
+            if step in self.dead and first_instance:
+                raise StubDied(step)
+            if step in self.failing:
+                raise InferenceFailed
+        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1)))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+
+
+class FakeEndpoint:
+    """An Endpoint of a FakeTriton."""
+
+    bears_cancellation = True
+
+    def __init__(self, address: str, triton: FakeTriton | None = None) -> None:
+        self.address = address
+        self.triton = triton or FakeTriton()
+        self.closed = False
+
+    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:  # noqa: ARG002  # all there are
+        """Answer from the FakeTriton."""
+        await self._reach()
+        self.triton.calls.append(call)
+        if self.triton.latency_seconds is not None:
+            await asyncio.sleep(self.triton.latency_seconds())
+        return self.triton.answer(call)
+
+    async def learn_version(self) -> str:
+        """A version without known faults."""
+        await self._reach()
+        return "99.0.0"
+
+    async def index(self) -> RepositoryIndexResponse:
+        """The models and their states."""
+        await self._reach()
+        index = RepositoryIndexResponse()
+        for name in sorted({*self.triton.ensembles, *self.triton.steps()}):
+            gone = name in self.triton.unloaded or self.triton.unloaded.intersection(
+                self.triton.ensembles.get(name, ())
+            )
+            index.models.add(name=name, version="1", state=UNAVAILABLE if gone else READY)
+        return index
+
+    async def config(self, name: str, version: str = "") -> ModelConfig:  # noqa: ARG002  # each has one version
+        """A model's configuration."""
+        await self._reach()
+        if name not in {*self.triton.ensembles, *self.triton.steps()}:
+            raise ModelNotFound
+        return self.triton.config(name)
+
+    def losing(self, models: Iterable[ModelConfig]) -> list[str]:  # noqa: ARG002  # this Triton has no such fault
+        """None."""
+        return []
+
+    async def load(self, name: str) -> None:
+        """Load a model; its process is a new one."""
+        await self._reach()
+        await asyncio.sleep(self.triton.load_seconds)
+        self.triton.done.append(("load", name))
+        if name in self.triton.refuses_to_load:
+            raise InferenceFailed
+        if name in self.triton.unloaded:
+            self.triton.unloaded.discard(name)
+            self.triton.dead.discard(name)
+            if self.triton.mended_by_reload:
+                self.triton.failing.discard(name)
+
+    async def unload(self, name: str) -> None:
+        """Unload a model."""
+        await self._reach()
+        self.triton.done.append(("unload", name))
+        self.triton.unloaded.add(name)
+
+    async def close(self) -> None:
+        """Note that it is closed."""
+        self.closed = True
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0)
+        if self.triton.away:
+            raise self._unreachable()
+
+    def _unreachable(self) -> GatewayError:
+        return TritonUnreachable()

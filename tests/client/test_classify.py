@@ -1,0 +1,200 @@
+"""The client against a gateway on a port."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gateway.client import AsyncGateway, Gateway, Picture, errors
+from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
+from gateway.inference.backend import Batch, InferResult
+from tests.api.stub import PNG, StubBackend
+from tests.stub_service import stub_service
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stub_service(max_files=10, max_file_bytes=100_000) as url:
+        yield url
+
+
+@pytest.fixture
+def gateway(url):
+    with Gateway(url) as gateway:
+        yield gateway
+
+
+def test_each_picture_gets_one_result_however_many_there_are(gateway, tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(57)]
+    for path in paths:
+        path.write_bytes(PNG)
+    results = sorted(gateway.classify(paths), key=lambda result: result.index)
+    assert [result.source for result in results] == paths
+    assert [result.name for result in results] == [str(path) for path in paths]
+    assert {(result.best.label, result.width, result.model, result.version) for result in results} == {
+        ("cat", 4, "ensemble_model", "1")
+    }
+
+
+def test_paths_bytes_pil_images_and_arrays_are_pictures(gateway, tmp_path):
+    path = tmp_path / "cat.png"
+    path.write_bytes(PNG)
+    gray, rgba = np.zeros((3, 5), np.uint8), np.zeros((6, 7, 4), np.uint8)
+    given = [str(path), path, PNG, Image.new("RGB", (8, 9)), Image.new("CMYK", (8, 9)), gray, rgba, rgba[::-1, ::2, :3]]
+    results = sorted(gateway.classify([*given, Picture("mine", lambda: PNG)]), key=lambda result: result.index)
+    assert [result.error for result in results] == [None] * 9
+    sizes = [(result.width, result.height) for result in results]
+    assert sizes == [(4, 4)] * 3 + [(8, 9), (8, 9), (5, 3), (7, 6), (4, 6), (4, 4)]
+    assert results[-1].name == "mine"
+
+
+def test_one_picture_needs_no_list(gateway):
+    (result,) = gateway.classify(PNG)
+    assert result.ok
+
+
+@pytest.mark.parametrize(
+    "wrong", [1, np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 2), np.uint8), Image.new("F", (1, 1))]
+)
+def test_what_is_no_picture_is_a_type_error(gateway, wrong):
+    with pytest.raises(TypeError, match=r"picture|must be uint8|mode"):
+        list(gateway.classify([PNG, wrong]))
+
+
+def test_a_bad_picture_costs_no_other_its_answer(gateway, tmp_path):
+    huge = b"x" * 100_001
+    results = sorted(gateway.classify([PNG, b"text", tmp_path / "none.png", huge, b"", PNG]), key=lambda r: r.index)
+    kinds = [type(result.error) for result in results]
+    assert [kinds[0], kinds[5]] == [type(None)] * 2
+    assert [kind.__name__ for kind in kinds[1:5]] == [
+        "UnsupportedFormat",
+        "UnreadableFile",
+        "FileTooLarge",
+        "EmptyFile",
+    ]
+    assert "No such file" in results[2].error.message
+    assert results[3].error.details == {"limit": "max_file_bytes", "value": 100_000}
+
+
+def test_parameters_reach_the_service_and_its_refusal_has_a_type(gateway):
+    with pytest.raises(errors.InvalidParameter, match="top_k") as raised:
+        list(gateway.classify([PNG], top_k=10_000))
+    assert (raised.value.status, raised.value.details["limit"]) == (422, "max_top_k")
+    (result,) = gateway.classify([PNG], threshold=0.1, labels=["cat"], version=1, timeout=5, model="ensemble_model")
+    assert result.best.label == "cat"
+
+
+def test_progress_is_told_after_each_result(gateway):
+    told = []
+    list(gateway.classify([PNG] * 25 + [b"text"], progress=told.append))
+    assert [progress.done for progress in told] == list(range(1, 27))
+    assert (told[-1].failed, told[-1].total) == (1, 26)
+    assert told[-1].rate > 0
+
+
+def test_a_generator_is_read_as_it_is_needed_and_left_when_the_caller_stops(gateway):
+    asked = 0
+
+    def pictures():
+        nonlocal asked
+        while True:
+            asked += 1
+            yield PNG
+
+    for result in gateway.classify(pictures()):
+        assert result.ok
+        break
+    assert asked < 2_000
+
+
+def test_nothing_is_nothing(gateway):
+    assert list(gateway.classify([])) == []
+
+
+def test_the_models_can_be_listed(gateway):
+    (model,) = gateway.models()
+    assert (model.name, model.labels, model.ready) == ("ensemble_model", ("cat", "dog"), True)
+
+
+def test_pictures_may_come_in_their_own_time(url):
+    async def pictures():
+        for _ in range(23):
+            await asyncio.sleep(0)
+            yield PNG
+
+    async def classify():
+        async with AsyncGateway(url) as gateway:
+            return [result async for result in gateway.classify(pictures())]
+
+    assert sorted(result.index for result in asyncio.run(classify())) == list(range(23))
+
+
+def test_it_works_where_an_event_loop_runs_already_as_in_a_notebook(url):
+    async def cell():
+        with Gateway(url) as gateway:
+            return len(list(gateway.classify([PNG] * 3)))
+
+    assert asyncio.run(cell()) == 3
+
+
+class Busy(StubBackend):
+    """Refuses every second batch."""
+
+    def __init__(self, fault: Exception) -> None:
+        super().__init__()
+        self.passing, self.calls = fault, 0
+
+    async def infer(self, batch: Batch, **options) -> InferResult:
+        self.calls += 1
+        if self.calls % 2:
+            raise self.passing
+        return await super().infer(batch, **options)
+
+
+@pytest.mark.parametrize("fault", [Overloaded(), ModelUnavailable()])
+def test_what_the_service_cannot_answer_for_now_is_sent_again(fault):
+    backend = Busy(fault)
+    with stub_service(backend) as url, Gateway(url) as gateway:
+        results = list(gateway.classify([PNG] * 40))
+    assert sorted(result.index for result in results) == list(range(40))
+    assert all(result.ok for result in results)
+    assert backend.calls > 5
+
+
+def test_what_the_service_goes_on_refusing_is_an_error_when_patience_ends():
+    waits = []
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url, retry_seconds=1) as gateway:
+        results = list(gateway.classify([PNG] * 3, on_wait=lambda fault, seconds: waits.append((fault.code, seconds))))
+    assert [type(result.error) for result in results] == [errors.Overloaded] * 3
+    assert waits
+    assert all(code == "overloaded" and 0 < seconds <= 1 for code, seconds in waits)
+
+
+def test_what_ends_the_request_ends_the_call():
+    with (
+        stub_service(StubBackend(ModelNotFound())) as url,
+        Gateway(url) as gateway,
+        pytest.raises(errors.ModelNotFound),
+    ):
+        list(gateway.classify([PNG] * 3))
+
+
+def test_a_key_is_needed_where_the_service_wants_one(tmp_path):
+    from gateway.keys import add_key
+
+    key = add_key(tmp_path / "keys", "me")
+    with stub_service(api_keys_file=tmp_path / "keys") as url:
+        with Gateway(url) as gateway, pytest.raises(errors.Unauthorized):
+            list(gateway.classify([PNG]))
+        with Gateway(url, key) as gateway:
+            assert next(gateway.classify([PNG])).ok
+
+
+def test_a_stream_tells_the_model_of_each_result(url):
+    import httpx
+
+    answer = httpx.post(f"{url}/predict", files={"f": PNG}, headers={"Accept": "application/x-ndjson"})
+    first = json.loads(answer.text.splitlines()[0])
+    assert first["model"] == {"name": "ensemble_model", "version": "1"}

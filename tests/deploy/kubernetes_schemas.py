@@ -1,0 +1,43 @@
+"""What an object of Kubernetes, or of a custom resource that the chart makes, may look like. Nothing is downloaded."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema.protocols import Validator
+from referencing import Registry, Resource
+
+SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+CRDS = Path(__file__).parent / "crds"
+VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
+"""The oldest that Chart.yaml allows, one between, and the newest that is known."""
+
+
+@cache
+def validator(version: str, api_version: str, kind: str) -> Validator:
+    """For objects of one kind: strict, so that a field that is not known is an error, as for kubectl."""
+    crd = CRDS / f"{kind.lower()}.yaml"
+    if crd.exists():
+        return Draft7Validator(yaml.safe_load(crd.read_text()))
+    folder = SCHEMAS / f"v{version}-local-strict"
+    group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api_version)
+    schema = json.loads((folder / f"{kind.lower()}-{group}.json").read_text())
+    return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(folder))
+
+
+@cache
+def _definitions(folder: Path) -> Registry[Any]:
+    return Resource.from_contents(json.loads((folder / "_definitions.json").read_text())) @ Registry()
+
+
+def faults(document: dict[str, Any], version: str) -> list[str]:
+    """What is wrong with an object for a version of Kubernetes, a line each."""
+    return [
+        f"{document['kind']}/{document['metadata']['name']} {error.json_path}: {error.message}"
+        for error in validator(version, document["apiVersion"], document["kind"]).iter_errors(document)
+    ]

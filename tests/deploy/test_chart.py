@@ -1,0 +1,430 @@
+"""The Helm chart: whatever values are set, Kubernetes takes what becomes of them, and it fits the code and itself."""
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+from deploy.generate import CHART
+from deploy.generate.helm import Rendered, render
+from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
+from gateway.settings import Settings, variable
+from tests.deploy.kubernetes_schemas import VERSIONS, faults
+
+SHA256 = "0123456789abcdef" * 4
+PARENT = {"name": "public", "namespace": "infra", "sectionName": "https"}
+MATRIX: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "on processors": {"profile": "cpu"},
+    "a prefix": {"fullnameOverride": "flowers"},
+    "keys": {
+        "gateway": {
+            "apiKeys": {"secretName": "api"},
+            "adminKeys": {"secretName": "admin", "key": "file"},
+            "cacheSecret": {"secretName": "cache"},
+        }
+    },
+    "keys and one for the test": {
+        "gateway": {"apiKeys": {"secretName": "api"}},
+        "test": {"apiKeySecretName": "test-key"},
+    },
+    "settings": {
+        "gateway": {
+            "settings": {
+                "GATEWAY_MAX_REQUEST_BYTES": 8 * 2**30,
+                "GATEWAY_MAX_WAIT_SECONDS": 2.5,
+                "GATEWAY_HEAL": False,
+                "GATEWAY_SHUTDOWN_DELAY_SECONDS": 0,
+                "GATEWAY_SHUTDOWN_GRACE_SECONDS": 120,
+                "GATEWAY_MODEL_SPLIT": "flowers=1:90,2:10",
+                "GATEWAY_LOG_LEVEL": "warning",
+            },
+            "extraEnv": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_off"}],
+        }
+    },
+    "autoscaling": {
+        "gateway": {"autoscaling": {"enabled": True, "maxReplicas": 50}},
+        "triton": {"autoscaling": {"enabled": True, "maxReplicas": 64}},
+        "monitoring": {"serviceMonitor": {"enabled": True}},
+    },
+    "to zero": {
+        "triton": {"autoscaling": {"enabled": True, "minReplicas": 0, "scaleToZero": True}},
+        "gateway": {"settings": {"GATEWAY_MAX_WAIT_SECONDS": 240, "GATEWAY_DEFAULT_TIMEOUT_SECONDS": 270}},
+    },
+    "models from a claim": {
+        "profile": "cpu",
+        "triton": {"models": {"source": "pvc", "pvc": {"claimName": "models", "subPath": "production"}}},
+    },
+    "models from a bucket": {
+        "triton": {"models": {"source": "bucket", "bucket": {"url": "https://b.example/m.tar.gz", "sha256": SHA256}}}
+    },
+    "models from a bucket with a secret": {
+        "profile": "cpu",
+        "triton": {
+            "models": {"source": "bucket", "bucket": {"secretName": "m", "sha256": SHA256, "image": "python:3.12-slim"}}
+        },
+    },
+    "no spare GPU": {"triton": {"strategy": {"maxSurge": 0, "maxUnavailable": 1}}},
+    "an Ingress": {
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "hosts": ["vision.example.com"],
+            "tls": [{"secretName": "tls", "hosts": ["vision.example.com"]}],
+        }
+    },
+    "an Ingress of NGINX Inc.": {
+        "ingress": {"enabled": True, "hosts": ["a.example"], "preset": "nginx-inc", "annotations": {"x": "y"}}
+    },
+    "an Ingress of another kind": {"ingress": {"enabled": True, "hosts": ["a.example"], "preset": ""}},
+    "an HTTPRoute": {"httpRoute": {"enabled": True, "parentRefs": [PARENT], "hostnames": ["vision.example.com"]}},
+    "monitoring": {
+        "monitoring": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "rules": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "runbookBase": "https://git.example/tig/blob/main/",
+            },
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Vision"}},
+        }
+    },
+    "who may reach what": {
+        "networkPolicy": {
+            "gatewayFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
+            "isolateTriton": False,
+        }
+    },
+    "no policies and no budgets": {
+        "networkPolicy": {"enabled": False},
+        "gateway": {"pdb": {"enabled": False}},
+        "triton": {"pdb": {"enabled": False}},
+    },
+    "where pods go": {
+        "imagePullSecrets": [{"name": "registry"}],
+        "triton": {
+            "nodeSelector": {"gpu": "l4"},
+            "tolerations": [],
+            "runtimeClassName": "nvidia",
+            "priorityClassName": "inference",
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "topologySpread": {"topologyKeys": [], "whenUnsatisfiable": "DoNotSchedule"},
+            "resources": {"limits": {"nvidia.com/gpu": 2, "memory": "24Gi"}},
+            "image": {"repository": "registry.example/triton", "tag": "v7"},
+            "args": ["tritonserver", "--model-repository=/models"],
+            "podAnnotations": {"a": "b"},
+        },
+        "gateway": {
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "service": {"type": "LoadBalancer", "port": 8080, "annotations": {"lb": "internal"}},
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def releases() -> dict[str, Rendered]:
+    return dict(zip(MATRIX, render(list(MATRIX.values())), strict=True))
+
+
+@pytest.fixture(params=MATRIX)
+def release(request, releases) -> Rendered:
+    return releases[request.param]
+
+
+def find(release: Rendered, kind: str, ends: str) -> dict[str, Any]:
+    (found,) = [
+        each
+        for each in release.documents
+        if each["kind"] == kind and each["metadata"]["name"].endswith(ends) and "hook" not in str(each["metadata"])
+    ]
+    return found
+
+
+def pod(release: Rendered, part: str) -> dict[str, Any]:
+    return find(release, "Deployment", f"-{part}")["spec"]["template"]["spec"]
+
+
+def container(release: Rendered, part: str) -> dict[str, Any]:
+    (only,) = pod(release, part)["containers"]
+    return only
+
+
+def variables(release: Rendered) -> dict[str, str]:
+    return find(release, "ConfigMap", "-gateway")["data"]
+
+
+def test_helm_renders_it_and_has_nothing_to_say(release):
+    assert not release.error
+    assert not release.findings
+    assert release.documents
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_every_object(releases, version):
+    # Most objects of two sets of values are the same.
+    documents = {json.dumps(each): each for release in releases.values() for each in release.documents}
+    assert len(documents) > 50
+    assert [fault for each in documents.values() for fault in faults(each, version)] == []
+
+
+def test_a_field_that_kubernetes_does_not_know_is_found(releases):
+    document = copy.deepcopy(find(releases["as it comes"], "Deployment", "-gateway"))
+    document["spec"]["template"]["spec"]["containers"][0]["imagePolicy"] = "Always"
+    (fault,) = faults(document, VERSIONS[-1])
+    assert "imagePolicy" in fault
+
+
+def test_every_kind_of_the_matrix_is_made(releases):
+    kinds = {each["kind"] for release in releases.values() for each in release.documents}
+    assert kinds == {
+        *("ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Pod"),
+        *("PodDisruptionBudget", "PrometheusRule", "ScaledObject", "Service", "ServiceMonitor"),
+    }
+
+
+def test_every_variable_is_a_setting_with_an_allowed_value(release):
+    fields = {variable(field): field for field in Settings.model_fields}
+    given = {fields[name]: value for name, value in variables(release).items()}
+    Settings(_env_file=None, **given)
+
+
+def test_large_numbers_and_falsehoods_arrive_as_they_are_meant(releases):
+    given = variables(releases["settings"])
+    assert given["GATEWAY_MAX_REQUEST_BYTES"] == "8589934592"
+    assert given["GATEWAY_MAX_WAIT_SECONDS"] == "2.5"
+    assert given["GATEWAY_HEAL"] == "false"
+    assert given["GATEWAY_SHUTDOWN_DELAY_SECONDS"] == "0"
+
+
+def test_a_pod_gets_longer_to_stop_than_its_settings_take(release):
+    given = variables(release)
+    stop_seconds = float(given["GATEWAY_SHUTDOWN_DELAY_SECONDS"]) + float(given["GATEWAY_SHUTDOWN_GRACE_SECONDS"])
+    assert pod(release, "gateway")["terminationGracePeriodSeconds"] > stop_seconds
+    assert pod(release, "triton")["terminationGracePeriodSeconds"] > EXIT_TIMEOUT_SECONDS
+
+
+def test_the_gateway_finds_every_triton_ready_or_not_by_a_headless_service(release):
+    host, _, port = variables(release)["GATEWAY_TRITON_URL"].partition(":")
+    service = find(release, "Service", host)["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    assert int(port) in [each["port"] for each in service["ports"]]
+
+
+def test_ports_have_one_meaning(release):
+    named = {each["name"]: each["containerPort"] for each in container(release, "triton")["ports"]}
+    service = {each["name"]: each["port"] for each in find(release, "Service", "-triton")["spec"]["ports"]}
+    assert service.items() <= named.items()
+    (http,) = container(release, "gateway")["ports"]
+    assert http["containerPort"] == int(variables(release)["GATEWAY_PORT"])
+    (port,) = find(release, "Service", "-gateway")["spec"]["ports"]
+    assert port["targetPort"] == http["name"]
+
+
+def test_probes_ask_what_they_mean(release):
+    gateway, triton = container(release, "gateway"), container(release, "triton")
+    assert gateway["livenessProbe"]["httpGet"]["path"] == "/health/live"
+    assert triton["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+    assert triton["livenessProbe"]["exec"]["command"][:3] == ["python3", "/scripts/alive.py", "ensemble_model"]
+    assert "alive.py" in find(release, "ConfigMap", "-triton-scripts")["data"]
+
+
+def test_the_liveness_of_triton_strikes_after_healing_had_its_time(release):
+    from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
+
+    probe = container(release, "triton")["livenessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > LOAD_TIMEOUT_SECONDS
+    *_, own_timeout = probe["exec"]["command"]
+    assert int(own_timeout) < probe["timeoutSeconds"]
+
+
+def test_without_a_triton_a_gateway_is_ready_only_where_none_is_a_state_of_its_own(releases):
+    def asked(release: str) -> str:
+        return container(releases[release], "gateway")["readinessProbe"]["httpGet"]["path"]
+
+    assert asked("as it comes") == "/health/ready"
+    assert asked("to zero") == "/health/live"
+
+
+@pytest.mark.parametrize("part", ["gateway", "triton"])
+def test_pods_run_with_few_rights(release, part):
+    spec = pod(release, part)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    for each in (*spec["containers"], *spec.get("initContainers", [])):
+        assert each["securityContext"]["allowPrivilegeEscalation"] is False
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_selectors_find_their_pods_and_no_others(release):
+    labels = {
+        part: find(release, "Deployment", f"-{part}")["spec"]["template"]["metadata"]["labels"]
+        for part in ("gateway", "triton")
+    }
+    for document in release.documents:
+        spec = document.get("spec", {})
+        if document["kind"] in {"Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy"}:
+            selector = spec.get("selector", spec.get("podSelector"))
+            wanted = selector.get("matchLabels", selector)
+            part = document["metadata"]["name"].rpartition("-")[2]
+            found = [name for name, each in labels.items() if wanted.items() <= each.items()]
+            assert found == [part], document["metadata"]["name"]
+
+
+def test_only_the_gateway_reaches_triton_and_only_prometheus_its_metrics(releases):
+    inferences, metrics = find(releases["as it comes"], "NetworkPolicy", "-triton")["spec"]["ingress"]
+    (peer,) = inferences["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
+    assert "namespaceSelector" not in peer
+    assert inferences["ports"] == [{"port": 8001}]
+    assert metrics["ports"] == [{"port": 8002}]
+    assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def test_triton_opens_no_connection_but_to_fetch_its_models(releases):
+    assert find(releases["as it comes"], "NetworkPolicy", "-triton")["spec"]["egress"] == []
+    (rule,) = find(releases["models from a bucket"], "NetworkPolicy", "-triton")["spec"]["egress"]
+    assert {each["port"] for each in rule["ports"]} == {53, 443}
+
+
+def test_a_gateway_that_is_closed_off_still_answers_prometheus_and_the_test(releases):
+    (rule,) = find(releases["who may reach what"], "NetworkPolicy", "-gateway")["spec"]["ingress"]
+    labels = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
+    assert [each["app.kubernetes.io/component"] for each in labels] == ["test"]
+    assert len(rule["from"]) == 3
+
+
+def test_keys_are_mounted_where_the_settings_look(releases):
+    release = releases["keys"]
+    mounts = {each["mountPath"] for each in container(release, "gateway")["volumeMounts"]}
+    for name in ("GATEWAY_API_KEYS_FILE", "GATEWAY_ADMIN_KEYS_FILE"):
+        assert variables(release)[name].rpartition("/")[0] in mounts
+    assert variables(release)["GATEWAY_ADMIN_KEYS_FILE"].endswith("/file")
+
+
+def test_no_secret_is_written_into_a_config_map(releases):
+    (variable,) = container(releases["keys"], "gateway")["env"]
+    assert variable["name"] == "GATEWAY_CACHE_SECRET"
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "cache", "key": "secret"}}
+    refused = render([{"gateway": {"settings": {"GATEWAY_CACHE_SECRET": "0123456789abcdef"}}}])[0]
+    assert "'GATEWAY_CACHE_SECRET'" in refused.error
+
+
+def test_a_change_of_the_settings_or_of_the_models_is_a_rollout(releases):
+    def annotations(release: str, part: str) -> dict[str, str]:
+        return find(releases[release], "Deployment", f"-{part}")["spec"]["template"]["metadata"]["annotations"]
+
+    key = "checksum/settings"
+    assert annotations("settings", "gateway")[key] != annotations("as it comes", "gateway")[key]
+    assert annotations("models from a bucket", "triton")["checksum/models"] == SHA256[:16]
+
+
+def test_autoscalers_own_the_number_of_pods(releases):
+    release = releases["autoscaling"]
+    for part in ("gateway", "triton"):
+        assert "replicas" not in find(release, "Deployment", f"-{part}")["spec"]
+    scaler = find(release, "HorizontalPodAutoscaler", "-gateway")
+    assert scaler["apiVersion"] == "autoscaling/v2"
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "images-gateway"
+    assert container(release, "gateway")["resources"]["requests"]["cpu"], "what the share is of"
+
+
+def test_tritons_follow_a_fullness_that_is_bounded(releases):
+    spec = find(releases["autoscaling"], "ScaledObject", "-triton")["spec"]
+    (trigger,) = spec["triggers"]
+    assert trigger["metricType"] == "Value", "the fleet's, not a Triton's"
+    assert trigger["metadata"]["ignoreNullValues"] == "false", "no data is no idle fleet"
+    behaviour = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    up, down = (behaviour[way]["stabilizationWindowSeconds"] for way in ("scaleUp", "scaleDown"))
+    assert 0 < up < down
+    selectors = set(re.findall(r"\{[^}]*\}", trigger["metadata"]["query"]))
+    assert selectors == {'{namespace="vision", service="images-gateway"}'}
+
+
+def test_uploads_of_the_largest_size_pass_an_ingress(releases):
+    nginx = find(releases["an Ingress"], "Ingress", "-gateway")["metadata"]["annotations"]
+    prefix = "nginx.ingress.kubernetes.io/"
+    assert int(nginx[f"{prefix}proxy-body-size"]) == Settings.model_fields["max_request_bytes"].default
+    assert nginx[f"{prefix}proxy-request-buffering"] == "off"
+    assert int(nginx[f"{prefix}proxy-read-timeout"]) > Settings.model_fields["max_timeout_seconds"].default
+    inc = find(releases["an Ingress of NGINX Inc."], "Ingress", "-gateway")["metadata"]["annotations"]
+    assert inc["nginx.org/client-max-body-size"] == nginx[f"{prefix}proxy-body-size"]
+    assert inc["x"] == "y"
+    assert "annotations" not in find(releases["an Ingress of another kind"], "Ingress", "-gateway")["metadata"]
+
+
+def test_a_route_waits_longer_than_the_gateway_does(releases):
+    (rule,) = find(releases["an HTTPRoute"], "HTTPRoute", "-gateway")["spec"]["rules"]
+    fields = Settings.model_fields
+    longest = fields["upload_timeout_seconds"].default + fields["max_timeout_seconds"].default
+    assert int(rule["timeouts"]["request"].removesuffix("s")) > longest
+
+
+def test_models_from_elsewhere_stand_where_triton_looks(releases):
+    claim = container(releases["models from a claim"], "triton")
+    assert "--model-repository=/models" in claim["args"], "the image for processors has them elsewhere"
+    assert {"name": "models", "mountPath": "/models", "readOnly": True, "subPath": "production"} in claim[
+        "volumeMounts"
+    ]
+    assert "args" not in container(releases["models from a bucket"], "triton"), "the image for GPUs has them there"
+    (fetch,) = pod(releases["models from a bucket with a secret"], "triton")["initContainers"]
+    sources = {each["name"]: each.get("valueFrom") for each in fetch["env"]}
+    assert sources["MODELS_URL"]["secretKeyRef"] == {"name": "m", "key": "url"}
+    assert "fetch.py" in find(releases["models from a bucket"], "ConfigMap", "-triton-scripts")["data"]
+
+
+def test_the_notes_have_the_command_that_works(releases):
+    assert "curl -F files=@cat.jpg http://127.0.0.1:8080/predict" in releases["as it comes"].files["NOTES.txt"]
+    assert "port-forward service/images-gateway 8080:80" in releases["as it comes"].files["NOTES.txt"]
+    assert "https://vision.example.com/predict" in releases["an Ingress"].files["NOTES.txt"]
+    assert "https://vision.example.com/predict" in releases["an HTTPRoute"].files["NOTES.txt"]
+    assert "-H 'X-API-Key: YOUR KEY'" in releases["keys"].files["NOTES.txt"]
+    assert "WARNING" in releases["no policies and no budgets"].files["NOTES.txt"]
+
+
+def test_runbooks_lead_to_where_the_documents_are(releases):
+    (group,) = find(releases["monitoring"], "PrometheusRule", "-gateway")["spec"]["groups"]
+    urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
+    assert urls
+    assert all(url.startswith("https://git.example/tig/blob/main/docs/operations.md#") for url in urls)
+
+
+def test_dashboards_come_as_config_maps_that_a_sidecar_finds(releases):
+    maps = [each for each in releases["monitoring"].documents if "-dashboard-" in each["metadata"]["name"]]
+    assert len(maps) == len([*(CHART / "files" / "dashboards").glob("*.json")]) > 0
+    assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)
+
+
+WRONG = [
+    ({"gateway": {"replicas": "two"}}, "/gateway/replicas"),
+    ({"gateway": {"replica": 2}}, "'replica'"),
+    ({"profile": "tpu"}, "/profile"),
+    ({"gateway": {"settings": {"GATEWAY_MAX_WAITING": 3}}}, "'GATEWAY_MAX_WAITING'"),
+    ({"gateway": {"settings": {"GATEWAY_WORKERS": 0}}}, "/gateway/settings/GATEWAY_WORKERS"),
+    ({"gateway": {"settings": {"GATEWAY_TRITON_URL": "elsewhere:8001"}}}, "'GATEWAY_TRITON_URL'"),
+    ({"triton": {"models": {"source": "s3"}}}, "/triton/models/source"),
+    ({"triton": {"models": {"source": "pvc"}}}, "triton.models.pvc.claimName"),
+    ({"triton": {"models": {"source": "bucket", "bucket": {"url": "https://b"}}}}, "triton.models.bucket.sha256"),
+    ({"triton": {"models": {"source": "bucket", "bucket": {"sha256": SHA256}}}}, "triton.models.bucket.url"),
+    ({"triton": {"models": {"bucket": {"sha256": "abc"}}}}, "/triton/models/bucket/sha256"),
+    ({"triton": {"strategy": {"maxSurge": 0}}}, "triton.strategy"),
+    ({"triton": {"autoscaling": {"enabled": True, "minReplicas": 0}}}, "triton.autoscaling.minReplicas"),
+    ({"triton": {"autoscaling": {"targetFullness": 3}}}, "/triton/autoscaling/targetFullness"),
+    (
+        {"triton": {"autoscaling": {"enabled": True, "minReplicas": 0, "scaleToZero": True}}},
+        "gateway.settings.GATEWAY_MAX_WAIT_SECONDS",
+    ),
+    ({"ingress": {"enabled": True}}, "ingress.hosts"),
+    ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs"),
+    ({"gateway": {"autoscaling": {"minReplicas": 20}}}, "gateway.autoscaling.minReplicas"),
+]
+
+
+def test_a_wrong_value_is_refused_by_its_name():
+    for (values, name), refused in zip(WRONG, render([values for values, _ in WRONG]), strict=True):
+        assert refused.error, values
+        assert name in refused.error, values

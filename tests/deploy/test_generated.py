@@ -1,0 +1,35 @@
+"""What is made from code under deploy/ is what the code makes."""
+
+import pytest
+
+from deploy.generate.__main__ import files
+from deploy.generate.manifests import files as manifests
+from deploy.generate.values import described
+from tests.processes import PROJECT
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return dict(files())
+
+
+def test_every_generated_file_is_up_to_date(generated):
+    stale = [str(path.relative_to(PROJECT)) for path, text in generated.items() if path.read_text() != text]
+    assert not stale, "run: make docs"
+
+
+def test_no_generated_file_is_left_from_before(generated):
+    folders = [PROJECT / "deploy" / "kubernetes", PROJECT / "deploy/helm/triton-image-gateway/files/dashboards"]
+    assert {path for folder in folders for path in folder.iterdir()} <= set(generated)
+
+
+def test_the_manifests_name_no_helm():
+    for text in manifests().values():
+        assert "helm.sh" not in text
+        assert "managed-by" not in text
+
+
+def test_every_value_has_a_meaning():
+    rows = [*described()]
+    assert len(rows) > 100
+    assert [path for path, _, meaning in rows if not meaning.endswith(".") and "http" not in meaning] == []

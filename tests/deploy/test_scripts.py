@@ -1,0 +1,182 @@
+"""The scripts that the chart mounts into pods, run as the pods run them."""
+
+import contextlib
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from deploy.generate import CHART
+from tests.processes import free_port, running_gateway
+
+SCRIPTS = CHART / "files" / "scripts"
+
+
+def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """With no package but Python's own, as in NVIDIA's image."""
+    command = [sys.executable, "-I", "-S", str(SCRIPTS / script), *arguments]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Gives the server's answer to whatever is asked, and remembers it."""
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append((self.path, dict(self.headers), body))
+        status, answer = self.server.answers.get(self.path, self.server.answers.get("*", (404, b"")))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_POST = do_GET  # noqa: N815  # as http.server names it
+
+    def log_message(self, *arguments) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(answers: dict[str, tuple[int, bytes]]) -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        server.answers, server.asked, server.url = answers, [], f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def archive(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+MODELS = archive(**{"flowers/config.pbtxt": "name: 'flowers'", "flowers/1/model.pt": "weights"})
+
+
+def test_a_triton_that_infers_is_alive():
+    with serving({"/v2/models/flowers/infer": (200, b"{}")}) as triton:
+        done = run("alive.py", "flowers", "5", triton.url)
+        again = run("alive.py", "flowers", "5", triton.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert again.returncode == 0
+    images = [json.loads(body)["inputs"][0]["data"] for *_, body in triton.asked]
+    assert images[0] != images[1], "a cache could answer for the model"
+
+
+def test_a_full_queue_is_load_and_no_fault():
+    with serving({"*": (503, b'{"error":"[request id: 1] Exceeds maximum queue size"}')}) as triton:
+        assert run("alive.py", "flowers", "5", triton.url).returncode == 0
+
+
+@pytest.mark.parametrize("status", [400, 500, 503])
+def test_a_model_that_fails_is_told_in_tritons_words(status):
+    with serving({"*": (status, b'{"error":"CUDA error: device-side assert triggered"}')}) as triton:
+        done = run("alive.py", "flowers", "5", triton.url)
+    assert done.returncode == 1
+    assert "device-side assert" in done.stderr
+
+
+def test_a_triton_that_is_not_there_is_not_alive():
+    done = run("alive.py", "flowers", "5", f"http://127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
+
+
+@pytest.mark.triton
+def test_the_probe_asks_what_the_real_ensemble_takes(triton):
+    port = next(option for option in triton._arguments() if option.startswith("--http-port=")).partition("=")[2]
+    assert run("alive.py", "ensemble_model", "60", f"http://127.0.0.1:{port}").stderr == ""
+    assert run("alive.py", "no_such_model", "60", f"http://127.0.0.1:{port}").returncode == 1
+
+
+def fetch(folder: Path, url: str, content: bytes = MODELS, **more: str) -> subprocess.CompletedProcess[str]:
+    return run(
+        "fetch.py", str(folder), MODELS_URL=url, MODELS_SHA256=hashlib.sha256(content).hexdigest().upper(), **more
+    )
+
+
+def test_models_are_fetched_checked_and_unpacked(tmp_path):
+    with serving({"/m.tar.gz": (200, MODELS)}) as bucket:
+        done = fetch(tmp_path, f"{bucket.url}/m.tar.gz", MODELS_AUTHORIZATION="Bearer secret")
+        again = fetch(tmp_path, f"{bucket.url}/m.tar.gz")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert again.returncode == 0, "a container that is started again finds what the first one left"
+    assert (tmp_path / "repository/flowers/1/model.pt").read_text() == "weights"
+    assert {path.name for path in tmp_path.iterdir()} == {"repository"}
+    assert bucket.asked[0][1]["Authorization"] == "Bearer secret"
+
+
+def test_models_with_another_checksum_are_not_unpacked(tmp_path):
+    with serving({"*": (200, MODELS)}) as bucket:
+        done = fetch(tmp_path, f"{bucket.url}/m", content=b"another archive")
+    assert done.returncode == 1
+    assert hashlib.sha256(MODELS).hexdigest() in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside"])
+def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path, name):
+    evil = archive(**{"flowers/config.pbtxt": "", name: "evil"})
+    with serving({"*": (200, evil)}) as bucket:
+        (tmp_path / "in").mkdir()
+        fetch(tmp_path / "in", f"{bucket.url}/m", content=evil)
+    assert not (tmp_path / "outside").exists()
+    assert not Path("/outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((403, b""), "answers 403"),
+        ((200, b"no archive"), "cannot be unpacked"),
+        ((200, archive(README="")), "no model repository"),
+    ],
+)
+def test_what_is_wrong_with_the_archive_is_said_and_its_address_is_not(tmp_path, answer, said):
+    with serving({"*": answer}) as bucket:
+        done = fetch(tmp_path, f"{bucket.url}/m?signature=s3cr3t", content=answer[1])
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "s3cr3t" not in done.stderr
+    assert not (tmp_path / "repository").exists()
+
+
+def test_helm_test_sends_a_key_and_reads_the_result():
+    result = {"status": "ok", "predictions": [{"label": "cat", "score": 1}]}
+    answers = {"/health/ready": (200, b"{}"), "/predict": (200, json.dumps({"results": [result]}).encode())}
+    with serving(answers) as gateway:
+        done = run("classify.py", gateway.url, API_KEY="k")
+        protected = run("classify.py", gateway.url, ONLY_READY="1")
+    assert (done.returncode, protected.returncode) == (0, 0), done.stderr
+    assert "cat" in done.stdout
+    assert {headers["X-Api-Key"] for path, headers, _ in gateway.asked if path == "/predict"} == {"k"}
+    assert [path for path, *_ in gateway.asked].count("/predict") == 1
+
+
+def test_helm_test_fails_with_the_answers_words():
+    with serving({"/health/ready": (200, b"{}"), "/predict": (401, b"unauthorized")}) as gateway:
+        done = run("classify.py", gateway.url)
+    assert done.returncode == 1
+    assert "401: unauthorized" in done.stderr
+
+
+@pytest.mark.triton
+def test_helm_test_passes_at_a_real_gateway(triton, tmp_path):
+    with running_gateway(tmp_path / "log", triton_url=triton.url) as gateway:
+        done = run("classify.py", gateway.url)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,29 @@
+"""A gateway on a port of this machine, with an inference server that answers at once: for what a client sees."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.settings import Settings
+from tests.api.stub import StubBackend
+from tests.processes import free_port, wait_for
+
+
+@contextmanager
+def stub_service(backend: StubBackend | None = None, **settings: object) -> Iterator[str]:
+    """The URL of a gateway that runs in a thread of this process."""
+    port = free_port()
+    app = create_app(Settings(_env_file=None, **settings), backend or StubBackend())
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()

@@ -1,0 +1,91 @@
+"""Tritons in this process, and a gateway's parts over them, whose waits are short."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from gateway.deadline import Deadline
+from gateway.inference.backend import Batch, Call
+from gateway.inference.selection import Selection
+from gateway.ingest.padding import pad
+from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from gateway.triton.healing import Healer
+from gateway.triton.membership import Share, Tritons
+from gateway.triton.quarantine import Quarantine
+from gateway.triton.seal import Seal
+from gateway.triton.triton_backend import TritonBackend
+from gateway.triton.watch import Pace, Watch
+
+MODEL = "ensemble_model"
+PACE = Pace(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
+
+
+def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:
+    return Call(Batch(*pad(images)), model, version, Selection(), Deadline.after(seconds), "test")
+
+
+async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        await asyncio.sleep(0.005)
+
+
+def watch_of(triton: FakeTriton, *, heal: bool = True, pace: Pace = PACE, **options: object) -> Watch:
+    endpoint = FakeEndpoint("10.0.0.1:8001", triton)
+    healer = Healer(endpoint, jitter_seconds=0.0) if heal else None
+    return Watch(endpoint, model_name=MODEL, pace=pace, healer=healer, **options)
+
+
+class Fleet:
+    """Fakes by address, behind one backend."""
+
+    def __init__(self, tritons: dict[str, FakeTriton], quarantine: Quarantine, *, heal: bool, aperture: int, **options):
+        self.tritons = tritons
+        self.addresses = list(tritons)
+        self.endpoints: list[FakeEndpoint] = []
+        self.quarantine = quarantine
+        self.members = Tritons(
+            ["triton:8001"],
+            model_name=MODEL,
+            pace=PACE,
+            heal=heal,
+            share=Share(aperture, 8, "this gateway"),
+            connect=self._connect,
+            lookup=self._look_up,
+        )
+        self.backend = TritonBackend(
+            self.members, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=quarantine, **options
+        )
+
+    def _connect(self, address: str) -> FakeEndpoint:
+        self.endpoints.append(FakeEndpoint(address, self.tritons[address]))
+        return self.endpoints[-1]
+
+    async def _look_up(self, host: str, port: int) -> Sequence[str]:
+        return list(self.addresses)
+
+    def ready(self) -> int:
+        return sum(health.ready for health in self.backend.health())
+
+    async def all_ready(self) -> None:
+        await wait_until(lambda: self.ready() == len(self.backend.health()))
+
+
+@asynccontextmanager
+async def fleet_of(
+    number: int = 1, *, heal: bool = True, aperture: int = 0, quarantine: Quarantine | None = None, **triton: object
+) -> AsyncIterator[Fleet]:
+    tritons = {f"10.0.0.{index}:8001": FakeTriton(**triton) for index in range(1, number + 1)}
+    fleet = Fleet(tritons, quarantine or Quarantine(600), heal=heal, aperture=aperture)
+    await fleet.backend.start()
+    try:
+        await fleet.all_ready()
+        yield fleet
+    finally:
+        await fleet.backend.close()
+
+
+def run(test: Awaitable[None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))

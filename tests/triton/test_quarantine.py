@@ -1,0 +1,47 @@
+"""Images that end processes are remembered for a while, as many as there is room for."""
+
+from gateway.triton import quarantine as module
+from gateway.triton.quarantine import Quarantine
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_suspect_is_let_go_by_an_answer_and_by_time():
+    clock = Clock()
+    quarantine = Quarantine(60, clock)
+    quarantine.suspect([b"a", b"b"])
+    quarantine.acquit(b"a")
+    assert [quarantine.is_suspect(code) for code in (b"a", b"b", b"c")] == [False, True, False]
+    clock.now = 60
+    assert not quarantine.is_suspect(b"b")
+
+
+def test_a_convicted_image_is_refused_until_its_time_is_over():
+    clock = Clock()
+    quarantine = Quarantine(60, clock)
+    quarantine.suspect([b"a"])
+    quarantine.convict(b"a")
+    assert quarantine.is_convicted(b"a")
+    assert not quarantine.is_suspect(b"a")
+    clock.now = 60
+    assert not quarantine.is_convicted(b"a")
+
+
+def test_it_never_grows_beyond_its_bound_and_forgets_the_oldest_first(monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    quarantine = Quarantine(60, Clock())
+    quarantine.suspect(bytes([number]) for number in range(5))
+    assert [quarantine.is_suspect(bytes([number])) for number in range(5)] == [False, False, True, True, True]
+
+
+def test_it_can_be_turned_off():
+    quarantine = Quarantine(0)
+    quarantine.suspect([b"a"])
+    quarantine.convict(b"a")
+    assert not quarantine.is_suspect(b"a")
+    assert not quarantine.is_convicted(b"a")
