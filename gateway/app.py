@@ -34,6 +34,7 @@ from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
+from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
@@ -76,11 +77,16 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
-            uploads = UploadBuffer(settings.max_bytes_waiting)
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, uploads=uploads, draining=draining)
+                    yield State(
+                        settings=settings,
+                        service=service,
+                        uploads=UploadBuffer(settings.max_bytes_waiting),
+                        connections=Connections(settings.max_connections),
+                        draining=draining,
+                    )
             await service.close()
             await triton.close()
         if tracer is not None:

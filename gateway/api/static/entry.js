@@ -10,6 +10,7 @@ const FILE_FAULTS = new Set([
   "too_costly",
   "truncated_image",
   "undecodable_image",
+  "image_quarantined",
   "unreadable_file",
   "unsupported_format",
 ]);
