@@ -6,7 +6,7 @@
 # PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/deploy-docker.md says what they are good for.
 ARG PYTHON_IMAGE=python:3.12-slim
 ARG COMPILER_IMAGE=python:3.12
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.07-py3
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
 
 
 # The API's virtual environment: without pip, which the API does not need.
@@ -71,9 +71,12 @@ ARG PIP_INDEX_URL
 COPY constraints.txt /opt/preprocessor/
 COPY --from=native /wheels /wheels
 # Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says.
+# --ignore-installed: what the distribution installed has no record by which pip could remove it. The import at the end fails
+# the build, not the first start, where a base image has another Python than the pinned packages are built for.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages \
-        numpy opencv-python-headless pillow torch torchvision /wheels/*.whl
+    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
+        numpy opencv-python-headless pillow torch torchvision /wheels/*.whl \
+ && python3 -c "import cv2, numpy, PIL, torch, torchvision"
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
 ENV PYTHONDONTWRITEBYTECODE=1

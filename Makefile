@@ -70,7 +70,7 @@ bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; opti
 attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
 	@$(BIN)/python -m bench.attack $(ARGS)
 
-fuzz: $(VENV)/.installed-dev ## mutate images of every form and decode them in child processes; ARGS=--help
+fuzz: $(VENV)/.installed-dev ## mutate images of every form, and with ARGS=http requests; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 SANITIZED := build/sanitized

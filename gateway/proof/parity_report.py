@@ -18,6 +18,11 @@ CAUSES = {
     "resize": "the preprocessor's parameters are not the training's, or its resize_library is torch",
     "model": "the served network is not the original: its precision, its format, or another file",
 }
+TF32 = (
+    "on a GPU         convolutions there use TF32, of 10 bits, where nothing else is said: differences of up to some "
+    "1e-2 come from that and not from the model. NVIDIA_TF32_OVERRIDE=0 in Triton's environment turns it off, at a "
+    "price in speed; --tolerance 1e-2 allows it"
+)
 
 
 def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessing: Preprocessing) -> None:
@@ -50,6 +55,8 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     out.print(f"max difference   {parity.largest:.1e} of a probability, {tolerance:g} allowed")
     out.print(f"mean difference  {parity.mean:.1e}")
     out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES))
+    if parity.on_gpu:
+        out.print(TF32)
     if parity.holds(tolerance):
         out.print("[green]the served answers are the original's[/]")
         return

@@ -47,7 +47,7 @@ def test_the_python_images_stand_on_a_base_that_can_be_chosen(dockerfile, image)
 def test_the_gpu_image_is_a_triton_whose_restricted_interfaces_are_mended(dockerfile):
     name, year, month = re.fullmatch(r"(\S+):(\d+)\.(\d+)-py3", dockerfile.image_below("triton")).groups()
     assert name == "nvcr.io/nvidia/tritonserver"
-    assert (int(year), int(month)) >= (26, 7)
+    assert (int(year), int(month)) >= (26, 11)
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -38,6 +38,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 KEPT_BYTES = 32 * 2**20
 """A photograph's buffers are smaller: malloc keeps them, instead of having the kernel map and clear each anew."""
 
+LOST_GPU = 74
+"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+
 MAX_ASPECT = 4
 """Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
 
@@ -111,7 +114,11 @@ class TritonPythonModel:
         """Answer each request on its own: an exception from here would fail all that were batched with it."""
         answers = [self._decode_request(request) for request in requests]
         images = [image for answer in answers if isinstance(answer, list) for _, image in answer]
-        batch = self._normalise(images)
+        try:
+            batch = self._normalise(images)
+        except Exception:
+            end_if_gpu_is_lost(self.device)
+            raise
         responses, start = [], 0
         for answer in answers:
             if isinstance(answer, pb_utils.TritonError):
@@ -143,6 +150,7 @@ class TritonPythonModel:
             rows = zip(raw_image.numpy(), length.flatten().tolist(), strict=True)
             return [self._decode_row(encoded, length) for encoded, length in rows]
         except Exception as exc:  # the requests batched with this one keep their answers
+            end_if_gpu_is_lost(self.device)
             return pb_utils.TritonError(f"preprocessor: {type(exc).__name__}: {exc}")
 
     def _decode_row(self, encoded: NDArray[np.uint8], length: int) -> tuple[Status, Tensor | None]:
@@ -282,6 +290,23 @@ def device_of(args: dict[str, str]) -> torch.device:
             "instance_group asks for a GPU and torch sees none: use KIND_AUTO or KIND_CPU, or install a torch with CUDA"
         )
     return torch.device("cuda", int(args["model_instance_device_id"]))
+
+
+def end_if_gpu_is_lost(device: torch.device) -> None:
+    """End this process where nothing runs on its GPU any more.
+
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
+    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.zeros(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:
+        return
+    except RuntimeError as exc:
+        pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
+        os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
 
 
 def pair(sizes: list[int]) -> list[int]:
