@@ -14,6 +14,7 @@ from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.gate import Gate
+from gateway.api.head import HeadAsGet
 from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
@@ -33,6 +34,7 @@ from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
+from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
@@ -75,11 +77,16 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
             )
-            uploads = UploadBuffer(settings.max_bytes_waiting)
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, uploads=uploads, draining=draining)
+                    yield State(
+                        settings=settings,
+                        service=service,
+                        uploads=UploadBuffer(settings.max_bytes_waiting),
+                        connections=Connections(settings.max_connections),
+                        draining=draining,
+                    )
             await service.close()
             await triton.close()
         if tracer is not None:
@@ -149,6 +156,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)

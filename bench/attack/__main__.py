@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from bench.attack import cache, clients, killers, parsers, pictures
-from bench.attack.measure import Bystander, Cost, measure
+from bench.attack.measure import Bystander, Cost, Sender, measure
 from bench.attack.service import Running, ServiceFailed, running_service
 from bench.photos import Photo, coffee
+from bench.remote import Remote
 
 FAMILIES = {"pictures": pictures, "parsers": parsers, "clients": clients, "cache": cache, "killers": killers}
 WARM_UP_SECONDS = 5.0
@@ -49,13 +50,13 @@ def main(
     photo = coffee()
     try:
         say("starting the service")
-        with running_service({}) as running:
+        with running_service({}) as running, Remote(Sender, running.port) as sender:
             photo = replace(photo, label=_label(running, photo))
             say(f"warming up; the well-behaved client's photograph shows {photo.label!r}")
             with Bystander(running.port, photo) as warm:
                 warm.wait(WARM_UP_SECONDS)
             for _, attack in chosen:
-                costs.append(measure(running, attack, photo, calm))
+                costs.append(measure(running, sender, attack, photo, calm))
                 say(_row(costs[-1]))
     except ServiceFailed as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")

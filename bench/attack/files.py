@@ -21,7 +21,7 @@ def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
     def segment(marker: int, data: bytes) -> bytes:
         return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
 
-    blocks = -((-side // 8) ** 2)
+    blocks = (-(-side // 8)) ** 2
     runs = -(-blocks // 27_306)
     bits = "010101010101010" * runs
     bits += "1" * (-len(bits) % 8)
@@ -99,7 +99,16 @@ def tiff_of_two_sizes(large: int, small: int) -> bytes:
 
 def tiff_that_bites_its_tail(nbytes: int) -> bytes:
     """TIFF directories of `nbytes` in all, each of which the last one leads back to."""
-    entries = [(40_000, 3, 1, 0)] * 4_000
+    sizes = [
+        (256, 4, 1, 8),
+        (257, 4, 1, 8),
+        (258, 3, 1, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (273, 4, 1, 8),
+        (279, 4, 1, 64),
+    ]
+    entries = sizes + [(40_000, 3, 1, 0)] * 4_000
     directories = max(1, nbytes // (6 + 12 * len(entries)))
     size = 6 + 12 * len(entries)
     fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
@@ -130,7 +139,7 @@ def avif_of_many_items(count: int) -> bytes:
     def box(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I4s", len(data) + 8, kind) + data
 
-    items = b"".join(struct.pack(">IHHH", number, 0, 0, 0) for number in range(count))
+    items = b"".join(struct.pack(">IHHH", number + 1, 0, 0, 0) for number in range(count))
     locations = box(b"iloc", b"\x02\0\0\0\x44\x00" + struct.pack(">I", count) + items)
     handler = box(b"hdlr", bytes(8) + b"pict" + bytes(13))
     head = box(b"ftyp", b"avif\0\0\0\0avifmif1")

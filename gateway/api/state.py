@@ -7,6 +7,7 @@ from starlette.types import Scope
 
 from gateway.inference.buffer import UploadBuffer
 from gateway.inference.service import InferenceService
+from gateway.server.connections import Connections
 from gateway.server.draining import Draining
 from gateway.settings import Settings
 
@@ -17,6 +18,7 @@ class State(TypedDict):
     settings: Settings
     service: InferenceService
     uploads: UploadBuffer
+    connections: Connections
     draining: Draining
 
 

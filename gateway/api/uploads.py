@@ -5,10 +5,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from starlette.requests import Request
 
 from gateway.api.body import Body, announced_bytes
-from gateway.api.schemas import PredictParameters
+from gateway.api.schemas import PredictParameters, Shape
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
 from gateway.inference.request import Uploads
-from gateway.ingest.body import read_body, read_json
+from gateway.ingest.body import first_member, read_body, read_images
+from gateway.ingest.huggingface import MEMBERS, read_huggingface
+from gateway.ingest.json_source import JsonSource
 from gateway.ingest.multipart import Parameter, read_multipart
 from gateway.ingest.upload import Upload, file_too_large, request_too_large
 from gateway.ingest.upload_limits import Limits
@@ -39,8 +41,24 @@ async def open_uploads(request: Request, body: Body, limits: Limits) -> tuple[di
     if raw:
         return {}, at_least_one(_one(body, limits))
     if media_type == "application/json":
-        return {}, at_least_one(read_json(body, limits, body.hold))
+        return await _json(body, limits)
     return await _split(read_multipart(body, content_type, limits, body.hold))
+
+
+async def _json(body: Body, limits: Limits) -> tuple[dict[str, list[str]], Uploads]:
+    source = JsonSource(body, limits)
+    name = await first_member(source)
+    if name not in MEMBERS:
+        return {}, at_least_one(read_images(source, name, limits, body.hold))
+    form, upload = await read_huggingface(source, name, limits, body.hold)
+    # Whoever asks in Hugging Face's shape wants the answer in it.
+    return {"format": [Shape.HUGGINGFACE], **form}, at_least_one(resumed(upload, _nothing()))
+
+
+async def _nothing() -> AsyncIterator[Upload]:
+    none: tuple[Upload, ...] = ()
+    for upload in none:
+        yield upload
 
 
 async def _split(parts: AsyncIterator[Upload | Parameter]) -> tuple[dict[str, list[str]], Uploads]:
@@ -50,7 +68,7 @@ async def _split(parts: AsyncIterator[Upload | Parameter]) -> tuple[dict[str, li
             return parameters, at_least_one(resumed(part, _files(parts)))
         if part.name not in PredictParameters.model_fields:
             raise UnknownField(
-                f"The form field {part.name!r} has no file name and is no parameter; parameters are "
+                f"The form field {part.name!r} has no file name and is not a parameter; parameters are "
                 f"{', '.join(PredictParameters.model_fields)}."
             )
         parameters.setdefault(part.name, []).append(part.value)

@@ -28,8 +28,19 @@ async def read_json(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = u
     after the images before the fault.
     """
     source = JsonSource(chunks, limits)
+    async for upload in read_images(source, await first_member(source), limits, hold):
+        yield upload
+
+
+async def first_member(source: JsonSource) -> str:
+    """The name of the first member of a body, which tells what kind of body it is."""
     await source.expect(b"{", "the body must be a JSON object with the member images")
-    if await source.name() != "images":
+    return await source.name()
+
+
+async def read_images(source: JsonSource, name: str, limits: Limits, hold: Hold = uncounted) -> AsyncIterator[Upload]:
+    """What `read_json` yields, of a body whose first member's name was read."""
+    if name != "images":
         raise UnknownField('The body\'s only member is "images".')
     await source.expect(b"[", "images must be an array")
     async for index in source.elements("images"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import difflib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -112,6 +113,18 @@ class Models:
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._describe(name, index) for name in sorted(_names(index))))
         return [info for info in found if info is not None]
+
+    async def near(self, name: str) -> str | None:
+        """The model that somebody who asked for this name may have meant; None where there is it, or none like it."""
+        index = await self._endpoint.index()
+        names = _names(index)
+        if name in names:
+            return None
+        for close in difflib.get_close_matches(name, names, n=3):
+            config = await self._endpoint.config(close)
+            if not breaches(config) and parameters(config).get(MODEL_PARAMETER, close) == close:
+                return close
+        return None
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
