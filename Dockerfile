@@ -5,7 +5,8 @@
 # All that is downloaded is downloaded here; the containers install nothing when they start.
 # PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/deploy-docker.md says what they are good for.
 ARG PYTHON_IMAGE=python:3.12-slim
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.07-py3
+ARG COMPILER_IMAGE=python:3.12
+ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
 
 
 # The API's virtual environment: without pip, which the API does not need.
@@ -17,6 +18,14 @@ COPY gateway gateway
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
  && pip --python /opt/gateway/bin/python install -c constraints.txt '.[otel]'
+
+
+# The resize kernel, where there is a compiler. Its one wheel serves every CPython from 3.11 on, that of NVIDIA's image too.
+FROM ${COMPILER_IMAGE} AS native
+ARG PIP_INDEX_URL
+COPY native /native
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip wheel --no-deps --wheel-dir /wheels /native
 
 
 # A checkout with all that `gateway up` would prepare: the default model and the wheel's Triton.
@@ -33,9 +42,10 @@ COPY LICENSE pyproject.toml README.md ./
 COPY gateway gateway
 COPY triton_backends triton_backends
 COPY triton_models triton_models
+COPY --from=native /wheels /wheels
 # Editable, because `gateway` finds triton_backends and triton_models beside its own source.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/gateway/bin/pip install -c constraints.txt -e '.[local]'
+    /opt/gateway/bin/pip install -c constraints.txt -e '.[local]' /wheels/*.whl
 ENV PATH=/opt/gateway/bin:$PATH \
     XDG_CACHE_HOME=/var/cache
 RUN gateway model export \
@@ -59,10 +69,14 @@ FROM ${TRITON_IMAGE} AS triton
 # Without PIP_EXTRA_INDEX_URL: the preprocessor keeps images on the GPU and needs a torch with CUDA.
 ARG PIP_INDEX_URL
 COPY constraints.txt /opt/preprocessor/
+COPY --from=native /wheels /wheels
 # Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says.
+# --ignore-installed: what the distribution installed has no record by which pip could remove it. The import at the end fails
+# the build, not the first start, where a base image has another Python than the pinned packages are built for.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages \
-        numpy opencv-python-headless pillow torch torchvision
+    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
+        numpy opencv-python-headless pillow torch torchvision /wheels/*.whl \
+ && python3 -c "import cv2, numpy, PIL, torch, torchvision"
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
 ENV PYTHONDONTWRITEBYTECODE=1

@@ -7,9 +7,9 @@ SOURCES := pyproject.toml constraints.txt
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 WORKERS := -n 2 --dist loadfile --max-worker-restart 0
-PACKAGES := gateway triton_models triton_backends bench deploy tests docs clients examples
+PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-.PHONY: help install up test check lint fmt docs bench fuzz clean
+.PHONY: help install up test check lint fmt docs bench attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,14 +23,22 @@ $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	@$(PIP_INSTALL) -e '.[local]'
 	@touch $@
 
-$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed
+$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed $(VENV)/.installed-native
 	@echo "installing what tests, lint and benchmarks need"
 	@$(PIP_INSTALL) -e '.[local,bench,dev]'
 	@touch $@
 
-install: $(VENV)/.installed ## install into .venv
+# It needs a C compiler, which nothing else here does. Without it Pillow resizes: the same pixels in more time.
+$(VENV)/.installed-native: native/setup.py native/pyproject.toml $(wildcard native/src/*.[ch] native/src/*/*.py) | $(BIN)/python
+	@echo "building the resize kernel"
+	@rm -rf native/build
+	@$(PIP_INSTALL) ./native >$(VENV)/native.log 2>&1 || \
+	  echo "no resize kernel (why: $(VENV)/native.log): Pillow resizes to the same pixels, in six times the time"
+	@touch $@
 
-up: $(VENV)/.installed ## start Triton and the gateway on http://127.0.0.1:8080; Ctrl-C stops both
+install: $(VENV)/.installed $(VENV)/.installed-native ## install into .venv
+
+up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080; Ctrl-C stops both
 	@exec $(BIN)/gateway up
 
 test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite against a real Triton
@@ -59,9 +67,21 @@ docs: $(VENV)/.installed-dev ## rewrite what is made from code: README's tables,
 bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)
 
-fuzz: $(VENV)/.installed-dev ## mutate images of every form and decode them in child processes; ARGS=--help
+attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
+	@$(BIN)/python -m bench.attack $(ARGS)
+
+fuzz: $(VENV)/.installed-dev ## mutate images of every form, and with ARGS=http requests; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+SANITIZED := build/sanitized
+
+sanitize: $(VENV)/.installed-dev ## test and fuzz the resize kernel with the address and undefined-behaviour sanitizers; ARGS=--help
+	@rm -rf $(SANITIZED)
+	@cd native && EXACT_RESIZE_SANITIZE=1 ../$(BIN)/python setup.py -q build --build-base ../$(SANITIZED)/objects --build-lib ../$(SANITIZED)/lib
+	@set -e; export PYTHONPATH=$(SANITIZED)/lib LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc; \
+	  $(PYTEST) tests/native; $(BIN)/python -m tests.native.fuzz $(ARGS)
+
 clean: ## remove the virtual environment and what was generated
-	rm -rf $(VENV) build dist *.egg-info .*_cache bench/results
+	rm -rf $(VENV) build dist *.egg-info native/build native/src/*.egg-info .*_cache bench/results
 	rm -f triton_models/*/[0-9]*/model.pt triton_models/*/labels.txt

@@ -1,7 +1,7 @@
 """How faithful the service is to a folder of pictures: `python -m bench.fidelity FOLDER`.
 
-Every file that Pillow opens in a format that is taken goes through ingest as it does by default. What the preprocessor would
-see of it is compared with what Pillow shows: its first frame, upright, on white.
+Every file that Pillow opens in a format that is taken goes through ingest as it does by default. What the preprocessor
+would see of it is compared with what Pillow shows: its first frame, upright, on white.
 """
 
 import argparse
@@ -108,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="+", help="a folder of pictures, such as a test corpus of a library")
     options = parser.parse_args()
+    Image.init()
     files = (path for folder in options.folder for path in sorted(folder.rglob("*")) if path.is_file())
     rows = compare(files, DecodePolicy.from_settings(load_settings()))
     print(f"formats taken: {TAKEN}; the same: within {SAME_LEVELS:g} of 255 levels in the mean")

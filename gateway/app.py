@@ -14,6 +14,7 @@ from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.gate import Gate
+from gateway.api.head import HeadAsGet
 from gateway.api.headers import SecurityHeaders
 from gateway.api.middleware import RequestContext
 from gateway.api.openapi import document_answers
@@ -25,6 +26,7 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
@@ -32,6 +34,7 @@ from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
+from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
@@ -43,6 +46,7 @@ from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 from gateway.triton.watch import Pace
+from gateway.turns import keep_what_was_made
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -67,7 +71,6 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                     max_images=settings.max_images_in_flight,
                     max_bytes=settings.max_bytes_in_flight,
                     max_images_waiting=settings.max_images_waiting,
-                    max_bytes_waiting=settings.max_bytes_waiting,
                     max_wait_seconds=settings.max_wait_seconds,
                 ),
                 DecodePolicy.from_settings(settings),
@@ -77,7 +80,13 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
-                    yield State(settings=settings, service=service, draining=draining)
+                    yield State(
+                        settings=settings,
+                        service=service,
+                        uploads=UploadBuffer(settings.max_bytes_waiting),
+                        connections=Connections(settings.max_connections),
+                        draining=draining,
+                    )
             await service.close()
             await triton.close()
         if tracer is not None:
@@ -146,6 +155,7 @@ def _open_tracer(settings: Settings) -> Tracer | None:
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
@@ -178,4 +188,6 @@ def create_app_from_environment() -> FastAPI:
     die_with_supervisor()
     settings = load_settings()
     configure_logs(settings)
-    return create_app(settings)
+    app = create_app(settings)
+    keep_what_was_made()
+    return app

@@ -211,6 +211,13 @@ class UploadTimeout(RequestError):
     code, summary = "upload_timeout", "The upload took too long"
 
 
+class UploadTooSlow(RequestError):
+    """The client sends less than `min_upload_bytes_per_second` for longer than `upload_grace_seconds`."""
+
+    status = HTTPStatus.REQUEST_TIMEOUT
+    code, summary = "upload_too_slow", "The upload is too slow"
+
+
 class UnsupportedMediaType(RequestError):
     """The Content-Type or the Content-Encoding is not supported."""
 

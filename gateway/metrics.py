@@ -84,6 +84,19 @@ BYTES_WAITING_LIMIT = Gauge(
     "gateway_waiting_limit_bytes", "Bytes of uploads that may arrive and wait at once.", multiprocess_mode="livesum"
 )
 
+UPLOADS_DISPLACED = Counter(
+    "gateway_uploads_displaced_total", "Uploads that had to make room for others, as they came slowest."
+)
+CONNECTIONS = Gauge("gateway_connections", "Connections of clients.", multiprocess_mode="livesum")
+CONNECTIONS_LIMIT = Gauge(
+    "gateway_connections_limit", "Connections that there may be at once.", multiprocess_mode="livesum"
+)
+CONNECTIONS_CLOSED = Counter(
+    "gateway_connections_closed_total",
+    "Connections that the gateway closed: idle (to make room), refused (no room), unread (the answer was not read).",
+    ["reason"],
+)
+
 DECODE_CPU_SECONDS = Histogram(
     "gateway_decode_cpu_seconds",
     "Processor time of one image that was decoded in the gateway.",
@@ -136,6 +149,8 @@ IMAGES_QUARANTINED = Counter(
 # What alerts watch is there from the start: increase() does not see the first count of a series that was not.
 for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
+for _reason in ("idle", "refused", "unread"):
+    CONNECTIONS_CLOSED.labels(_reason)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
 

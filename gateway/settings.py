@@ -133,6 +133,13 @@ class Settings(BaseSettings):
     upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
     """Longest silence of a client in the middle of its body, and longest time for the headers of a request."""
 
+    min_upload_bytes_per_second: int = Field(8 * KIB, ge=1, le=GIB)
+    """Slowest that a client may send its body for long; a slower one gets 408 `upload_too_slow`."""
+    upload_grace_seconds: float = Field(20.0, gt=0, le=3_600)
+    """Time that a client may lose against that speed, by pauses or by slowness, before it is too slow."""
+    answer_timeout_seconds: float = Field(60.0, gt=0, le=3_600)
+    """Longest time for a client to take in the next 64 KiB of its answer; then its connection is closed."""
+
     # Limits of one request
     max_files: int = Field(1_000, ge=1, le=10_000)
     """Files in one request; the next one is refused with 413 `too_many_files`."""
@@ -146,10 +153,14 @@ class Settings(BaseSettings):
     """Width or height of one image in pixels; a larger one gets `image_too_large`."""
     max_header_bytes: int = Field(64 * KIB, ge=KIB, le=MIB)
     """Bytes of a request's headers, and of its JSON header under /v2; more is refused with 431 `headers_too_large`."""
+    max_headers: int = Field(100, ge=1, le=10_000)
+    """Headers of one request; more are refused with 431 `headers_too_large`."""
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 
     # Limits of one process
+    max_connections: int = Field(1_000, ge=1, le=100_000)
+    """Connections of one process; beyond, an idle one is closed for a new one, or the new one gets 503 `overloaded`."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be on their way through Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
@@ -157,7 +168,7 @@ class Settings(BaseSettings):
     max_images_waiting: int = Field(64, ge=1, le=100_000)
     """Images of one process that may wait for their turn; a request that finds as many gets 503 `overloaded`."""
     max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
-    """Bytes of uploads that one process may hold while they arrive and wait; beyond, uploads get 503 `overloaded`."""
+    """Bytes of uploads that one process may hold as they arrive and wait; beyond, the slowest gets 503 `overloaded`."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
 

@@ -9,10 +9,12 @@ import numpy as np
 import uvicorn
 
 from gateway.app import create_app
-from gateway.inference.backend import Call, InferResult, Prediction, Row
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
 from gateway.settings import load_settings
+from gateway.turns import keep_what_was_made
 from tests.api.stub import StubBackend
 
 CLASSES = 21_000
@@ -47,7 +49,9 @@ def main() -> None:
     configure_logs(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # as gateway.server.serve
-    uvicorn.run(create_app(settings, WideBackend()), **server_options(settings))
+    app = create_app(settings, WideBackend())
+    keep_what_was_made()
+    uvicorn.run(app, **server_options(settings))
 
 
 if __name__ == "__main__":

@@ -87,12 +87,12 @@ def repeated(unit: bytes, nbytes: int, piece_bytes: int = 1 << 16) -> Iterator[b
         yield piece
 
 
-def receive(connection: socket.socket) -> bytes:
-    """What comes until the other side closes, an answer is whole, or nothing comes any more."""
+def receive(connection: socket.socket, seconds: float = SECONDS) -> bytes:
+    """What comes until the other side closes, an answer is whole, or the time is over."""
     answer = bytearray()
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     with contextlib.suppress(OSError):
-        while time.monotonic() < deadline and not _is_whole(answer):
+        while time.monotonic() <= deadline and not _is_whole(answer):
             part = connection.recv(1 << 16)
             if not part:
                 break

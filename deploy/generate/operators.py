@@ -175,12 +175,34 @@ TRITONS = Row(
             maximum=1,
         ),
         Panel(
+            "Readiness of each model",
+            "1 while some Triton answers for it. Ensembles by Triton's name: flowers.v2 is a version.",
+            (Query("max by (model) (gateway_model_ready{$sel})", "{{model}}"),),
+            maximum=1,
+        ),
+        Panel(
             "Healings and retries",
             "Models that were reloaded, and calls that were made once more.",
             (
                 Query("sum by (outcome) (increase(gateway_healings_total{$sel}[$window]))", "{{outcome}}"),
                 Query("sum(increase(gateway_retries_total{$sel}[$window]))", "retries"),
             ),
+        ),
+        Panel(
+            "What should never happen",
+            "Decoders that died, images that end processes, watches with errors, names that are not found.",
+            (
+                Query("sum(increase(gateway_decoders_lost_total{$sel}[$window]))", "decoders lost", quiet=True),
+                Query("sum(increase(gateway_images_quarantined_total{$sel}[$window]))", "images quarantined"),
+                Query("sum(increase(gateway_watch_faults_total{$sel}[$window]))", "faults of watches"),
+                Query("sum(increase(gateway_dns_failures_total{$sel}[$window]))", "failed lookups"),
+            ),
+        ),
+        Panel(
+            "Decoding in the gateways",
+            "Processor time of one image that the gateway decodes itself, as it does with large ones.",
+            (Query(quantile(0.95, "gateway_decode_cpu_seconds"), "p95", quiet=True),),
+            "s",
         ),
         Panel(
             "Cache hits",

@@ -47,6 +47,8 @@ class RequireKey:
             return
         key = _take_key(scope)
         if is_open(scope["path"]):
+            known = _name(self._admin_keys, key) or _name(self._keys, key)
+            exchange_of(scope).shows_details = known is not None
             await self._app(scope, receive, send)
             return
         wants_admin = is_admins(scope["path"])

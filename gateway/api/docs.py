@@ -2,12 +2,15 @@
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 router = APIRouter(include_in_schema=False)
 
 ASSETS = "/docs/assets"
+ASSETS_ROUTE = f"{ASSETS}/{{path:path}}"
+
+files = StaticFiles(packages=[("fastapi_swagger", "resources")])
 
 
 @router.get("/docs")
@@ -24,7 +27,12 @@ async def docs(request: Request) -> HTMLResponse:
     )
 
 
+@router.get(ASSETS_ROUTE)
+async def asset(request: Request, path: str) -> Response:
+    """One of its assets."""
+    return await files.get_response(path, request.scope)
+
+
 def add_docs(app: FastAPI) -> None:
     """Serve the page and its assets."""
     app.include_router(router)
-    app.mount(ASSETS, StaticFiles(packages=[("fastapi_swagger", "resources")]))

@@ -27,6 +27,8 @@ class Exchange:
     """Set after the last byte of the body: until then its reader notices when the client leaves."""
     route: str | None = None
     """The route, where a request is answered before it is routed."""
+    shows_details: bool = True
+    """Whether the client may see Triton's addresses and reasons; not without a key where keys are on."""
     resources: ExitStack = field(default_factory=ExitStack)
     """What is given back when the answer is out, whatever it was."""
 

@@ -21,8 +21,18 @@ log = structlog.get_logger("gateway")
 
 CLIENT_GONE = 499
 """Logged where no answer was sent, in nginx's way."""
-QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"})
-"""Asked for every few seconds, and what they answer is told elsewhere: events of level debug."""
+QUIET_ROUTES = frozenset(
+    {
+        "/health/live",
+        "/health/ready",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/metrics",
+        "/assets/{path:path}",
+        "/docs/assets/{path:path}",
+    }
+)
+"""Asked for every few seconds, or a dozen at once by a page, and of no news: events of level debug."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128

@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
 
+import difflib
 from collections.abc import MutableMapping
 
 from fastapi.exceptions import RequestValidationError
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from gateway.api.exchange import exchange_of
+from gateway.api.schemas import PredictParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
 
@@ -50,12 +52,17 @@ def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
         loc = error["loc"]
         name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
         if error["type"] == "extra_forbidden":
-            sentences.append(f"{name!r} is not a parameter of this request.")
+            sentences.append(f"{name[:80]!r} is not a parameter of this request{_near(name)}")
         else:
             sentences.append(f"{name!r}: {error['msg']}.")
     if len(errors) > MAX_TOLD:
         sentences.append(f"And {len(errors) - MAX_TOLD} more.")
     return InvalidParameter(" ".join(sentences))
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name[:80].lower(), PredictParameters.model_fields, n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 async def _gateway_error(request: Request, exc: Exception) -> Response:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.inference.backend import EndpointHealth, ModelInfo
+from gateway.inference.backend import EndpointHealth, ModelHealth, ModelInfo
 from gateway.inference.query import Result
 
 
@@ -176,11 +176,22 @@ class ModelStateOut(Schema):
     reason: str
 
 
+class ModelHealthOut(Schema):
+    """One model at one Triton, by Triton's name of it: a version has an ensemble of its own, such as flowers.v2."""
+
+    name: str
+    ready: bool
+    tried_at: datetime | None
+    took_seconds: float | None
+    error: ErrorOut | None
+
+
 class EndpointOut(Schema):
     """One Triton, and what was last tried there to find out whether images can be classified."""
 
     triton: str
     ready: bool
+    """Of the default model, as the members up to `error`."""
     tried_at: datetime | None
     """When the last inference was tried; null before the first."""
     took_seconds: float | None
@@ -188,6 +199,7 @@ class EndpointOut(Schema):
     """Why it failed."""
     models_not_ready: list[ModelStateOut]
     warnings: list[str]
+    models: list[ModelHealthOut]
     healing: str
     """What is done about a model whose process died."""
 
@@ -198,7 +210,10 @@ class Ready(Schema):
     status: Literal["ready", "not ready", "draining"]
     model: str
     """The model that the inference goes through."""
+    models: dict[str, bool]
+    """Each model that is watched, and whether it answers at any Triton; empty without a key where keys are on."""
     endpoints: list[EndpointOut]
+    """Empty without a key where keys are on."""
 
 
 class Problem(Schema):
@@ -259,6 +274,26 @@ def model_detail(info: ModelInfo) -> ModelDetail:
     )
 
 
+def models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
+    """Which models answer somewhere."""
+    ready: dict[str, bool] = {}
+    for model in (model for health in endpoints for model in health.models):
+        ready[model.name] = ready.get(model.name, False) or model.ready
+    return ready
+
+
+def _model_health_out(health: ModelHealth) -> ModelHealthOut:
+    trial = health.trial
+    error = trial.error if trial else None
+    return ModelHealthOut(
+        name=health.name,
+        ready=health.ready,
+        tried_at=trial.at if trial else None,
+        took_seconds=round(trial.seconds, 6) if trial else None,
+        error=ErrorOut(code=error.code, message=error.message) if error else None,
+    )
+
+
 def endpoint_out(health: EndpointHealth) -> EndpointOut:
     """One Triton's health in the shape that clients see."""
     trial = health.trial
@@ -274,5 +309,6 @@ def endpoint_out(health: EndpointHealth) -> EndpointOut:
             for model in health.models_not_ready
         ],
         warnings=list(health.warnings),
+        models=[_model_health_out(model) for model in health.models],
         healing=health.healing,
     )

@@ -5,7 +5,9 @@ from typing import TypedDict, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
+from gateway.inference.buffer import UploadBuffer
 from gateway.inference.service import InferenceService
+from gateway.server.connections import Connections
 from gateway.server.draining import Draining
 from gateway.settings import Settings
 
@@ -15,6 +17,8 @@ class State(TypedDict):
 
     settings: Settings
     service: InferenceService
+    uploads: UploadBuffer
+    connections: Connections
     draining: Draining
 
 

@@ -1,12 +1,16 @@
 """The `gateway` command."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway import __version__
+from gateway.cli.capacity import capacity
+from gateway.cli.classify import classify
 from gateway.cli.proof import model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import (
@@ -18,6 +22,9 @@ from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import Settings, load_settings
 from gateway.tracing import require_sdk
+
+if TYPE_CHECKING:
+    from gateway.embedded.display import Display
 
 app = typer.Typer(
     name="gateway",
@@ -33,10 +40,15 @@ app.add_typer(triton_app, name="triton")
 key_app = typer.Typer(help="API keys, without which the API answers everybody.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 
+app.command("capacity")(capacity)
+
 Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
 Workers = Annotated[
     int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show Triton's log here instead of keeping it in a file.")
 ]
 KeysFile = Annotated[
     Path | None,
@@ -48,6 +60,27 @@ KeysFile = Annotated[
 
 def _say_plainly(line: str) -> None:
     typer.echo(line, err=True)
+
+
+@contextmanager
+def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
+    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line."""
+    from rich.console import Console
+
+    from gateway.embedded.display import Lines
+
+    console = Console(stderr=True)
+    if verbose or not console.is_terminal:
+        yield Lines(say, _say_plainly)
+        return
+    from gateway.cli.live import LiveDisplay, log_path
+
+    display = LiveDisplay(console, log_path(settings.port))
+    display.say(f"Triton's log goes to {display.log_file}; --verbose shows it here")
+    try:
+        yield display
+    finally:
+        display.close()
 
 
 def _settings(**options: object) -> Settings:
@@ -94,12 +127,22 @@ def up(
     port: Port = None,
     workers: Workers = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Model that answers when a request names none (GATEWAY_MODEL); by default the repository's only one.",
+            show_default=False,
+        ),
+    ] = None,
     triton_port: Annotated[
         int,
         typer.Option(
             help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=65_535
         ),
     ] = 0,
+    *,
+    verbose: Verbose = False,
 ) -> None:
     """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
 
@@ -107,8 +150,9 @@ def up(
     """
     from gateway.embedded.up import up as run_up
 
-    settings = _settings(host=host, port=port, workers=workers)
-    run_up(settings, model_repository, say=say, log=_say_plainly, triton_port=triton_port)
+    settings = _settings(host=host, port=port, workers=workers, model=model)
+    with _display(settings, verbose=verbose) as display:
+        run_up(settings, model_repository, display=display, triton_port=triton_port)
 
 
 @app.command()
@@ -117,6 +161,9 @@ def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None
     from gateway.server.serve import serve as run_serve
 
     run_serve(_settings(host=host, port=port, workers=workers))
+
+
+app.command()(classify)
 
 
 @app.command()
@@ -179,6 +226,7 @@ def triton_run(
     metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.")] = 8002,
 ) -> None:
     """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
+    from gateway.embedded.display import Lines
     from gateway.embedded.up import run_triton
 
     run_triton(
@@ -186,9 +234,39 @@ def triton_run(
         model_repository,
         host=host,
         ports=(grpc_port, http_port, metrics_port),
-        say=say,
-        log=_say_plainly,
+        display=Lines(say, _say_plainly),
     )
+
+
+@triton_app.command("alive")
+def triton_alive(
+    url: Annotated[
+        str | None, typer.Option(help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model to ask (GATEWAY_MODEL).", show_default=False)] = None,
+    patience: Annotated[float, typer.Option(help="Seconds of failure after which it is dead.", min=0)] = 60.0,
+) -> None:
+    """Exit 0 if Triton answers a real inference, 1 if it has failed to for a minute: a liveness probe.
+
+    It fails only where a restart is what helps: not while models are loaded or Triton is busy.
+    """
+    import asyncio
+
+    from gateway.triton.alive import what_is_dead
+    from gateway.triton.grpc_endpoint import GrpcEndpoint
+
+    settings = load_settings()
+
+    async def ask() -> str | None:
+        endpoint = GrpcEndpoint(url or settings.triton_url[0])
+        try:
+            return await what_is_dead(endpoint, model or settings.model, patience_seconds=patience)
+        finally:
+            await endpoint.close()
+
+    if (reason := asyncio.run(ask())) is not None:
+        raise UserError(f"Triton has to be restarted: {reason}")
+    say("Triton is alive")
 
 
 def main() -> None:

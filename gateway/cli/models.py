@@ -92,6 +92,14 @@ def add(
         str | None,
         typer.Option("--interpolation", help="bilinear (default), bicubic, …", rich_help_panel=PREPROCESSING),
     ] = None,
+    resize_library: Annotated[
+        str | None,
+        typer.Option(
+            "--resize-library",
+            help="What training resized with: pillow (default: the installed one), such as pillow-12.1, or torch.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = None,
     preprocessing: Annotated[
         Path | None,
         typer.Option(
@@ -204,6 +212,7 @@ def add(
         multi_label=multi_label,
         serving=serving,
         version=version,
+        resize_library=resize_library,
     )
     entry = add_model(request, model_repository, say)
     # A new ensemble brings its steps; a step that is there must be told of its new version.

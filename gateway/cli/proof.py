@@ -44,7 +44,7 @@ def parity(
     """
     from gateway.embedded.runtime import PROJECT
     from gateway.networks.sources import read_labels
-    from gateway.proof.parity import Comparison, Parity, Refused, compare
+    from gateway.proof.parity import Comparison, Parity, Refused, compare, runs_on_gpu
     from gateway.proof.parity_report import report
     from gateway.proof.pictures import image_files, read_pictures
     from gateway.proof.serving import serving
@@ -56,12 +56,14 @@ def parity(
     files = image_files(images or [PROJECT / "examples"])
     number = version or entry.in_use
     with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
+        on_gpu = runs_on_gpu(entry, triton)
         results = list(progress(compare(entry, number, triton, read_pictures(files)), len(files), "comparing"))
     found = Parity(
         [each for each in results if isinstance(each, Comparison)],
         [each for each in results if isinstance(each, Refused)],
+        on_gpu,
     )
-    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance)
+    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance, entry.preprocessing)
     if not found.holds(tolerance):
         raise typer.Exit(1)
 

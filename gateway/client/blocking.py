@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -57,7 +57,7 @@ class Gateway:
         timeout: float | None = None,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """Yield one result for each picture, as it is ready; see AsyncGateway.classify.
 
         `progress` and `on_wait` are called from the client's thread, and an iterator of images is asked in another.

@@ -190,6 +190,13 @@ class UploadTimeout(RequestError):
     code = "upload_timeout"
 
 
+class UploadTooSlow(RequestError):
+    """The client sends less than `min_upload_bytes_per_second` for longer than `upload_grace_seconds`."""
+
+    status = 408
+    code = "upload_too_slow"
+
+
 class UnsupportedMediaType(RequestError):
     """The Content-Type or the Content-Encoding is not supported."""
 
@@ -318,6 +325,7 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "request_too_large": RequestTooLarge,
     "headers_too_large": HeadersTooLarge,
     "upload_timeout": UploadTimeout,
+    "upload_too_slow": UploadTooSlow,
     "unsupported_media_type": UnsupportedMediaType,
     "not_found": NotFound,
     "method_not_allowed": MethodNotAllowed,

@@ -34,6 +34,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield machine.libpython()
     yield machine.runtime(default_cache_dir())
     yield machine.torch()
+    yield machine.resize_kernel()
     yield machine.gpu()
     configs, finding = repository.read(model_repository)
     yield finding

@@ -2,16 +2,57 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_ERRORS = 1_000
 
 _RECORD = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ \S+\] "?(.*?)"?$')
 _PROTOBUF_ERROR = re.compile(r"^\[libprotobuf ERROR \S+\] ")
 _NO_GPU = ("CudaDriverHelper has not been initialized", "CUDA driver version is insufficient")
 """What Triton complains of on every machine without a GPU."""
+_STOPPING = ("Exit timeout expired",)
+"""What it complains of while it is stopped, which is not a fault: what still runs then is killed."""
+_LOADING = re.compile(r"^loading: (\S+):\d+$")
+_LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _ADVICE = {
     "unsupported gpu id": "The model asks for a GPU that is not here: take gpus out of its instance_group, and write "
     "KIND_AUTO for KIND_GPU, which takes every GPU or else the CPU.",
 }
 """What to do about complaints that do not say so themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a line says that an operator wants to see: a model is `loading` or `loaded`, or there is an `error`."""
+
+    kind: Literal["loading", "loaded", "error"]
+    text: str
+
+
+class LogReader:
+    """Reads a log line by line; each error is reported once."""
+
+    def __init__(self) -> None:
+        self._errors: set[str] = set()
+
+    def read(self, line: str) -> Event | None:
+        """The event in a line of Triton's default format, if there is one."""
+        record = _RECORD.match(line)
+        if record is None:
+            return None
+        level, text = record[1], record[2]
+        if loading := _LOADING.match(text):
+            return Event("loading", loading[1])
+        if loaded := _LOADED.match(text):
+            return Event("loaded", loaded[1])
+        if level not in "EF" or any(harmless in text for harmless in (*_NO_GPU, *_STOPPING)):
+            return None
+        first = text.split("\\n")[0].strip()
+        if not first or first in self._errors or len(self._errors) > MAX_ERRORS:
+            return None
+        self._errors.add(first)
+        return Event("error", first)
 
 
 def error_lines(log: Iterable[str]) -> list[str]:

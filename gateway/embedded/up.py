@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from gateway.embedded.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway.embedded.default_model import default_model
 from gateway.embedded.devices import Devices, choose_devices
+from gateway.embedded.display import Display, Say
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
@@ -20,28 +21,35 @@ from gateway.server.serve import check_address
 from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
 
-Say = Callable[[str], None]
 POLL_SECONDS = 0.2
+IDLE_GRACE_SECONDS = 0.5
+"""For a Triton that nobody asks any more."""
 
 
 class UpFailed(UserError):
     """A step of the start failed, or Triton ended by itself; the message says which."""
 
 
-def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton_port: int = 0) -> None:
+def up(settings: Settings, model_repository: Path, *, display: Display, triton_port: int = 0) -> None:
     """Start Triton and the API, say where to look, keep both running, and stop both in order on SIGINT or SIGTERM.
 
-    `say` gets the progress, `log` Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
-    TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
+    `display` gets the progress and Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
+    NoDefaultModel, TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
     """
     started = time.monotonic()
+    say = display.say
     check_address(settings)
+    explicit = "model" in settings.model_fields_set
+    name = default_model(model_repository, settings.model, explicit=explicit)
+    if name != settings.model:
+        say(f"{name} answers when a request names no model: the repository has no other")
+        settings = settings.model_copy(update={"model": name})
     runtime = _prepare(settings, model_repository, say)
     devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
-        on_log=log,
+        on_log=display.log,
         grpc_port=triton_port,
         cache_bytes=settings.triton_cache_bytes,
         extra_arguments=devices.arguments,
@@ -50,13 +58,14 @@ def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton
     api: ApiProcess | None = None
     _interrupt_on_signals()
     try:
-        say(f"starting Triton with the models of {model_repository}")
-        triton.start()
-        triton.wait_ready(settings.triton_start_timeout_seconds)
-        say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC); starting the API")
-        api = ApiProcess(settings, triton.url)
-        api.start()
-        api.wait_ready()
+        with display.waiting(f"starting Triton with the models of {model_repository}"):
+            triton.start()
+            triton.wait_ready(settings.triton_start_timeout_seconds)
+        say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
+        with display.waiting("starting the API"):
+            api = ApiProcess(settings, triton.url)
+            api.start()
+            api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  curl -F files=@examples/cat.jpg {address}/predict")
@@ -73,23 +82,27 @@ def up(settings: Settings, model_repository: Path, *, say: Say, log: Say, triton
         say("stopping; Ctrl-C again ends everything at once")
     finally:
         _force_on_signals(*([api] if api else []), triton)
-        if api is not None:
-            api.stop()
-        triton.stop()
-        say("stopped")
+        stopping = time.monotonic()
+        with display.waiting("finishing the requests in flight"):
+            if api is not None:
+                api.stop()
+        with display.waiting("stopping Triton"):
+            # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.
+            triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
+        say(f"stopped after {time.monotonic() - stopping:.1f} s")
 
 
 def run_triton(
-    settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], say: Say, log: Say
+    settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], display: Display
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
-    runtime = _prepare(settings, model_repository, say)
+    runtime = _prepare(settings, model_repository, display.say)
     grpc_port, http_port, metrics_port = ports
-    devices = _devices(settings, model_repository, say)
+    devices = _devices(settings, model_repository, display.say)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
-        on_log=log,
+        on_log=display.log,
         host=host,
         grpc_port=grpc_port,
         http_port=http_port,
@@ -102,11 +115,11 @@ def run_triton(
     try:
         triton.start()
         triton.wait_ready(settings.triton_start_timeout_seconds)
-        say(f"Triton is ready on {triton.url} (gRPC)")
+        display.say(f"Triton is ready on {triton.url} (gRPC)")
         code = triton.wait()
         raise UpFailed(f"Triton ended with code {code}")
     except KeyboardInterrupt:
-        say("stopping")
+        display.say("stopping")
     finally:
         _force_on_signals(triton)
         triton.stop()

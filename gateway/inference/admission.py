@@ -111,32 +111,6 @@ class _Place:
     turn: asyncio.Future[None]
 
 
-class Buffer:
-    """The bytes of one request that have arrived and are not in flight yet; `clear` it at its end."""
-
-    __slots__ = ("_admission", "_nbytes")
-
-    def __init__(self, admission: "Admission") -> None:
-        self._admission = admission
-        self._nbytes = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def grow(self, nbytes: int) -> None:
-        """Count bytes that have arrived; raises Overloaded where the process would hold too many."""
-        self._admission._hold(nbytes)
-        self._nbytes += nbytes
-
-    def clear(self) -> None:
-        """Uncount them: they are in flight now, where the permit counts them, or were refused."""
-        self._admission._hold(-self._nbytes)
-        self._nbytes = 0
-
-
 class Admission:
     """Lets images through in the order in which they came.
 
@@ -150,22 +124,18 @@ class Admission:
         max_images: int,
         max_bytes: int,
         max_images_waiting: int,
-        max_bytes_waiting: int,
         max_wait_seconds: float,
     ) -> None:
         self._max_images = max_images
         self._max_bytes = max_bytes
         self._max_images_waiting = max_images_waiting
-        self._max_bytes_waiting = max_bytes_waiting
         self.max_wait_seconds = max_wait_seconds
         self._images = 0
         self._bytes = 0
-        self._held_bytes = 0
         self._waiting: deque[_Place] = deque()
         metrics.IMAGES_IN_FLIGHT_LIMIT.set(max_images)
         metrics.BYTES_IN_FLIGHT_LIMIT.set(max_bytes)
         metrics.IMAGES_WAITING_LIMIT.set(max_images_waiting)
-        metrics.BYTES_WAITING_LIMIT.set(max_bytes_waiting)
 
     @property
     def images_in_flight(self) -> int:
@@ -182,19 +152,10 @@ class Admission:
         """Images in the queue."""
         return len(self._waiting)
 
-    @property
-    def bytes_waiting(self) -> int:
-        """Bytes of uploads that are held while they arrive and wait."""
-        return self._held_bytes
-
     def check(self) -> None:
         """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
         if len(self._waiting) >= self._max_images_waiting:
             raise self._full()
-
-    def buffer(self) -> Buffer:
-        """A count of what one request has sent and what is not in flight yet."""
-        return Buffer(self)
 
     def permits(self) -> Permits:
         """The permits of one request, none as yet."""
@@ -268,14 +229,3 @@ class Admission:
             if not place.turn.done():
                 self._take(place.nbytes)
                 place.turn.set_result(None)
-
-    def _hold(self, nbytes: int) -> None:
-        if nbytes > 0 and self._held_bytes + nbytes > self._max_bytes_waiting:
-            value = self._max_bytes_waiting
-            raise Overloaded(
-                f"The uploads that wait would have more than {value} bytes; try again later.",
-                limit="max_bytes_waiting",
-                value=value,
-            )
-        self._held_bytes += nbytes
-        metrics.BYTES_WAITING.inc(nbytes)

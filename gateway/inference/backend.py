@@ -38,6 +38,8 @@ class Call:
     """Which classes to report for each image; None for every class's score as it left the model, without labels."""
     deadline: Deadline
     request_id: str
+    to_its_end: bool = False
+    """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,10 @@ class Backend(Protocol):
         ...
 
     async def infer(self, call: Call) -> InferResult:
-        """Classify a batch by the call's deadline.
+        """Classify a batch.
+
+        Returns or raises by the deadline, unless the call is asked `to_its_end` of a server that does not bear
+        cancellation.
 
         Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
         what the selection raises.

@@ -247,9 +247,11 @@ class RunningRequest:
         for item in items:
             item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
         query, backend = self._query, self._shared.backend
-        call = Call(batch, query.model_name, query.model_version, query.selection, deadline, query.request_id)
+        bears = backend.bears_cancellation
+        name, version, selection = query.model_name, query.model_version, query.selection
+        call = Call(batch, name, version, selection, deadline, query.request_id, to_its_end=not bears)
         with metrics.CALL_SECONDS.time():
-            if backend.bears_cancellation:
+            if bears:
                 return await _by(deadline, backend.infer(call))
             permits = [item.permit for item in items]
             return await _by(deadline, self._shared.uncancelled.run(backend.infer(call), permits))

@@ -10,7 +10,15 @@ from python_multipart.multipart import MultipartParser, MultipartState
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
 from gateway.ingest.header_params import form_filename, form_name, parse_header
-from gateway.ingest.upload import Upload, clean_filename, file_too_large, request_too_large, too_many_files
+from gateway.ingest.upload import (
+    Hold,
+    Upload,
+    clean_filename,
+    file_too_large,
+    request_too_large,
+    too_many_files,
+    uncounted,
+)
 from gateway.ingest.upload_limits import Limits
 from gateway.turns import Turn
 
@@ -34,12 +42,13 @@ class Parameter:
 
 
 async def read_multipart(
-    chunks: AsyncIterable[bytes], content_type: str, limits: Limits
+    chunks: AsyncIterable[bytes], content_type: str, limits: Limits, hold: Hold = uncounted
 ) -> AsyncIterator[Upload | Parameter]:
     """Yield the files and fields of a multipart/form-data body, in order, each as soon as it is complete.
 
     A part with a filename is a file, whatever its field is called; an empty file picker (`filename=""` and no bytes) is
-    skipped. A file beyond `max_file_bytes` is drained and yielded with its error. At most one file is held.
+    skipped. A file beyond `max_file_bytes` is drained and yielded with its error. What is
+    held is at most one file, and those that came complete in one piece.
 
     Raises InvalidMultipart, HeadersTooLarge, TooManyFiles or RequestTooLarge, after the parts before the fault.
     """
@@ -63,8 +72,10 @@ async def read_multipart(
                 fault.__cause__ = exc
             except RequestError as exc:
                 fault = exc
+            hold(assembler.held_bytes)
             while assembler.complete:
                 yield assembler.complete.popleft()
+                hold(assembler.held_bytes)
                 await turn.pause_if_over()
             if fault is not None:
                 raise fault
@@ -146,6 +157,11 @@ class _Assembler:
         self._data = bytearray()
         self._too_large = False
         self._counted = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of files that are not taken yet."""
+        return len(self._data) + sum(len(part.data) for part in self.complete if isinstance(part, Upload))
 
     def part_begin(self) -> None:
         self.parts += 1

@@ -1,12 +1,16 @@
 """One file of a request, as it came."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.errors import FileTooLarge, ImageError, RequestTooLarge, TooManyFiles
 from gateway.ingest.upload_limits import Limits
 
 MAX_FILENAME_CHARACTERS = 255
+
+Hold = Callable[[int], None]
+"""Is told how many bytes of a body its reader holds, each time that this has changed; may raise."""
 
 # C0 and C1 controls, line separators, lone surrogates, and the marks that turn the reading direction around: each lets
 # a name look like another one in a log or a list.
@@ -26,6 +30,10 @@ class Upload:
     filename: str
     data: bytes = field(repr=False)
     error: ImageError | None = None
+
+
+def uncounted(nbytes: int) -> None:
+    """A Hold for who does not ask what is held."""
 
 
 def clean_filename(raw: str) -> str:

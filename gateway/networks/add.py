@@ -30,6 +30,7 @@ class Request:
     """What to add. `version` None means a new model; a number adds to one that is there, with the same labels.
 
     `format` None is the source's own. `preprocessing` None means torchvision's of `like`, or of the architecture.
+    `resize_library` None means that of the versions that are there, or what the preprocessing says.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Request:
     multi_label: bool = False
     serving: Serving = field(default_factory=Serving)
     version: int | None = None
+    resize_library: str | None = None
 
 
 def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
@@ -63,6 +65,11 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     # A new version is prepared and named like the others where nothing else is said.
     alike = old is not None and request.like is None
     preprocessing = find_preprocessing(source, request.preprocessing or (old.preprocessing if old and alike else None))
+    library = request.resize_library
+    if library is None and old and request.preprocessing is None:
+        library = old.preprocessing.resize_library
+    if library is not None:
+        preprocessing = replace(preprocessing, resize_library=library)
     labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
     if request.labels and (twice := repeated(labels)):
         say(f"some labels occur more than once; only class_id tells these classes apart: {twice}")

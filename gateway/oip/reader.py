@@ -17,7 +17,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.body import read_base64
 from gateway.ingest.json_source import JsonSource, malformed
-from gateway.ingest.upload import Upload, file_too_large, request_too_large, too_many_files
+from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.oip.request import IMAGE, InferenceRequest, parse_input, parse_request, told
 
@@ -31,11 +31,18 @@ class InferenceReader:
     """
 
     def __init__(
-        self, chunks: AsyncIterable[bytes], header_bytes: int | None, limits: Limits, *, max_class_count: int
+        self,
+        chunks: AsyncIterable[bytes],
+        header_bytes: int | None,
+        limits: Limits,
+        *,
+        max_class_count: int,
+        hold: Hold = uncounted,
     ) -> None:
         self._body = _Body(chunks, limits)
         self._header_bytes = header_bytes
         self._limits = limits
+        self._hold = hold
         self._max_class_count = max_class_count
         self._members: dict[str, object] = {}
         self._input: dict[str, object] | None = None
@@ -110,11 +117,12 @@ class InferenceReader:
                 raise malformed("the elements of data must be strings, each an image in base64")
             if index == self._limits.max_files:
                 raise too_many_files(self._limits)
-            data, error = await read_base64(source, self._limits)
+            data, error = await read_base64(source, self._limits, self._hold)
             if is_row:
                 await source.expect(b"]", "an image must stand alone in its row of data")
             self._images = index + 1
             yield Upload(index, "", data, error)
+            self._hold(0)
 
     async def _read_binary(self, count: int, nbytes: int) -> AsyncIterator[Upload]:
         """Read the elements of a BYTES tensor of `nbytes` in all."""
@@ -132,12 +140,13 @@ class InferenceReader:
                     f"'binary_data_size' leaves."
                 )
             yield await self._read_element(index, length)
+            self._hold(0)
         if left:
             raise InvalidBody(f"'binary_data_size': {left} bytes are left after the last of {count} images.")
 
     async def _read_element(self, index: int, length: int) -> Upload:
         if length <= self._limits.max_file_bytes:
-            return Upload(index, "", await self._body.read(length))
+            return Upload(index, "", await self._body.read(length, self._hold))
         async for _ in self._body.part(length):
             pass
         return Upload(index, "", b"", file_too_large(self._limits))
@@ -167,11 +176,12 @@ class _Body:
                 left -= len(piece)
             yield bytes(piece)
 
-    async def read(self, nbytes: int) -> bytes:
+    async def read(self, nbytes: int, hold: Hold = uncounted) -> bytes:
         """The next `nbytes`; raises InvalidBody where there are fewer."""
         data = bytearray()
         async for piece in self.part(nbytes):
             data += piece
+            hold(len(data))
         return bytes(data)
 
     async def expect_end(self) -> None:

@@ -25,6 +25,7 @@ from gateway.proof.pictures import Picture
 from gateway.repository.entry import Entry
 from gateway.repository.preprocessing import reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
+from gateway.triton.model_config import ModelInstanceGroup
 
 TOLERANCE = 1e-3
 STAGES = ("decode", "resize", "model")
@@ -74,6 +75,8 @@ class Parity:
 
     comparisons: Sequence[Comparison]
     refused: Sequence[Refused]
+    on_gpu: bool = False
+    """Whether the served network ran on a GPU, and the original, as always, on the CPU."""
 
     @property
     def top1_agreement(self) -> float:
@@ -121,6 +124,13 @@ def compare(
             continue
         images = triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values
         yield _compared(picture.path, original, answers.values[0], images, transforms(image).numpy())
+
+
+def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
+    """Whether Triton runs an entry's network on a GPU; raises TritonRefused."""
+    # As the server has it: it has made of KIND_AUTO what it found.
+    groups = triton.config(entry.classifier).instance_group
+    return any(group.kind == ModelInstanceGroup.KIND_GPU for group in groups)
 
 
 def pil_image(path: Path) -> Image.Image:

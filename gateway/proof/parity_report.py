@@ -1,10 +1,13 @@
 """What `gateway model parity` prints."""
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from rich.table import Table
 
 from gateway.proof.parity import STAGES, Comparison, Parity
+from gateway.repository.pillow_order import release_of
+from gateway.repository.preprocessing import Preprocessing
 from gateway.repository.summary import console
 
 SHOWN = 40
@@ -15,9 +18,14 @@ CAUSES = {
     "resize": "the preprocessor's parameters are not the training's, or its resize_library is torch",
     "model": "the served network is not the original: its precision, its format, or another file",
 }
+TF32 = (
+    "on a GPU         convolutions there use TF32, of 10 bits, where nothing else is said: differences of up to some "
+    "1e-2 come from that and not from the model. NVIDIA_TF32_OVERRIDE=0 in Triton's environment turns it off, at a "
+    "price in speed; --tolerance 1e-2 allows it"
+)
 
 
-def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
+def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessing: Preprocessing) -> None:
     """The images' table, the sums, where the difference comes from, and the verdict."""
     out = console()
     table = Table("image", "served", "expected", "max", "mean", *STAGES, box=None, pad_edge=False)
@@ -41,11 +49,14 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
     for refused in parity.refused:
         out.print(f"not compared: {refused.path}: {refused.reason}")
     out.print()
+    out.print(f"reference        {reference(preprocessing)}")
     out.print(f"images           {len(parity.comparisons)}")
     out.print(f"same top-1       {100 * parity.top1_agreement:.4g} %")
     out.print(f"max difference   {parity.largest:.1e} of a probability, {tolerance:g} allowed")
     out.print(f"mean difference  {parity.mean:.1e}")
     out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES))
+    if parity.on_gpu:
+        out.print(TF32)
     if parity.holds(tolerance):
         out.print("[green]the served answers are the original's[/]")
         return
@@ -54,6 +65,13 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
         return
     worst = max(STAGES, key=parity.from_stage)
     out.print(f"[red]the served answers are not the original's[/]: most comes from {worst}. {CAUSES[worst]}")
+
+
+def reference(preprocessing: Preprocessing) -> str:
+    """What prepared the images of the expected answers, with its version."""
+    named = release_of(preprocessing.resize_library)
+    order = f", its passes in the order of {named[0]}.{named[1]}" if named else ""
+    return f"torchvision {version('torchvision')} on Pillow {version('pillow')}{order}"
 
 
 def _top(comparison: Comparison, labels: Sequence[str], *, served: bool) -> str:

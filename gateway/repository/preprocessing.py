@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import UserError
+from gateway.repository.pillow_order import PILLOW, TORCH, ordered_resize, release_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,7 +30,9 @@ class Preprocessing:
     """How a model wants its images; mean and std of RGB on a scale from 0 to 1.
 
     `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
-    square in the middle. Raises PreprocessingError where that cannot be.
+    square in the middle. `resize_library` is torch, pillow for whichever is installed, or a Pillow's release, such as
+    pillow-12.1, where training's is known and another: see gateway.repository.pillow_order. Raises PreprocessingError
+    where that cannot be.
     """
 
     resize_size: tuple[int, ...]
@@ -37,6 +40,7 @@ class Preprocessing:
     interpolation: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    resize_library: str = PILLOW
 
     def __post_init__(self) -> None:
         if len(self.resize_size) not in {1, 2}:
@@ -55,6 +59,10 @@ class Preprocessing:
             raise PreprocessingError(
                 f"{self.interpolation!r} is not an interpolation; use one of {', '.join(INTERPOLATIONS)}"
             )
+        if self.resize_library not in {PILLOW, TORCH} and release_of(self.resize_library) is None:
+            raise PreprocessingError(
+                f"{self.resize_library!r} is not a resize library; use pillow, torch, or a Pillow release: pillow-12.1"
+            )
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(values) != 3:
@@ -71,11 +79,14 @@ class Preprocessing:
         return {name: _text(value) for name, value in asdict(self).items()}
 
     def differences(self, given: Mapping[str, str]) -> list[str]:
-        """What the preprocessor's parameters say otherwise, in words that name the parameter."""
+        """What the preprocessor's parameters say otherwise, in words that name the parameter.
+
+        Not of the resize's library, which is for who serves to choose.
+        """
         return [
             f"parameter {name} is {given.get(name)!r} and should be {value!r}"
             for name, value in self.parameters().items()
-            if _parts(given.get(name, "")) != _parts(value)
+            if name != "resize_library" and _parts(given.get(name, "")) != _parts(value)
         ]
 
     def described(self) -> str:
@@ -85,13 +96,14 @@ class Preprocessing:
         return (
             f"resize {resize} {self.interpolation}, crop {self.crop_size}, "
             f"mean {_text(self.mean)}, std {_text(self.std)}"
+            f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
         )
 
 
 def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
     """Read what `asdict` gave; numbers and lists may stand where the dataclass has tuples."""
     known = {field.name for field in fields(Preprocessing)}
-    unknown, missing = sorted(set(values) - known), sorted(known - set(values))
+    unknown, missing = sorted(set(values) - known), sorted(known - set(values) - {"resize_library"})
     if unknown or missing:
         said = [
             f"{', '.join(names)} {word}"
@@ -106,6 +118,7 @@ def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
             interpolation=str(values["interpolation"]),
             mean=_three(values["mean"]),
             std=_three(values["std"]),
+            resize_library=str(values.get("resize_library", PILLOW)),
         )
     except (TypeError, ValueError) as exc:
         raise PreprocessingError(f"preprocessing: {exc}") from exc
@@ -156,14 +169,19 @@ def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
 
 
 def reference_transforms(preprocessing: Preprocessing) -> "Callable[[Image], Tensor]":
-    """What torchvision makes of a PIL image, as in training and evaluation there: RGB → fp32 [3, crop, crop]."""
+    """What torchvision makes of a PIL image, as in training and evaluation there: RGB → fp32 [3, crop, crop].
+
+    The passes of the resize go in the order of the Pillow that `preprocessing` names.
+    """
     import torch
     from torchvision.transforms import v2
 
     compose: Callable[[Image], Tensor] = v2.Compose(
         [
-            v2.Resize(
-                list(preprocessing.resize_size), v2.InterpolationMode(preprocessing.interpolation), antialias=True
+            ordered_resize(
+                preprocessing.resize_size,
+                v2.InterpolationMode(preprocessing.interpolation),
+                release_of(preprocessing.resize_library),
             ),
             v2.CenterCrop(preprocessing.crop_size),
             v2.ToImage(),

@@ -2,20 +2,15 @@
 
 import asyncio
 import time
-import uuid
 from typing import Any
 
 import httptools
-from pydantic_core import to_json
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
-from gateway.problem import MEDIA_TYPE, members
+from gateway.server.connections import CountedProtocol, answer
 from gateway.settings import Settings
 from gateway.turns import TURN_SECONDS
-
-ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
 
 MAX_PIPELINED = 16
 """When so many requests of a connection wait for the answers to those before them, no more are parsed."""
@@ -29,7 +24,7 @@ class HeadersTooLong(Exception):
     """Ends the parsing of a request that was refused."""
 
 
-class BoundedHeadersProtocol(HttpToolsProtocol):
+class BoundedHeadersProtocol(CountedProtocol):
     """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
 
     It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
@@ -44,8 +39,9 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         settings: Settings = self.app_state["settings"]
         self._max_header_bytes = settings.max_header_bytes
+        self._max_headers = settings.max_headers
         self._header_seconds = settings.upload_idle_timeout_seconds
-        self._header_bytes = self._received_bytes = 0
+        self._header_bytes = self._header_count = self._received_bytes = 0
         self._body_bytes = self._framing_bytes = self._borders = 0
         self._in_headers = self._refused = self._offered = False
         self._held = bytearray()  # received and not parsed yet
@@ -56,7 +52,7 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._wait()
 
-    def data_received(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         """Parse, or keep what comes while others have their turn."""
         if self._held:
             self._hold(data)
@@ -118,7 +114,7 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin to count."""
-        self._in_headers, self._header_bytes, self._received_bytes = True, 0, 0
+        self._in_headers, self._header_bytes, self._header_count, self._received_bytes = True, 0, 0, 0
         self._begin_to_count()
         super().on_message_begin()
 
@@ -134,6 +130,12 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._max_header_bytes:
             self._refuse()
+            raise HeadersTooLong
+        self._header_count += 1
+        if self._header_count > self._max_headers:
+            most = self._max_headers
+            sentence = f"A request may have {most} headers, trailers included."
+            self._close_with(HeadersTooLarge(sentence, limit="max_headers", value=most))
             raise HeadersTooLong
         # A trailer is passed over (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
         if self._in_headers:
@@ -211,15 +213,9 @@ class BoundedHeadersProtocol(HttpToolsProtocol):
         # Else it would land in the middle of the answer to the request before, or be taken for it.
         in_body = not (self._in_headers or self._idle or self.pipeline or self.cycle.response_started)
         if self._idle or in_body:
-            status = int(error.status), error.status.phrase.encode()
-            body = to_json(members(error, uuid.uuid4().hex))
-            self.transport.write(ANSWER % (*status, MEDIA_TYPE.encode(), len(body), body))
+            self.transport.write(answer(error))
         self.transport.close()
-
-    @property
-    def _idle(self) -> bool:
-        """Whether no request is being served; uvicorn's type hides that there may have been none."""
-        return not self.cycle or self.cycle.response_complete
+        self._watch_reading()
 
     def _wait(self) -> None:
         if self._overdue is None:

@@ -1,6 +1,7 @@
 """What becomes of a body that nobody reads, because the answer is out before its end."""
 
 import asyncio
+import contextlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,12 +65,10 @@ def _is_fault(message: Message) -> bool:
 
 async def _drain(receive: Receive) -> None:
     left_bytes = DRAIN_BYTES
-    end = asyncio.get_running_loop().time() + DRAIN_SECONDS
-    try:
-        while left_bytes > 0:
-            message = await asyncio.wait_for(receive(), end - asyncio.get_running_loop().time())
-            if not message.get("more_body", False):
-                return
-            left_bytes -= len(message.get("body", b""))
-    except TimeoutError:
-        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left_bytes > 0:
+                message = await receive()
+                if not message.get("more_body", False):
+                    return
+                left_bytes -= len(message.get("body", b""))

@@ -69,7 +69,8 @@ def less_loaded(places: Sequence[T], generator: random.Random) -> T:
     def cost(place: T) -> float:
         return (place.load.images + 1) * place.load.latency_seconds(usual)
 
-    return first if cost(first) <= cost(second) else second
+    # A hair more is no more: equal places take turns by chance.
+    return first if cost(first) <= 1.001 * cost(second) else second
 
 
 def width(aperture: int, max_images_in_flight: int) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import difflib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
 from gateway.triton.model_config import parameters, steps
+from gateway.turns import Turn
 
 ALL_CLASSES = 2**31 - 1
 """Triton answers with as many classes as there are."""
@@ -97,8 +99,11 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = tuple(_select(row, call.selection, multi_label=multi_label) for row in result.rows)
-            return replace(result, rows=rows, multi_label=multi_label)
+            turn, rows = Turn(), []
+            for row in result.rows:
+                rows.append(_select(row, call.selection, multi_label=multi_label))
+                await turn.pause_if_over()
+            return replace(result, rows=tuple(rows), multi_label=multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise missing
@@ -108,6 +113,18 @@ class Models:
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._describe(name, index) for name in sorted(_names(index))))
         return [info for info in found if info is not None]
+
+    async def near(self, name: str) -> str | None:
+        """The model that somebody who asked for this name may have meant; None where there is it, or none like it."""
+        index = await self._endpoint.index()
+        names = _names(index)
+        if name in names:
+            return None
+        for close in difflib.get_close_matches(name, names, n=3):
+            config = await self._endpoint.config(close)
+            if not breaches(config) and parameters(config).get(MODEL_PARAMETER, close) == close:
+                return close
+        return None
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
-import numpy as np
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc import InferResult as TritonResult
 from tritonclient.grpc.aio import InferenceServerClient
@@ -20,6 +19,7 @@ from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
+from gateway.turns import Turn
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
 """The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
+CLASSES_AT_ONCE = 500
+"""How many are read before others may have their turn."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
 
@@ -82,13 +84,14 @@ class GrpcEndpoint:
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
-        batch = call.batch
+        batch, turn = call.batch, Turn()
         inputs = [
             InferInput(RAW_IMAGE, batch.raw_image.shape, "UINT8").set_data_from_numpy(batch.raw_image),
             InferInput(RAW_IMAGE_LENGTH, batch.raw_image_length.shape, "INT32").set_data_from_numpy(
                 batch.raw_image_length
             ),
         ]
+        await turn.pause_if_over()  # the message is another copy of what may be 20 MB
         outputs = [InferRequestedOutput(PREDICTION, class_count=class_count or 0), InferRequestedOutput(IMAGE_STATUS)]
         attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(batch.raw_image)}
         with tracing.call(INFER, attributes) as headers:
@@ -104,8 +107,12 @@ class GrpcEndpoint:
                 headers=headers,
             )
             bears = self.bears_cancellation
-            result = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
-        return _read(result, rows=len(batch.raw_image), classified=class_count is not None)
+            result = await (
+                self._ask(asked)
+                if bears
+                else self._ask_uncancelled(asked, None if call.to_its_end else timeout_seconds)
+            )
+        return await _read(result, rows=len(batch.raw_image), classified=class_count is not None)
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
@@ -149,8 +156,8 @@ class GrpcEndpoint:
         except InferenceServerException as exc:
             raise translate(exc) from exc
 
-    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float) -> TritonResult:
-        """Wait no longer than the deadline, and let the call run on when it has passed or the waiting is cancelled."""
+    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float | None) -> TritonResult:
+        """Wait `timeout_seconds` at most; the call runs on when they have passed or the waiting is cancelled."""
         task = asyncio.ensure_future(self._ask(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
@@ -165,24 +172,22 @@ class GrpcEndpoint:
             task.exception()  # seen: nobody may be left to see it
 
 
-def _read(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
+async def _read(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
     """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, and PREDICTION.
 
     PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
     """
     response = result.get_response()
-    prediction = result.as_numpy(PREDICTION)
+    place = next((index for index, output in enumerate(response.outputs) if output.name == PREDICTION), None)
     status = result.as_numpy(IMAGE_STATUS)
-    dtype = np.object_ if classified else np.float32
-    if prediction is None or status is None or prediction.dtype != dtype or len(prediction) != rows:
+    datatype = "BYTES" if classified else "FP32"
+    output = None if place is None else response.outputs[place]
+    if output is None or status is None or output.datatype != datatype or output.shape[0] != rows:
         raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
-    answers: Iterable[Row]
     if classified:
-        answers = (
-            Row(decoded=True, predictions=tuple(_read_class(text) for text in texts)) for texts in prediction.tolist()
-        )
+        answers = await _read_classes(response.raw_output_contents[place], rows, int(output.shape[1]))
     else:
-        answers = (Row(decoded=True, scores=scores) for scores in prediction)
+        answers = [Row(decoded=True, scores=scores) for scores in result.as_numpy(PREDICTION)]
     return InferResult(
         model_name=response.model_name,
         model_version=response.model_version,
@@ -190,6 +195,28 @@ def _read(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
             row if code == 0 else Row(decoded=False) for code, row in zip(status.ravel().tolist(), answers, strict=True)
         ),
     )
+
+
+async def _read_classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
+    """Read BYTES [N, k], each text after its length, uint32 little-endian.
+
+    Of a model with 21,000 classes a batch has 168,000, so others have their turn meanwhile.
+    """
+    turn = Turn()
+    answers, position = [], 0
+    try:
+        for _ in range(rows):
+            predictions = []
+            for number in range(class_count):
+                begin = position + 4
+                position = begin + int.from_bytes(raw[position:begin], "little")
+                predictions.append(_read_class(raw[begin:position]))
+                if number % CLASSES_AT_ONCE == 0:
+                    await turn.pause_if_over()
+            answers.append(Row(decoded=True, predictions=tuple(predictions)))
+    except ValueError as exc:
+        raise InferenceFailed from exc
+    return answers
 
 
 def _read_class(text: bytes) -> Prediction:

@@ -83,6 +83,9 @@ class Healer:
                 if not await still_fails():
                     self.status = "idle"
                     return Outcome.STALE
+                if not (await self.states()).issuperset(steps):  # that took a while
+                    self.status = "another gateway heals"
+                    return Outcome.OTHERS
             # What is unloaded is to be loaded, even when this gateway stops meanwhile.
             reloading = asyncio.ensure_future(self._reload(key, sorted(in_service.intersection(ensembles))))
             try:

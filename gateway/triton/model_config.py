@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-__all__ = ["ModelConfig", "parameters", "read_model_config", "steps"]
+__all__ = ["ModelConfig", "ModelInstanceGroup", "parameters", "read_model_config", "steps"]
 
 
 def read_model_config(path: Path) -> ModelConfig:

@@ -1,6 +1,8 @@
 """The Backend that speaks to one or several Tritons."""
 
 import asyncio
+import contextlib
+import difflib
 import random
 import time
 from collections.abc import Collection, Sequence
@@ -99,10 +101,12 @@ class TritonBackend:
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; raises ModelNotFound."""
-        for info in await self.models():
-            if info.name == name:
-                return info
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; GET /models lists those there are.")
+        found = {info.name: info for info in await self.models()}
+        if name in found:
+            return found[name]
+        near = difflib.get_close_matches(name, found, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists those there are."
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
@@ -196,9 +200,11 @@ class TritonBackend:
             result = await member.models.infer(call)
         except ModelNotFound as error:
             version = f" version {call.model_version}" if call.model_version else ""
-            raise ModelNotFound(
-                f"There is no model {call.model_name!r}{version}; GET /models lists those there are."
-            ) from error
+            near = None
+            with contextlib.suppress(GatewayError):  # a hint is no reason for another error
+                near = await member.models.near(call.model_name)
+            hint = f"did you mean {near!r}?" if near else "GET /models lists those there are."
+            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
         except DeadlineExceeded:
             member.load.observe(time.monotonic() - started)
             raise

@@ -32,6 +32,9 @@ from gateway.triton.record import Record
 
 log = structlog.get_logger("gateway")
 
+FRESH_SECONDS = 1.0
+"""A death that was seen so lately needs no further proof."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -77,7 +80,8 @@ class Watch:
         self._tell_model = tell
         self._clock = clock
         self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
-        self._dead_steps: set[str] = set()
+        self._dead_steps: dict[str, float] = {}
+        """Steps of which a process died, and when that was last seen."""
         self._healing: set[str] = set()
         """Models whose steps are being reloaded."""
         self._healed_at = float("-inf")
@@ -130,7 +134,7 @@ class Watch:
         if isinstance(error, StubDied):
             if sent_at <= self._healed_at:
                 return
-            self._dead_steps.add(error.step)
+            self._dead_steps[error.step] = self._clock()
         elif isinstance(error, InferenceFailed) or sent_at <= record.good_since:
             return  # the next trial will tell; one bad request is no reason to leave a model out
         record.suspected = True
@@ -200,7 +204,7 @@ class Watch:
         return False
 
     def _answers(self, record: Record) -> bool:
-        if not record.sound or record.name in self._healing or self._dead_steps.intersection(record.steps):
+        if not record.sound or record.name in self._healing or self._dead_steps.keys() & set(record.steps):
             return False
         age_seconds = self._clock() - max(record.tried_at, record.answered_at)
         interval_seconds = self._pace.interval_seconds * (1 if record is self._default else self._pace.others_intervals)
@@ -229,7 +233,7 @@ class Watch:
         except GatewayError as exc:
             error = exc
             if isinstance(exc, StubDied):
-                self._dead_steps.add(exc.step)
+                self._dead_steps[exc.step] = self._clock()
         now = self._clock()
         trial = Trial(at, now - started, error)
         if error is None:
@@ -293,7 +297,11 @@ class Watch:
         for record in list(self._records.values()):
             error = record.trial.error if record.trial else None
             if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
-                if isinstance(error, StubDied) or record.name in self._healing or self._dead_steps & set(record.steps):
+                if (
+                    isinstance(error, StubDied)
+                    or record.name in self._healing
+                    or self._dead_steps.keys() & set(record.steps)
+                ):
                     continue
                 self._drop(record.name)
                 self._discovered_at = float("-inf")
@@ -324,6 +332,8 @@ class Watch:
         self._tell()
 
         async def still_fails() -> bool:
+            if self._clock() - max(self._dead_steps.get(step, float("-inf")) for step in wanted) < FRESH_SECONDS:
+                return True  # to ask a dead process takes Triton a second or two
             for record in using:
                 with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
                     if await self._fails(record):
@@ -333,10 +343,12 @@ class Watch:
         try:
             outcome = await healer.reload(wanted, [record.name for record in using], still_fails)
             if outcome is Outcome.FAILED:
-                self._dead_steps.update(wanted)  # unloaded, and nobody else's to load
+                # Unloaded, and nobody else's to load.
+                self._dead_steps.update(dict.fromkeys(wanted, self._clock()))
             if outcome in {Outcome.TOO_EARLY, Outcome.FAILED}:
                 return
-            self._dead_steps.difference_update(wanted)
+            for step in wanted:
+                self._dead_steps.pop(step, None)
             self._healed_at = self._clock()
             if outcome is Outcome.OTHERS:
                 self._left_to_others.update(dict.fromkeys(wanted, self._clock()))

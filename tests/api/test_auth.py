@@ -282,3 +282,16 @@ def test_the_default_model_is_not_unloaded(admins, admin_key):
 def test_a_file_of_admins_that_cannot_be_read_stops_the_start(admins):
     with pytest.raises(KeysError):
         create_app(Settings(_env_file=None, admin_keys_file=admins), StubBackend())
+
+
+def test_readiness_shows_what_is_inside_to_holders_of_a_key_only(client, key):
+    stranger, holder = client.get("/health/ready"), client.get("/health/ready", headers=bearer(key))
+    assert stranger.status_code == holder.status_code == 200
+    assert stranger.json() == {"status": "ready", "model": "ensemble_model", "models": {}, "endpoints": []}
+    assert holder.json()["endpoints"][0]["triton"] == "127.0.0.1:8001"
+    assert "127.0.0.1:8001" not in client.get("/health/ready", headers=bearer("tig_unknown")).text
+
+
+def test_readiness_shows_everything_where_no_key_is_needed():
+    with client_of() as client:
+        assert client.get("/health/ready").json()["endpoints"]

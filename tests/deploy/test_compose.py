@@ -7,6 +7,7 @@ import sys
 import pytest
 import yaml
 
+from gateway.capacity import plan
 from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings
 
@@ -156,3 +157,10 @@ def test_what_is_not_made_by_nvidia_runs_on_a_read_only_file_system(gpu_compose,
 
 def seconds(text: str) -> int:
     return int(text.removesuffix("s"))
+
+
+def test_the_gpu_file_has_the_settings_that_are_computed_for_sixteen_cores_and_a_gpu(gpu_compose):
+    environment = gpu_compose["services"]["gateway"]["environment"]
+    for field, value in plan(16, 1).settings().items():
+        name = f"GATEWAY_{field.upper()}"
+        assert environment[name] == f"${{{name}:-{value}}}"

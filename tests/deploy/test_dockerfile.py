@@ -47,7 +47,7 @@ def test_the_python_images_stand_on_a_base_that_can_be_chosen(dockerfile, image)
 def test_the_gpu_image_is_a_triton_whose_restricted_interfaces_are_mended(dockerfile):
     name, year, month = re.fullmatch(r"(\S+):(\d+)\.(\d+)-py3", dockerfile.image_below("triton")).groups()
     assert name == "nvcr.io/nvidia/tritonserver"
-    assert (int(year), int(month)) >= (26, 7)
+    assert (int(year), int(month)) >= (26, 11)
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -120,11 +120,19 @@ def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
         alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
     }
     imported |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    packages = {"PIL": "pillow", "cv2": "opencv-python-headless"}
+    packages = {"PIL": "pillow", "cv2": "opencv-python-headless", "exact_resize": "/wheels/*.whl"}
     packages |= {name: name for name in ("numpy", "torch", "torchvision")}
     needed = {packages[name] for name in imported & set(packages)}
     assert imported - set(packages) - sys.stdlib_module_names == {"triton_python_backend_utils"}
     assert needed <= set(dockerfile.stages["triton"].last("RUN").split())
+
+
+@pytest.mark.parametrize("image", ["local", "triton"])
+def test_the_resize_kernel_is_compiled_where_there_is_a_compiler_and_copied_as_a_wheel(dockerfile, image):
+    assert dockerfile.arguments["COMPILER_IMAGE"] == "python:3.12"
+    assert dockerfile.stages["native"].last("RUN").endswith("pip wheel --no-deps --wheel-dir /wheels /native")
+    assert "--from=native /wheels /wheels" in dockerfile.stages[image].all("COPY")
+    assert dockerfile.stages[image].all("RUN")[1 if image == "local" else 0].endswith("/wheels/*.whl")
 
 
 def test_the_gpu_image_starts_triton_with_the_options_of_the_embedded_one(dockerfile, tmp_path):

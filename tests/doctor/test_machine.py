@@ -4,11 +4,12 @@ import os
 import platform
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.doctor import machine
-from gateway.doctor.finding import Level
+from gateway.doctor.finding import Finding, Level
 from gateway.embedded import runtime as triton_runtime
 from gateway.settings import GIB, MIB, Settings
 
@@ -55,6 +56,19 @@ def test_another_python_fails(monkeypatch):
     finding = machine.system()
     assert finding.level is Level.FAIL
     assert "3.10 to 3.13" in finding.text
+
+
+def test_a_machine_without_the_resize_kernel_is_told_how_to_build_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "exact_resize", None)
+    finding = machine.resize_kernel()
+    assert finding.level is Level.WARN
+    assert "to the same pixels" in finding.text
+    assert "native, which needs a C compiler" in finding.advice
+
+
+def test_the_resize_kernel_is_named_with_its_instructions(monkeypatch):
+    monkeypatch.setitem(sys.modules, "exact_resize", SimpleNamespace(instructions=lambda: "avx2"))
+    assert machine.resize_kernel() == Finding("resize", Level.OK, "exact_resize, avx2")
 
 
 def test_the_library_of_this_python_is_found():

@@ -99,18 +99,25 @@ def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway
 
 def test_bytes_of_uploads_that_wait(stuck: Gateway):
     wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == 0)
-    small = HEAD + b"no image" + b"\r\n--b--\r\n"
+    content = b"no image"
     with socket.create_connection(("127.0.0.1", int(stuck.url.rpartition(":")[2])), timeout=10) as slow:
         slow.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n"
             b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
         )
-        slow.sendall(HEAD + bytes(MIB - len(HEAD) - len(small)))
-        wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == MIB - len(small))
+        slow.sendall(HEAD + bytes(MIB - len(content)))
+        wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == MIB - len(content))
         with stuck.client() as http:
-            assert http.post("/predict", content=small, headers=MULTIPART).status_code == 415
-            refused = http.post("/predict", content=small + b"\n", headers=MULTIPART)
-    assert told(refused) == (503, "overloaded", "max_bytes_waiting", MIB)
+
+            def send(content: bytes) -> httpx.Response:
+                return http.post("/predict", content=HEAD + content + b"\r\n--b--\r\n", headers=MULTIPART)
+
+            assert send(content).status_code == 415
+            assert gauge(stuck, "gateway_waiting_bytes") == MIB - len(content)
+            assert send(content + b"!").status_code == 415
+        refused = slow.recv(65536)
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b'"limit":"max_bytes_waiting","value":%d' % MIB in refused
     wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == 0)
 
 

@@ -5,6 +5,7 @@ import argparse
 import sys
 import time
 
+from tests.fuzz import http
 from tests.fuzz.campaign import run
 
 
@@ -28,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(http.main(sys.argv[2:]) if sys.argv[1:2] == ["http"] else main())

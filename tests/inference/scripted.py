@@ -189,7 +189,6 @@ def service_of(
         "max_images": 4,
         "max_bytes": 10**6,
         "max_images_waiting": 3,
-        "max_bytes_waiting": 10**6,
         "max_wait_seconds": 2.0,
     }
     batches = BatchLimits(max_images=2, max_bytes=10**6, max_calls=2)

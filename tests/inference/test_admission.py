@@ -13,7 +13,6 @@ def admission(**limits: float) -> Admission:
         "max_images": 2,
         "max_bytes": 100,
         "max_images_waiting": 2,
-        "max_bytes_waiting": 100,
         "max_wait_seconds": 1,
     }
     return Admission(**{**defaults, **limits})
@@ -143,19 +142,6 @@ def test_a_request_that_finds_the_queue_full_is_refused_at_once():
     run(scenario)
 
 
-def test_uploads_that_arrive_are_bounded_in_sum():
-    gate = admission(max_bytes_waiting=100)
-    first, second = gate.buffer(), gate.buffer()
-    first.grow(60)
-    second.grow(40)
-    with pytest.raises(Overloaded):
-        second.grow(1)
-    first.clear()
-    second.grow(60)
-    second.clear()
-    first.grow(100)
-
-
 def test_a_permit_can_be_shrunk_to_what_is_still_needed():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
@@ -165,5 +151,68 @@ def test_a_permit_can_be_shrunk_to_what_is_still_needed():
         permit.release()
         other.release()
         assert gate.permits().try_acquire(100) is not None
+
+    run(scenario)
+
+
+def test_an_image_beyond_the_queues_limit_is_refused_at_any_time():
+    async def scenario():
+        gate = admission(max_images=1, max_images_waiting=2)
+        held = await gate.permits().acquire(1)
+        crowd = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(200)]
+        await asyncio.sleep(0)
+        assert gate.images_waiting == 2
+        refused = [task for task in crowd if task.done()]
+        assert len(refused) == 198
+        assert all(isinstance(task.exception(), Overloaded) for task in refused)
+        held.release()
+        for task in crowd[:2]:
+            (await task).release()
+
+    run(scenario)
+
+
+def test_an_image_of_a_request_that_has_begun_takes_the_place_of_the_newest_that_has_not():
+    async def scenario():
+        gate = admission(max_images=1, max_images_waiting=2)
+        held = await gate.permits().acquire(1)
+        older, newer = (asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2))
+        await asyncio.sleep(0)
+        begun = asyncio.ensure_future(gate.permits().acquire(1, begun=True))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert isinstance(newer.exception(), Overloaded)
+        held.release()
+        (await older).release()
+        (await begun).release()
+
+    run(scenario)
+
+
+def test_the_permits_of_a_request_end_with_it():
+    async def scenario():
+        gate = admission(max_images=2)
+        with gate.permits() as permits:
+            await permits.acquire(10)
+            (await permits.acquire(10)).release()
+            await permits.acquire(10)
+            assert (len(permits), gate.images_in_flight) == (2, 2)
+        assert (gate.images_in_flight, gate.bytes_in_flight) == (0, 0)
+
+    run(scenario)
+
+
+def test_a_request_can_wait_until_it_has_fewer_permits():
+    async def scenario():
+        gate = admission(max_images=2)
+        with gate.permits() as permits:
+            first = await permits.acquire(1)
+            await permits.fewer_than(2)
+            await permits.acquire(1)
+            waiting = asyncio.ensure_future(permits.fewer_than(2))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            first.release()
+            await waiting
 
     run(scenario)

@@ -1,11 +1,12 @@
 """Whatever happens to requests, and in whatever order, nothing of one that is over is left.
 
 Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, decoders,
-the clock, and a handler that is cancelled, and lets the event loop take any number of steps in between: each of these
-comes at every `await` there is.
+the clock, and a handler that is cancelled, and lets the event loop take any number of steps in between: so each of
+these comes at every `await` there is.
 """
 
 import asyncio
+import contextlib
 import os
 from dataclasses import dataclass, field
 
@@ -20,10 +21,12 @@ from gateway.errors import (
     InferenceFailed,
     InvalidBody,
     ModelNotFound,
+    Overloaded,
     TritonUnreachable,
     UndecodableImage,
 )
-from gateway.inference.admission import Buffer
+from gateway.inference.buffer import Buffer, UploadBuffer
+from gateway.inference.pace import Pace
 from tests.asking import encode
 from tests.inference.scripted import Body, Loop, ScriptedBackend, ScriptedDecoders, query, service_of
 
@@ -38,7 +41,7 @@ class Client:
     """A request from its client's side."""
 
     body: Body
-    buffer: Buffer
+    buffer: Buffer | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     enough: int | None = None
     results: int = 0
@@ -58,6 +61,7 @@ class Requests(RuleBasedStateMachine):
         self.service = service_of(
             self.backend, decoders=self.decoders, max_images=MAX_IMAGES, max_images_waiting=MAX_WAITING, max_bytes=200
         )
+        self.uploads = UploadBuffer(max_bytes=1_000)
         self.clients: list[Client] = []
 
     async def handle(self, client: Client, timeout_seconds: float) -> None:
@@ -67,7 +71,8 @@ class Requests(RuleBasedStateMachine):
             await client.gone.wait()
             raise ClientDisconnect
 
-        with client.buffer:
+        pace = Pace(min_bytes_per_second=1, grace_seconds=10, now=self.loop.time)
+        with self.uploads.open(pace) as client.buffer:
             async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
                 async for _ in results:
                     client.results += 1
@@ -84,16 +89,20 @@ class Requests(RuleBasedStateMachine):
     @rule(timeout_seconds=st.sampled_from([1, 3, 30]), enough=st.sampled_from([None, 1]))
     def come(self, timeout_seconds: float, enough: int | None) -> None:
         if len(self.running) < MAX_REQUESTS:
-            client = Client(Body(), self.service.admission.buffer(), enough=enough)
+            client = Client(Body(), enough=enough)
             client.task = self.loop.create_task(self.handle(client, timeout_seconds))
             self.clients.append(client)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), kinds=st.lists(st.sampled_from(sorted(UPLOADS)), min_size=1, max_size=6), ends=st.booleans())
     def send(self, data: st.DataObject, kinds: list[str], ends: bool) -> None:
-        body = self.pick(data).body
+        client = self.pick(data)
+        body = client.body
         for kind in kinds:
             body.send(UPLOADS[kind])
+        if client.buffer is not None:
+            with contextlib.suppress(Overloaded):
+                client.buffer.hold(sum(len(UPLOADS[kind]) for kind in kinds))
         if ends:
             body.end()
 
@@ -151,7 +160,7 @@ class Requests(RuleBasedStateMachine):
             assert admission.images_waiting == 0
             assert all(client.body.closed or not client.body.opened for client in self.clients)
             if not self.service.uncancelled:
-                assert admission.images_in_flight == admission.bytes_in_flight == admission.bytes_waiting == 0
+                assert admission.images_in_flight == admission.bytes_in_flight == self.uploads.nbytes == 0
 
     def teardown(self) -> None:
         """Every client leaves, and what could not be stopped comes to its end."""
@@ -190,6 +199,7 @@ for _case in (TestRequests, TestRequestsToAnOldTriton):
         deadline=None,
         derandomize="LIFE_EXAMPLES" not in os.environ,
         database=None,
+        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
 del _case

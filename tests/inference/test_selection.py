@@ -1,10 +1,12 @@
 """Which classes a request is told of."""
 
+import difflib
+
 import pytest
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction
-from gateway.inference.selection import Selection
+from gateway.inference.selection import MAX_COMPARED, Selection
 
 LABELS = ("crane, bird", "crane", "bird", "cat", "dog", "mouse")
 SCORES = (0.9, 0.6, 0.5, 0.4999, 0.1, 0.0)
@@ -65,3 +67,17 @@ def test_an_unknown_label_is_named_with_what_may_have_been_meant(label, hint):
         told(labels=(label,))
     assert repr(label) in caught.value.message
     assert hint in caught.value.message
+
+
+def test_an_unknown_label_is_compared_with_few_of_many(monkeypatch):
+    compared = []
+    close = difflib.get_close_matches
+    monkeypatch.setattr(
+        difflib,
+        "get_close_matches",
+        lambda word, words, **options: compared.extend(words) or close(word, words, **options),
+    )
+    many = [Prediction(f"kind {number}", number, 0.5) for number in range(21_000)]
+    with pytest.raises(InvalidParameter, match="did you mean 'Egyptian cat'"):
+        Selection(labels=("egyptain cat",)).apply([*many, Prediction("Egyptian cat", 21_000, 0.1)], multi_label=False)
+    assert len(compared) <= MAX_COMPARED

@@ -1,7 +1,9 @@
+import asyncio
 import base64
 import json
 import time
 import tracemalloc
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import FileTooLarge, InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
 from gateway.ingest.body import read_body, read_json
+from gateway.ingest.json_source import JsonSource
 from gateway.ingest.upload import Upload, clean_filename
 from tests.ingest.reading import LIMITS, collect, collect_until_error, in_chunks, limits
 
@@ -223,3 +226,37 @@ def test_a_raw_body_past_the_limit_is_refused_and_the_limit_named():
 
     _, error = collect_until_error(read_all(), FileTooLarge)
     assert error.details == {"limit": "max_file_bytes", "value": 10}
+
+
+def test_blanks_are_neither_kept_nor_read_twice():
+    async def blanks():
+        for _ in range(200):
+            yield b" " * 65_536
+
+    tracemalloc.start()
+    source = JsonSource(blanks(), LIMITS)
+    assert asyncio.run(source.symbol()) == b""
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 1_000_000
+
+
+def test_reading_lets_others_have_their_turn():
+    body = json.dumps({"images": [{"b64": ""}] * 1_000}).encode()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read_beside_another() -> int:
+        other = asyncio.create_task(count())
+        uploads = [upload async for upload in read_json(in_chunks(body, (len(body),)), LIMITS)]
+        other.cancel()
+        return len(uploads)
+
+    with mock.patch("gateway.turns.TURN_SECONDS", 0.0):
+        assert asyncio.run(read_beside_another()) == 1_000
+    assert turns >= 1_000

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError, RequestTooLarge, TooManyFiles
+from gateway.ingest.header_params import form_filename, parse_header
 from gateway.ingest.multipart import MAX_PARAMETER_BYTES, MAX_PARAMETERS, Parameter, read_multipart
 from gateway.ingest.upload import Upload, clean_filename
 from tests.ingest.reading import (
@@ -327,3 +328,29 @@ def test_bytes_that_look_like_a_boundary_cost_time_in_proportion_to_their_number
 
     small, large = min(seconds(200_000) for _ in range(3)), seconds(3_200_000)
     assert large < 16 * 5 * small + 0.05
+
+
+@pytest.mark.parametrize(
+    ("value", "filename"),
+    [
+        ("UTF-8''%e7%8c%ab.jpg", "猫.jpg"),
+        ("iso-8859-1'en'%fc.jpg", "ü.jpg"),
+        ("undefined''x", "plain.jpg"),
+        ("punycode''abc-9999", "plain.jpg"),
+        ("utf-7''x", "plain.jpg"),
+        ("idna''x", "plain.jpg"),
+        ("no such charset''x", "plain.jpg"),
+        ("\x00''x", "plain.jpg"),
+    ],
+)
+def test_a_name_in_another_charset_than_the_two_of_the_standard_is_passed_over(value, filename):
+    assert form_filename({"filename*": value, "filename": "plain.jpg"}) == filename
+
+
+@pytest.mark.parametrize(
+    "disposition",
+    ['form-data; name="f"; filename="x"' + ";a=b" * 100, 'form-data; name="f"; filename="x' + '";"' * 100],
+)
+def test_a_header_has_few_parameters(disposition):
+    with pytest.raises(ValueError, match="malformed"):
+        parse_header(disposition)

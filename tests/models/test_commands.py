@@ -58,8 +58,12 @@ def test_a_whole_configuration_can_be_said_in_options(add, tmp_path):
         "--max-batch-size=4096",
         "--queue-delay-us=100",
         "--cache-classifier",
+        "--resize-library=pillow-12.1",
     )
     assert result.exit_code == 0, result.output
+    preprocessor = read_model_config(tmp_path / "models" / "head_preprocessor" / "config.pbtxt")
+    assert preprocessor.parameters["resize_library"].string_value == "pillow-12.1"
+    assert read_entry(tmp_path / "models", "head").preprocessing.resize_library == "pillow-12.1"
     config = read_model_config(tmp_path / "models" / "head_classifier" / "config.pbtxt")
     assert config.response_cache.enable
     assert config.instance_group[0].count == 3
@@ -68,6 +72,12 @@ def test_a_whole_configuration_can_be_said_in_options(add, tmp_path):
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
     assert "cache on, and on the network" in result.output
     assert read_entry(tmp_path / "models", "head").serving.cache_classifier
+
+
+def test_a_pillow_that_is_no_release_is_refused(add):
+    refused = add("--resize-library=pillow12")
+    assert refused.exit_code == 1
+    assert "'pillow12' is not a resize library" in str(refused.exception)
 
 
 def test_a_small_largest_batch_needs_no_word_about_preferred_ones(add, tmp_path):

@@ -1,6 +1,7 @@
 """How a model wants its images: from torchvision's names, from files, and refused where it cannot be."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from gateway.repository.preprocessing import (
     Preprocessing,
     PreprocessingError,
     from_file,
+    from_mapping,
     from_weights,
     numbers,
     reference_transforms,
 )
 
+SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -52,9 +55,23 @@ def test_a_file_of_the_projects_own_is_read(tmp_path):
     assert from_file(path) == Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
 
 
+def test_the_pillow_of_the_training_is_kept_and_a_record_without_one_means_the_installed():
+    mapping = {**asdict(SMALL), "resize_library": "pillow-12.1"}
+    assert from_mapping(mapping).parameters()["resize_library"] == "pillow-12.1"
+    assert from_mapping(mapping).described().endswith("resized by pillow-12.1")
+    del mapping["resize_library"]
+    assert from_mapping(mapping) == SMALL
+
+
+def test_a_preprocessor_may_resize_with_another_library_than_the_record_says():
+    given = {**SMALL.parameters(), "resize_library": "torch"}
+    assert SMALL.differences(given) == []
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        ({"resize_library": "pillow-12"}, "'pillow-12' is not a resize library"),
         ({"crop_size": 300}, "would have black borders"),
         ({"mean": [123.7, 116.3, 103.5]}, "divide 0–255 values by 255"),
         ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),

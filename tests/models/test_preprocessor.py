@@ -151,7 +151,7 @@ def test_mean_and_standard_deviation_come_from_the_configuration(variants):
 
 
 WRONG = {
-    "resizer": ('"pillow"', '"opencv"', "a parameter is missing or not understood: 'opencv'"),
+    "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not torch, pillow, or"),
     "interpolation": ('"bicubic"', '"cubic"', "'cubic' is not a valid InterpolationMode"),
     "mean": ('"0.5,0.5,0.5"', '"0.5,0.5"', "a parameter is missing or not understood"),
     "crop": (

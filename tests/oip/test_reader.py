@@ -404,3 +404,22 @@ def test_json_that_never_ends_is_not_held():
     tracemalloc.stop()
     assert isinstance(error, HeadersTooLarge)
     assert most < 2**20
+
+
+@pytest.mark.parametrize(
+    "number", ["1" + "0" * 400, "1" + "0" * 4_299, str(2**63), "1e400", "NaN", "Infinity", "-1", "true"]
+)
+@pytest.mark.parametrize(
+    "template",
+    ['"parameters": {"timeout": %s}', '"outputs": [{"name": "PREDICTION", "parameters": {"classification": %s}}]'],
+)
+def test_a_number_beyond_all_bounds_is_refused_in_words(number, template):
+    body = json.dumps(asking()).encode().replace(b"{", b"{" + (template % number).encode() + b", ", 1)
+    assert isinstance(refusal(body), InvalidParameter)
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, str(2**63), "1e400", "NaN"])
+@pytest.mark.parametrize("template", ['"shape": [%s]', '"shape": [1], "parameters": {"binary_data_size": %s}'])
+def test_so_is_one_in_the_input(number, template):
+    body = '{"inputs": [{"name": "IMAGE", "datatype": "BYTES", %s}]}' % (template % number)
+    assert isinstance(refusal(body.encode()), InvalidParameter)

@@ -146,12 +146,13 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp
         assert up.process.wait(60) == 0
         assert not psutil.wait_procs(family, timeout=5)[1]
         for step in (
-            "starting Triton",
+            "starting Triton with the models of",
             r"Triton is ready after [\d.]+ s",
             r"ready after [\d.]+ s: open http",
-            "stopped",
+            r"stopped after [\d.]+ s",
         ):
             assert up.says(step), step
+        assert not up.says("Exit timeout expired")
 
 
 def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):

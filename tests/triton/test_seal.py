@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from bench.attack.collisions import colliding_jpegs, combine, start
 from gateway.inference.backend import Batch
 from gateway.ingest.inspection import inspect
 from gateway.ingest.padding import SEAL_BYTES, pad
@@ -14,7 +15,6 @@ from gateway.settings import Settings
 from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE
 from gateway.triton.seal import Seal
 from tests.asking import encode
-from tests.collisions import colliding_jpegs, combine, start
 
 LIMITS = Limits.from_settings(Settings(_env_file=None))
 

@@ -56,6 +56,17 @@ def test_an_unknown_model_is_told_by_the_name_that_was_asked_for():
     run(test())
 
 
+def test_a_misspelt_model_is_answered_with_the_one_that_was_meant():
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            with pytest.raises(ModelNotFound, match="did you mean 'ensemble_model'"):
+                await fleet.backend.infer(call_of(b"image", model="ensemble_modle"))
+            with pytest.raises(ModelNotFound, match="GET /models lists"):
+                await fleet.backend.infer(call_of(b"image", model="zzz"))
+
+    run(test())
+
+
 def test_a_picture_that_kills_ends_two_processes_at_most_and_its_neighbours_are_answered():
     async def test() -> None:
         async with fleet_of(4, load_seconds=0.05) as fleet:

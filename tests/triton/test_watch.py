@@ -8,6 +8,7 @@ from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.triton.errors import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
+from gateway.triton.watch import FRESH_SECONDS
 from tests.triton.fleet import MODEL, PACE, run, wait_until, watch_of
 
 THREE = {
@@ -156,10 +157,12 @@ def test_a_step_that_could_not_be_loaded_again_is_loaded_later():
 
 def test_a_suspicion_that_is_out_of_date_reloads_nothing():
     async def test() -> None:
+        clock = [0.0]
         triton = FakeTriton()
-        watch = watch_of(triton)
+        watch = watch_of(triton, clock=lambda: clock[0])
         await settled(watch)
-        watch.suspect(MODEL, StubDied("net"), float("inf"))  # another gateway has healed it meanwhile
+        watch.suspect(MODEL, StubDied("net"), float("inf"))
+        clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
         await settled(watch)
         assert watch.ready
         assert triton.done == []

@@ -7,6 +7,8 @@ intra_op_thread_count, inter_op_thread_count, execution_mode, and optimization.g
 """
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,12 @@ LEVELS = {
     2: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
 """optimization.graph.level → ONNX Runtime's; any other is its default, all of them."""
+
+CUDA_FAILURE = re.compile(r"CUDA (failure|error) (?P<code>\d+)")
+STICKY = {46, 214, 219, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999}
+"""Errors of CUDA's runtime (driver_types.h) after which a process must end to use the GPU again."""
+LOST_GPU = 74
+"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
 
 
 class TritonPythonModel:
@@ -58,6 +66,7 @@ class TritonPythonModel:
         try:
             return self._run(requests)
         except Exception as exc:  # whatever it is, Triton must get one response for each request
+            end_if_gpu_is_lost(exc)
             if len(requests) > 1:
                 return [self.execute([request])[0] for request in requests]
             return [pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(exc).__name__}: {exc}"))]
@@ -91,6 +100,18 @@ class TritonPythonModel:
                 raise pb_utils.TritonModelException(
                     f"config.pbtxt has {kind} {missing[0]!r}, and the ONNX model has {', '.join(there)}"
                 )
+
+
+def end_if_gpu_is_lost(exc: Exception) -> None:
+    """End this process where an error says that nothing will run on its GPU any more.
+
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
+    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    """
+    match = CUDA_FAILURE.search(str(exc))
+    if match and int(match["code"]) in STICKY:
+        pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
+        os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
 
 
 def joined(parts: "tuple[Tensor, ...]") -> Tensor:

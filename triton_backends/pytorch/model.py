@@ -8,6 +8,7 @@ INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT, DISABLE_OPTIMIZED_EXECUTION, INFER
 
 import ctypes
 import json
+import os
 import re
 import warnings
 from pathlib import Path
@@ -22,6 +23,8 @@ warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+.*deprecated")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 KEPT_BYTES = 2**30
+LOST_GPU = 74
+"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
 
 
 class TritonPythonModel:
@@ -56,6 +59,7 @@ class TritonPythonModel:
         try:
             return self._run(requests)
         except Exception as exc:  # whatever it is, Triton must get one response for each request
+            end_if_gpu_is_lost(self.device)
             if len(requests) > 1:
                 return [self.execute([request])[0] for request in requests]
             return [pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(exc).__name__}: {exc}"))]
@@ -108,6 +112,23 @@ def device_of(args: dict[str, str]) -> torch.device:
             "instance_group asks for a GPU and torch sees none: use KIND_AUTO or KIND_CPU, or install a torch with CUDA"
         )
     return torch.device("cuda", int(args["model_instance_device_id"]))
+
+
+def end_if_gpu_is_lost(device: torch.device) -> None:
+    """End this process where nothing runs on its GPU any more.
+
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
+    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.zeros(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:
+        return
+    except RuntimeError as exc:
+        pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
+        os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
 
 
 def keep_freed_memory() -> None:

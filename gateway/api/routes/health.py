@@ -5,7 +5,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gateway import metrics
-from gateway.api.schemas import Live, Ready, endpoint_out
+from gateway.api.exchange import exchange
+from gateway.api.schemas import Live, Ready, endpoint_out, models_out
 from gateway.api.state import State, state
 
 router = APIRouter(tags=["service"])
@@ -21,14 +22,18 @@ async def live() -> Live:
     "/health/ready", summary="Can images be classified?", response_model=Ready, responses={503: {"model": Ready}}
 )
 async def get_ready(request: Request) -> Response:
-    """200 while a real inference has lately gone through the default model, else 503: send no traffic then."""
+    """200 while a real inference has lately gone through the default model, else 503: send no traffic then.
+
+    Where API keys are on, `models` and `endpoints` are only shown to a request with a key.
+    """
     parts = state(request)
-    endpoints = [endpoint_out(health) for health in parts["service"].backend.health()]
+    health = parts["service"].backend.health() if exchange(request).shows_details else ()
     ready = is_ready(parts)
     body = Ready(
         status="ready" if ready else "draining" if parts["draining"] else "not ready",
         model=parts["settings"].model,
-        endpoints=endpoints,
+        models=models_out(health),
+        endpoints=[endpoint_out(each) for each in health],
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
 

@@ -15,6 +15,7 @@ from gateway.errors import (
     RequestTooLarge,
     TooManyFiles,
     UploadTimeout,
+    UploadTooSlow,
 )
 from gateway.settings import variable
 
@@ -27,9 +28,13 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
     "max_header_bytes": ("bytes", HeadersTooLarge),
+    "max_headers": ("headers", HeadersTooLarge),
     "max_part_header_bytes": ("bytes", HeadersTooLarge),
     "upload_timeout_seconds": ("seconds", UploadTimeout),
     "upload_idle_timeout_seconds": ("seconds", UploadTimeout),
+    "min_upload_bytes_per_second": ("bytes/s", UploadTooSlow),
+    "upload_grace_seconds": ("seconds", UploadTooSlow),
+    "max_connections": ("connections", Overloaded),
     "max_images_in_flight": ("images", Overloaded),
     "max_bytes_in_flight": ("bytes", Overloaded),
     "max_images_waiting": ("images", Overloaded),

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer, json_elements
+from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
@@ -19,6 +20,7 @@ from gateway.api.shapes import ForeignResponse, brackets, shaped
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
+from gateway.inference.backend import Backend
 from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
 from gateway.settings import Settings
@@ -47,6 +49,7 @@ REQUEST_BODY: dict[str, Any] = {
         "application/json": {
             "schema": {
                 "type": "object",
+                "description": "Images in base64. Hugging Face's `inputs` and `parameters` are taken, too.",
                 "required": ["images"],
                 "additionalProperties": False,
                 "properties": {
@@ -103,9 +106,9 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
     current = exchange(request)
-    buffer = current.resources.enter_context(service.admission.buffer())
     with current.tally.stages["read"]:
-        form, uploads = await open_uploads(request, current, settings, service.policy.limits, buffer)
+        form, uploads = await open_uploads(request, open_body(request), service.policy.limits)
+    function = form.pop("function_to_apply", [])
     if form:
         parameters = _with_form(parameters, form)
     query = make_query(
@@ -118,6 +121,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         selection=_selection(parameters, settings),
     )
     current.event["model"] = query.model_name
+    if function:
+        await _check_function(function[-1], service.backend, query.model_name)
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
         raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
@@ -130,7 +135,20 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
     """What the query says, overruled by the form; of a field that comes twice the last one counts."""
     fields = {name: values if name == "labels" else values[-1] for name, values in form.items()}
-    return PredictParameters.model_validate({**parameters.model_dump(exclude_none=True), **fields})
+    given = parameters.model_dump(exclude_none=True)
+    if fields.get("format") == Shape.HUGGINGFACE and "format" in parameters.model_fields_set:
+        del fields["format"]  # a body's own shape is no more than a default
+    return PredictParameters.model_validate({**given, **fields})
+
+
+async def _check_function(function: str, backend: Backend, model_name: str) -> None:
+    """Hugging Face's `function_to_apply`: raises InvalidParameter where it is not what the model ends in."""
+    ends_in = "sigmoid" if (await backend.model(model_name)).multi_label else "softmax"
+    if function != ends_in:
+        raise InvalidParameter(
+            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are told as they are; "
+            f"leave it out, or send {ends_in!r}."
+        )
 
 
 def _selection(parameters: PredictParameters, settings: Settings) -> Selection:

@@ -4,11 +4,13 @@ import { percent } from "./words.js";
 const FILE_FAULTS = new Set([
   "empty_file",
   "file_too_large",
+  "image_quarantined",
   "image_too_large",
   "invalid_image",
   "too_costly",
   "truncated_image",
   "undecodable_image",
+  "image_quarantined",
   "unreadable_file",
   "unsupported_format",
 ]);

@@ -31,7 +31,7 @@ export async function watchHealth() {
 async function health() {
   let report;
   try {
-    const response = await fetch("health/ready", { cache: "no-store", signal: AbortSignal.timeout(10_000) });
+    const response = await fetch("health/ready", { cache: "no-store", headers: withKey(), signal: AbortSignal.timeout(10_000) });
     report = await response.json();
   } catch {
     return { state: "away", detail: "The gateway does not answer." };

@@ -8,6 +8,7 @@ import ctypes
 import enum
 import json
 import os
+import re
 from typing import Any
 
 # Read once, when OpenCV is imported. The gateway's limit is lower; this one is for those who call Triton without it.
@@ -15,6 +16,7 @@ os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", "100000000")
 
 import cv2
 import numpy as np
+import PIL
 import torch
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
@@ -22,6 +24,11 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
+
+try:
+    import exact_resize
+except ImportError:  # Pillow itself makes the same pixels, in six times the time
+    exact_resize = None
 
 # One instance is one process on one core. More throughput comes from more instances, which then do not fight for cores.
 cv2.setNumThreads(1)
@@ -31,8 +38,18 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 KEPT_BYTES = 32 * 2**20
 """A photograph's buffers are smaller: malloc keeps them, instead of having the kernel map and clear each anew."""
 
+LOST_GPU = 74
+"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+
 MAX_ASPECT = 4
 """Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
+
+
+ORDERLESS = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
+"""Interpolations without sums, and so without passes."""
+
+PROBES = ((300, 400), (400, 101), (64, 250), (7, 5), (24, 6))
+"""Heights and widths of pictures that exact_resize has to resize as Pillow does before it is trusted with others."""
 
 
 class Status(enum.IntEnum):
@@ -60,7 +77,6 @@ class TritonPythonModel:
             self.resize_size = integers(parameters["resize_size"])
             self.crop_size = pair(integers(parameters["crop_size"]))
             self.interpolation = InterpolationMode(parameters["interpolation"])
-            self.exact = {"pillow": True, "torch": False}[parameters["resize_library"]]
             mean, std = (torch.tensor(floats(parameters[name]), device=self.device) for name in ("mean", "std"))
             # (x / 255 - mean) / std as one multiplication and one addition.
             self.scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
@@ -78,16 +94,31 @@ class TritonPythonModel:
                 "crop_size is larger than resize_size: the crop would have black borders"
             )
 
+        try:
+            library = parameters["resize_library"]
+            self.pillow = (
+                None
+                if library == "torch"
+                else PillowResize(self.resize_size, self.crop_size, self.interpolation, library)
+            )
+        except (KeyError, ValueError) as exc:
+            raise pb_utils.TritonModelException(f"a parameter is missing or not understood: {exc}") from exc
+
         # The first image takes the libraries' set-up on itself.
         encoded = cv2.imencode(".ppm", np.zeros((8, 8, 3), np.uint8))[1]
         self._normalise([self._decode_row(encoded, len(encoded))[1]])
-        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs on {self.device}")
+        resizer = self.pillow.described() if self.pillow else "torch"
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs on {self.device}, resizes with {resizer}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request on its own: an exception from here would fail all that were batched with it."""
         answers = [self._decode_request(request) for request in requests]
         images = [image for answer in answers if isinstance(answer, list) for _, image in answer]
-        batch = self._normalise(images)
+        try:
+            batch = self._normalise(images)
+        except Exception:
+            end_if_gpu_is_lost(self.device)
+            raise
         responses, start = [], 0
         for answer in answers:
             if isinstance(answer, pb_utils.TritonError):
@@ -119,6 +150,7 @@ class TritonPythonModel:
             rows = zip(raw_image.numpy(), length.flatten().tolist(), strict=True)
             return [self._decode_row(encoded, length) for encoded, length in rows]
         except Exception as exc:  # the requests batched with this one keep their answers
+            end_if_gpu_is_lost(self.device)
             return pb_utils.TritonError(f"preprocessor: {type(exc).__name__}: {exc}")
 
     def _decode_row(self, encoded: NDArray[np.uint8], length: int) -> tuple[Status, Tensor | None]:
@@ -136,9 +168,11 @@ class TritonPythonModel:
             return Status.UNDECODABLE, None
         if len(self.resize_size) == 1:
             pixels = without_ends(pixels)
-        image = Image.fromarray(pixels) if self.exact else torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)
+        if self.pillow:
+            return Status.OK, torch.from_numpy(self.pillow(pixels)).permute(2, 0, 1)
+        image = torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)
         image = functional.resize(image, self.resize_size, self.interpolation, antialias=True)
-        return Status.OK, functional.to_image(functional.center_crop(image, self.crop_size))
+        return Status.OK, functional.center_crop(image, self.crop_size)
 
     def _normalise(self, images: list[Tensor | None]) -> Tensor:
         """Fp32 [N, 3, H, W] of all images of a batch; zeros where there is none."""
@@ -151,6 +185,81 @@ class TritonPythonModel:
             if image is None:
                 row.zero_()
         return batch
+
+
+class PillowResize:
+    """Resize and CenterCrop as torchvision has them for PIL images: by exact_resize where it makes the same pixels.
+
+    `library` is "pillow" for the installed one, or such as "pillow-12.1" for the one that training had: they differ in
+    which pass comes first. Raises ValueError where it is another.
+    """
+
+    def __init__(self, size: list[int], crop: list[int], interpolation: InterpolationMode, library: str) -> None:
+        found = re.fullmatch(r"pillow(?:-(\d{1,3})\.(\d{1,3}))?", library)
+        if found is None:
+            raise ValueError(f"resize_library {library!r} is not torch, pillow, or a Pillow's version: pillow-12.1")
+        self.size, self.crop, self.interpolation = size, crop, interpolation
+        installed = tuple(map(int, PIL.__version__.split(".")[:2]))
+        self.release: tuple[int, int] = (int(found[1]), int(found[2])) if found[1] else installed
+        self.installed = found[1] is None
+        self.why_not = self._why_not()
+
+    def described(self) -> str:
+        """What resizes, for the log."""
+        wanted = "as Pillow {}.{} does".format(*self.release)
+        if not self.why_not:
+            return f"exact_resize ({exact_resize.instructions()}), {wanted}"
+        return f"Pillow {PIL.__version__}, {wanted}, because {self.why_not}"
+
+    def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """uint8 [H, W, 3] of any size → uint8 of crop_size."""
+        return self._by_pillow(pixels) if self.why_not else self._by_kernel(pixels)
+
+    def _by_kernel(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        size = self._resized(pixels)
+        corner = tuple(round((side - crop) / 2) for side, crop in zip(size, self.crop, strict=True))
+        target = np.empty((*self.crop, 3), np.uint8)
+        exact_resize.resize(pixels, target, size, filter=self.interpolation.value, corner=corner, pillow=self.release)
+        return target
+
+    def _by_pillow(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        image, size = Image.fromarray(pixels), list(self._resized(pixels))
+        if not self.installed and self.interpolation not in ORDERLESS:
+            # One side after the other: resized alone, neither has an order.
+            first = 0 if self._vertical_first(pixels, size) else 1
+            sides = [size[side] if side == first else pixels.shape[side] for side in range(2)]
+            image = functional.resize(image, sides, self.interpolation)
+        image = functional.resize(image, size, self.interpolation)
+        return np.array(functional.center_crop(image, self.crop))
+
+    def _resized(self, pixels: NDArray[np.uint8]) -> tuple[int, int]:
+        """Height and width after the resize, rounded as torchvision rounds them."""
+        if len(self.size) == 2:
+            return self.size[0], self.size[1]
+        shorter, longer = sorted(pixels.shape[:2])
+        ends = int(self.size[0] * longer / shorter)
+        return (ends, self.size[0]) if pixels.shape[0] > pixels.shape[1] else (self.size[0], ends)
+
+    def _vertical_first(self, pixels: NDArray[np.uint8], size: list[int]) -> bool:
+        height, width = pixels.shape[:2]
+        if self.release >= (13, 0):
+            return height > size[0] and height - size[0] > 2 * (width - size[1])
+        return self.release >= (12, 2) and height > size[0] and height > 100 * width
+
+    def _why_not(self) -> str:
+        """Why the kernel is not to be used; "" where it is."""
+        if self.interpolation in ORDERLESS:
+            return f"exact_resize has no {self.interpolation.value}"
+        if exact_resize is None:
+            return "exact_resize is not installed; the pixels are the same, the time is six times its"
+        generator = np.random.default_rng(0)
+        for shape in PROBES:
+            pixels = generator.integers(0, 256, (*shape, 3), np.uint8)
+            if not np.array_equal(self._by_kernel(pixels), self._by_pillow(pixels)):
+                return (
+                    f"exact_resize makes other pixels of {shape[0]} by {shape[1]} on this machine: please report that"
+                )
+        return ""
 
 
 def without_ends(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -181,6 +290,23 @@ def device_of(args: dict[str, str]) -> torch.device:
             "instance_group asks for a GPU and torch sees none: use KIND_AUTO or KIND_CPU, or install a torch with CUDA"
         )
     return torch.device("cuda", int(args["model_instance_device_id"]))
+
+
+def end_if_gpu_is_lost(device: torch.device) -> None:
+    """End this process where nothing runs on its GPU any more.
+
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
+    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.zeros(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:
+        return
+    except RuntimeError as exc:
+        pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
+        os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
 
 
 def pair(sizes: list[int]) -> list[int]:

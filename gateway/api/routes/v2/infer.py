@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer
+from gateway.api.body import announced_bytes, open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.query import make_query, status_of
@@ -16,7 +17,7 @@ from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.routes.v2.schemas import InferenceResponse
 from gateway.api.state import state
-from gateway.api.uploads import announced_bytes, chunks, counted, resumed
+from gateway.api.uploads import at_least_one, resumed
 from gateway.errors import InvalidBody, UnsupportedMediaType
 from gateway.inference.query import Result
 from gateway.ingest.upload import request_too_large
@@ -65,11 +66,10 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
     current = exchange(request)
-    buffer = current.resources.enter_context(service.admission.buffer())
-    body = chunks(request, current, settings, buffer)
-    reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k)
+    body = open_body(request)
+    reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
     with current.tally.stages["read"]:
-        uploads = counted(reader.uploads(), buffer, NO_IMAGES)
+        uploads = at_least_one(reader.uploads(), NO_IMAGES)
         first = await anext(uploads)
     # In JSON it may stand behind the images, which are on their way by then.
     timeout_microseconds = reader.request.timeout_microseconds

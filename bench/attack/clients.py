@@ -1,0 +1,136 @@
+"""Clients that send slowly, hold on, leave, or do not read."""
+
+import contextlib
+import itertools
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from bench.attack import files
+from bench.attack.parsers import SMALL_BMP
+from bench.attack.target import BOUNDARY, MULTIPART, Attack, Target, attacks_of, form, receive, repeated, told
+
+STALL_SECONDS = 5.0
+HEAD = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\n"
+PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'.encode()
+
+
+def model_that_is_unknown(target: Target) -> str:
+    """Two hundred files for a model that does not exist."""
+    return target.post_files([SMALL_BMP] * 200, "?model=nope")
+
+
+def thirteen_that_stall(target: Target) -> str:
+    """Thirteen uploads that stop after 19 MB each."""
+    opened = [_begun(target, target.nbytes * 19 // 20) for _ in range(13)]
+    time.sleep(STALL_SECONDS)
+    return _answers(opened)
+
+
+def one_that_drips(target: Target) -> str:
+    """One part of 255 MB, too large by far, whose client then drips."""
+    connection = _begun(target, 255_000_000)
+    _drip([connection], b"x")
+    return _answers([connection])
+
+
+def many_that_drip(target: Target) -> str:
+    """Two hundred uploads that drip a byte at a time."""
+    opened = [_begun(target, 1_000) for _ in range(200)]
+    _drip(opened, b"x")
+    return _answers(opened)
+
+
+def many_that_say_nothing(target: Target) -> str:
+    """Five hundred connections without a request."""
+    opened = _connections(target, 500)
+    time.sleep(STALL_SECONDS)
+    return _answers(opened)
+
+
+def many_that_do_not_read(target: Target) -> str:
+    """Thirty clients that ask for large answers and do not read them."""
+    body = b"".join(form([SMALL_BMP] * 90))
+    opened = []
+    for _ in range(30):
+        connection = target.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        head = HEAD.replace("/predict", "/predict?top_k=1000") + f"Content-Length: {len(body)}\r\n\r\n"
+        with contextlib.suppress(OSError):
+            connection.sendall(head.encode() + body)
+        opened.append(connection)
+    time.sleep(STALL_SECONDS)
+    return _answers(opened)
+
+
+def many_that_leave(target: Target) -> str:
+    """Sixty clients that send a picture which decodes slowly, and leave."""
+    body = b"".join(form([files.png(7_000, 7_000, bits=1, colour=0)]))
+    head = HEAD + f"Content-Length: {len(body)}\r\n\r\n"
+    for _ in range(60):
+        with contextlib.suppress(OSError), target.connect() as connection:
+            connection.sendall(head.encode() + body)
+            time.sleep(0.02)
+    return "left"
+
+
+def many_at_once(target: Target) -> str:
+    """A hundred requests at once that each bring twenty pictures."""
+    body = b"".join(form([SMALL_BMP] * 20))
+    head = HEAD + f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    opened = _connections(target, 100)
+    for connection in opened:
+        with contextlib.suppress(OSError):
+            connection.sendall(head.encode() + body)
+    return _answers(opened)
+
+
+def _connections(target: Target, count: int) -> list[socket.socket]:
+    opened = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            opened.append(target.connect())
+    return opened
+
+
+def _begun(target: Target, nbytes: int) -> socket.socket:
+    """An upload of which so many bytes have been sent; its client is not done."""
+    connection = target.connect()
+    connection.settimeout(3.0)
+    with contextlib.suppress(OSError):
+        connection.sendall(HEAD.encode() + b"Content-Length: 1000000000\r\n\r\n" + PART)
+        for piece in repeated(bytes(1_000), nbytes, 1_000):
+            connection.sendall(piece)
+    return connection
+
+
+def _drip(connections: Iterable[socket.socket], drop: bytes) -> None:
+    ends = time.monotonic() + STALL_SECONDS
+    for _ in itertools.takewhile(lambda _: time.monotonic() < ends, itertools.count()):
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(drop)
+        time.sleep(0.25)
+
+
+def _answers(connections: Iterable[socket.socket]) -> str:
+    """How many got which answer so far; then they hang up."""
+    answers: Counter[str] = Counter()
+    for connection in connections:
+        with connection:
+            connection.settimeout(0.01)
+            answers[told(receive(connection, 0.02))] += 1
+    return ", ".join(f"{count} × {answer or 'none yet'}" for answer, count in answers.most_common())
+
+
+ATTACKS: list[Attack] = attacks_of(
+    model_that_is_unknown,
+    thirteen_that_stall,
+    one_that_drips,
+    many_that_drip,
+    many_that_say_nothing,
+    many_that_do_not_read,
+    many_that_leave,
+    many_at_once,
+)

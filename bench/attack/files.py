@@ -1,0 +1,165 @@
+"""Pictures that cost more than they say, by the letter of their formats; each maker says what it makes."""
+
+import io
+import itertools
+import struct
+import zlib
+from functools import cache
+
+import numpy as np
+from PIL import Image
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
+    """A gray progressive JPEG (ITU-T T.81, annex G) of `side` × `side`, in which each of many scans is 16 bytes.
+
+    A scan sends the first AC coefficient of every block again: end-of-band runs of 27,306 blocks, in 15 bits each.
+    """
+
+    def segment(marker: int, data: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+    blocks = (-(-side // 8)) ** 2
+    runs = -(-blocks // 27_306)
+    bits = "010101010101010" * runs
+    bits += "1" * (-len(bits) % 8)
+    scan = segment(0xDA, b"\x01\x01\x00\x01\x01\x00") + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    return b"".join(
+        (
+            b"\xff\xd8",
+            segment(0xDB, b"\x00" + b"\x10" * 64),
+            segment(0xC2, struct.pack(">BHHB", 8, side, side, 1) + b"\x01\x11\x00"),
+            segment(0xC4, b"\x00\x01" + bytes(15) + b"\x00"),  # DC: one code, no difference
+            segment(0xC4, b"\x10\x01" + bytes(15) + b"\xe0"),  # AC: one code, a run of 2^14 and 14 bits
+            segment(0xDA, b"\x01\x01\x00\x00\x00\x00") + bytes(-(-blocks // 8)),
+            scan * scans,
+            b"\xff\xd9",
+        )
+    )
+
+
+@cache
+def progressive_jpeg(width: int, height: int) -> bytes:
+    """An ordinary progressive photograph, whose coefficients a decoder keeps until the last scan."""
+    noise = np.random.default_rng(1).integers(0, 255, (height // 16, width // 16, 3), np.uint8)
+    file = io.BytesIO()
+    picture = Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR)
+    picture.save(file, "JPEG", progressive=True, quality=80)
+    return file.getvalue()
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    """A PNG chunk with its length and checksum."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, *chunks: bytes, bits: int = 8, colour: int = 2) -> bytes:
+    """A black PNG with further chunks before its pixels."""
+    channels = {0: 1, 2: 3}[colour]
+    row = bytes(1 + -(-width * channels * bits // 8))
+    packer = zlib.compressobj(9)
+    pixels = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    body = b"".join(chunks) + png_chunk(b"IDAT", pixels)
+    return PNG_SIGNATURE + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
+
+
+@cache
+def png_with_texts(count: int, nbytes: int = 8_000_000) -> bytes:
+    """An 8 × 8 PNG with compressed texts of which each inflates to `nbytes`, the first as a colour profile."""
+    packed = zlib.compress(bytes(nbytes), 9)
+    texts = (
+        png_chunk(b"zTXt", b"a%d\0\0" % number + packed)
+        if number % 2
+        else png_chunk(b"iTXt", b"a%d\0\1\0\0\0" % number + packed)
+        for number in range(count - 1)
+    )
+    return png(8, 8, png_chunk(b"iCCP", b"a\0\0" + packed), *texts)
+
+
+def tiff(entries: list[tuple[int, int, int, int]], *, following: int = 0, data: bytes = b"") -> bytes:
+    """A little-endian TIFF 6.0 of one directory with these entries (tag, type, count, value), and data from 8 on."""
+    directory = 8 + len(data) + len(data) % 2
+    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    header = struct.pack("<2sHI", b"II", 42, directory)
+    return (
+        header + data + bytes(len(data) % 2) + struct.pack("<H", len(entries)) + fields + struct.pack("<I", following)
+    )
+
+
+def tiff_of_two_sizes(large: int, small: int) -> bytes:
+    """A TIFF whose width and length come first as SLONG, large, and then as LONG, small."""
+    rows = zlib.compress(bytes(large * large), 9)
+    sizes = [(tag, kind, 1, side) for tag in (256, 257) for kind, side in ((9, large), (4, small))]
+    others = [(258, 3, 1, 8), (259, 3, 1, 8), (262, 3, 1, 1), (273, 4, 1, 8), (277, 3, 1, 1), (278, 4, 1, large)]
+    return tiff([*sizes, *others, (279, 4, 1, len(rows))], data=rows)
+
+
+def tiff_that_bites_its_tail(nbytes: int) -> bytes:
+    """TIFF directories of `nbytes` in all, each of which the last one leads back to."""
+    sizes = [
+        (256, 4, 1, 8),
+        (257, 4, 1, 8),
+        (258, 3, 1, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (273, 4, 1, 8),
+        (279, 4, 1, 64),
+    ]
+    entries = sizes + [(40_000, 3, 1, 0)] * 4_000
+    directories = max(1, nbytes // (6 + 12 * len(entries)))
+    size = 6 + 12 * len(entries)
+    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    parts = [
+        struct.pack("<H", len(entries)) + fields + struct.pack("<I", 8 + size * ((number + 1) % directories))
+        for number in range(directories)
+    ]
+    return struct.pack("<2sHI", b"II", 42, 8) + b"".join(parts)
+
+
+@cache
+def _avif(side: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (side, side), 128).save(file, "AVIF", speed=10, quality=10)
+    return file.getvalue()
+
+
+def avif_of_another_size(frame: int, told: int) -> bytes:
+    """An AVIF whose `ispe` says `told` × `told`, and whose AV1 frame has `frame` × `frame` pixels."""
+    return _avif(frame).replace(
+        b"ispe\0\0\0\0" + struct.pack(">II", frame, frame), b"ispe\0\0\0\0" + struct.pack(">II", told, told)
+    )
+
+
+def avif_of_many_items(count: int) -> bytes:
+    """An AVIF whose `iloc` box (ISO/IEC 14496-12, 8.11.3) lists items without extents."""
+
+    def box(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I4s", len(data) + 8, kind) + data
+
+    items = b"".join(struct.pack(">IHHH", number + 1, 0, 0, 0) for number in range(count))
+    locations = box(b"iloc", b"\x02\0\0\0\x44\x00" + struct.pack(">I", count) + items)
+    handler = box(b"hdlr", bytes(8) + b"pict" + bytes(13))
+    head = box(b"ftyp", b"avif\0\0\0\0avifmif1")
+    return head + box(b"meta", bytes(4) + handler + box(b"pitm", b"\0\0\0\0\0\1") + locations)
+
+
+@cache
+def gif_of_frames(side: int, frames: int) -> bytes:
+    """An animation whose pictures are small in the file and large on the screen."""
+    pictures = [Image.new("P", (side, side), number % 2) for number in range(2)]
+    file = io.BytesIO()
+    pictures[0].save(
+        file, "GIF", save_all=True, append_images=list(itertools.islice(itertools.cycle(pictures), frames))
+    )
+    return file.getvalue()
+
+
+@cache
+def webp_lossless(width: int, height: int) -> bytes:
+    """A lossless WebP of one colour: a few hundred bytes for as many pixels as may be."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "WEBP", lossless=True, method=0)
+    return file.getvalue()

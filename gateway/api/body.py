@@ -1,0 +1,101 @@
+"""A request's body as it arrives, and the time that its client may take for it."""
+
+from collections.abc import MutableMapping
+from typing import Any, Self
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+
+from gateway import metrics
+from gateway.api.exchange import Exchange, exchange
+from gateway.api.state import state
+from gateway.errors import GatewayError, UploadTimeout, UploadTooSlow
+from gateway.inference.buffer import Buffer
+from gateway.inference.pace import Pace
+from gateway.settings import Settings
+
+
+def open_body(request: Request) -> "Body":
+    """The body of a request, whose bytes are counted until the exchange ends."""
+    parts, current = state(request), exchange(request)
+    settings = parts["settings"]
+    pace = Pace(
+        min_bytes_per_second=settings.min_upload_bytes_per_second,
+        grace_seconds=settings.upload_grace_seconds,
+        now=anyio.current_time,
+    )
+    return Body(request, current, settings, current.resources.enter_context(parts["uploads"].open(pace)))
+
+
+class Body:
+    """The chunks of a body. Only the client's time counts, not the time for which the gateway does not read.
+
+    The iteration raises UploadTimeout after `upload_idle_timeout_seconds` of silence or `upload_timeout_seconds` in
+    all, UploadTooSlow, ClientDisconnect, and what `buffer` has for an upload that must make room for others.
+    """
+
+    def __init__(self, request: Request, exchange: Exchange, settings: Settings, buffer: Buffer) -> None:
+        self._request = request
+        self._exchange = exchange
+        self._settings = settings
+        self._buffer = buffer
+        self.hold = buffer.hold
+        """Is told what the readers hold of the body."""
+        self._left_seconds = settings.upload_timeout_seconds
+        self._ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next chunk, which is not empty."""
+        while not self._ended:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk: bytes = message.get("body", b"")
+            if not message.get("more_body", False):
+                self._ended = True
+                self._exchange.body_read.set()
+            self._exchange.tally.received_bytes += len(chunk)
+            metrics.BYTES_RECEIVED.inc(len(chunk))
+            if chunk:
+                return chunk
+        raise StopAsyncIteration
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if self._buffer.refusal is not None:
+            raise self._buffer.refusal
+        pace = self._buffer.pace
+        started = anyio.current_time()
+        silence_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
+        spare_seconds = pace.spare_seconds
+        with anyio.move_on_after(max(0.0, min(silence_seconds, spare_seconds))) as scope:
+            self._buffer.on_refusal = scope.cancel
+            pace.wait()
+            message = await self._request.receive()
+            pace.receive(len(message.get("body", b"")))
+            self._left_seconds = max(0.001, self._left_seconds - (anyio.current_time() - started))
+            return message
+        raise self._buffer.refusal or (self._slow() if spare_seconds < silence_seconds else self._late())
+
+    def _slow(self) -> GatewayError:
+        value = self._settings.min_upload_bytes_per_second
+        return UploadTooSlow(
+            f"The body must come with {value} bytes a second; {self._settings.upload_grace_seconds:g} s were lost.",
+            limit="min_upload_bytes_per_second",
+            value=value,
+        )
+
+    def _late(self) -> GatewayError:
+        idle = self._settings.upload_idle_timeout_seconds < self._left_seconds
+        limit = "upload_idle_timeout_seconds" if idle else "upload_timeout_seconds"
+        value = getattr(self._settings, limit)
+        return UploadTimeout(
+            f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
+        )
+
+
+def announced_bytes(request: Request) -> int:
+    """The length of the body as its headers say, 0 where they do not."""
+    return int(request.headers.get("content-length", "0"))

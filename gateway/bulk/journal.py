@@ -1,0 +1,138 @@
+"""The rows so far, as JSON lines in `OUT.part`: what a run that was killed goes on from.
+
+A row is written with its line break in one piece and is never changed. After `kill -9` the last line at most is torn;
+`resume` drops it, and the pictures of all other rows are not sent again.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.bulk.rows import Row
+from gateway.client import BY_CODE, Picture
+from gateway.errors import UserError
+
+
+class JournalUnreadable(UserError):
+    """`OUT.part` was not written by this command."""
+
+
+def journal_of(out: Path) -> Path:
+    """Where the rows of an output stand until all are there."""
+    return out.with_name(f"{out.name}.part")
+
+
+class Journal:
+    """Rows on the disk, in the order in which they came."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: Counter[bytes] = Counter()
+        """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
+        self.rows = self.failed = 0
+        self._file: BinaryIO | None = None
+
+    def begin(self) -> None:
+        """Start with no rows."""
+        self._file = self.path.open("wb")
+
+    def resume(self) -> None:
+        """Take up what is there, without a torn last line and without the rows of passing errors.
+
+        Raises JournalUnreadable.
+        """
+        kept = self.path.with_name(f"{self.path.name}.tmp")
+        with kept.open("wb") as file:
+            for row in self.read():
+                if row["error"] is None or not _passing(row["error"]):
+                    file.write(_line(row))
+                    self._count(row)
+                    self.done[_digest(row["path"])] += 1
+            file.flush()
+            os.fsync(file.fileno())
+        kept.replace(self.path)
+        self._file = self.path.open("ab")
+
+    def read(self) -> Iterator[Row]:
+        """The rows on the disk."""
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                row = _parsed(line)
+                if row is None:
+                    raise JournalUnreadable(f"line {number} of {self.path} is no row of `gateway classify`")
+                yield row
+
+    def left(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
+        """The pictures that have no row yet."""
+        done = self.done
+        for picture in pictures:
+            if done:
+                digest = _digest(picture.name)
+                if digest in done:
+                    done[digest] -= 1
+                    if not done[digest]:
+                        del done[digest]
+                    continue
+            yield picture
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Add rows; they are out of this process when it returns, and outlive it."""
+        assert self._file is not None
+        lines = []
+        for row in rows:
+            lines.append(_line(row))
+            self._count(row)
+        self._file.write(b"".join(lines))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write everything to the disk."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+    def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
+        """Put the output into its place, whole; `convert` writes rows in another format than JSON lines."""
+        self.close()
+        if convert is None:
+            self.path.replace(out)
+            return
+        temporary = out.with_name(f"{out.name}.tmp")
+        convert(self.read(), temporary)
+        temporary.replace(out)
+        self.path.unlink()
+
+    def _count(self, row: Row) -> None:
+        self.rows += 1
+        self.failed += row["error"] is not None
+
+
+def _passing(code: str) -> bool:
+    """Whether a picture with this error may have an answer now."""
+    kind = BY_CODE.get(code)
+    return kind.retryable if kind is not None else code == "connection_lost" or code.startswith("http_")
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and row.keys() >= {"path", "error"} else None
+
+
+def _line(row: Row) -> bytes:
+    # A byte of a name that is no UTF-8 is a lone surrogate in Python, which this writes as JSON's \\udcXX.
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=16).digest()

@@ -1,0 +1,80 @@
+"""How far a run has come, how fast it is, and how long it will take."""
+
+import time
+from collections import Counter, deque
+
+from gateway.client import GatewayError, Result
+
+WINDOW_SECONDS = 30.0
+"""The rate is that of the last half minute: a service gets faster and slower."""
+
+
+class Meter:
+    """Counts results; `told` is a line for people."""
+
+    def __init__(self, *, before: int = 0, failed_before: int = 0) -> None:
+        self.before = before
+        """Rows of earlier runs."""
+        self.done = 0
+        self.failed = failed_before
+        self.total: int | None = None
+        self.codes: Counter[str] = Counter()
+        self.waiting = ""
+        self._started = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque([(self._started, 0)])
+
+    def count(self, result: Result) -> None:
+        """One more."""
+        self.waiting = ""
+        self.done += 1
+        if result.error is not None:
+            self.failed += 1
+            self.codes[result.error.code] += 1
+        now = time.monotonic()
+        if now - self._recent[-1][0] >= 1:
+            self._recent.append((now, self.done))
+            while now - self._recent[0][0] > WINDOW_SECONDS:
+                self._recent.popleft()
+
+    def wait(self, fault: GatewayError, _: float) -> None:
+        """Nothing is sent for a while."""
+        self.waiting = fault.message
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of this run."""
+        return time.monotonic() - self._started
+
+    @property
+    def rate(self) -> float:
+        """Pictures per second, lately."""
+        began, done = self._recent[0]
+        return (self.done - done) / max(time.monotonic() - began, 1e-9)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until all are done, if it is known how many there are."""
+        if self.total is None or not self.done:
+            return None
+        return max(0, self.total - self.before - self.done) / max(self.rate, 1e-9)
+
+    def told(self) -> str:
+        """All of it."""
+        number = f"{self.before + self.done:,}"
+        parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{self.rate:,.1f}/s"]
+        if self.failed:
+            parts.append(f"{self.failed:,} failed")
+        if (left := self.seconds_left) is not None:
+            parts.append(f"{duration(left)} left")
+        if self.waiting:
+            parts.append(f"waiting: {self.waiting}")
+        return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

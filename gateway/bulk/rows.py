@@ -1,0 +1,43 @@
+"""A row of the output: what is told of one picture."""
+
+from typing import Any
+
+from gateway.client import Result
+
+Row = dict[str, Any]
+COLUMNS = (
+    "path",
+    "status",
+    "label",
+    "class_id",
+    "score",
+    "predictions",
+    "width",
+    "height",
+    "model",
+    "version",
+    "error",
+    "message",
+)
+"""`label`, `class_id` and `score` are the best class's; `error` is a code, `message` says it in words."""
+
+
+def row_of(result: Result) -> Row:
+    """A result as a row, whose members are COLUMNS."""
+    best, error = result.best, result.error
+    return {
+        "path": result.name,
+        "status": "ok" if error is None else "error",
+        "label": best and best.label,
+        "class_id": best and best.class_id,
+        "score": best and best.score,
+        "predictions": [
+            {"label": each.label, "class_id": each.class_id, "score": each.score} for each in result.predictions
+        ],
+        "width": result.width,
+        "height": result.height,
+        "model": result.model,
+        "version": result.version,
+        "error": error and error.code,
+        "message": error and error.message,
+    }

@@ -1,0 +1,101 @@
+"""One run: pictures in, a row for each out, and what to do when it ends early."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.bulk.journal import Journal, journal_of
+from gateway.bulk.meter import Meter
+from gateway.bulk.rows import Row, row_of
+from gateway.bulk.sinks import converter
+from gateway.bulk.sources import count, pictures
+from gateway.client import Gateway, Picture
+from gateway.errors import UserError
+
+
+class OutputExists(UserError):
+    """The output is there already, whole or in part."""
+
+
+class TooManyFailures(UserError):
+    """More pictures failed than `--max-failures` allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be classified, and how."""
+
+    sources: tuple[str, ...]
+    column: str | None = None
+    parameters: dict[str, Any] | None = None
+    """Of `Gateway.classify`."""
+    max_failures: int | None = None
+
+
+def rows(job: Job, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> Iterator[Row]:
+    """A row for each picture as it is ready; raises TooManyFailures, and what the client raises."""
+    results = gateway.classify(left, on_wait=meter.wait, **(job.parameters or {}))
+    with closing(results):
+        for result in results:
+            meter.count(result)
+            yield row_of(result)
+            if job.max_failures is not None and meter.failed > job.max_failures:
+                codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
+                raise TooManyFailures(f"{meter.failed} pictures failed, more than --max-failures: {codes}")
+
+
+class FileRun:
+    """A run whose output is a file; every row is on the disk as soon as it is there, in `OUT.part`."""
+
+    def __init__(self, job: Job, out: Path, *, resume: bool, overwrite: bool) -> None:
+        self.job, self.out = job, out
+        self._convert = converter(out)
+        self.journal = Journal(journal_of(out))
+        self._pictures = pictures(job.sources, column=job.column)
+        self._begin(resume=resume, overwrite=overwrite)
+        self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)
+
+    def _begin(self, *, resume: bool, overwrite: bool) -> None:
+        part = self.journal.path
+        if resume:
+            if not part.exists() and self.out.exists():
+                if self._convert is not None:
+                    raise OutputExists(f"{self.out} is complete; --overwrite starts again")
+                self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
+            self.journal.resume() if part.exists() else self.journal.begin()
+            return
+        for path in (self.out, part):
+            if path.exists() and not overwrite:
+                raise OutputExists(f"{path} exists: go on with --resume, or start again with --overwrite")
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.journal.begin()
+
+    def run(self, gateway: Gateway, tick: Callable[[Meter], None]) -> None:
+        """Classify what has no row yet, and put the output into its place; raises what `rows` raises.
+
+        `tick` is called after each row. What was done stays in the journal, whatever happens.
+        """
+        _count_in_background(self.job, self.meter)
+        try:
+            for row in rows(self.job, gateway, self.journal.left(self._pictures), self.meter):
+                self.journal.write([row])
+                tick(self.meter)
+        except BaseException:
+            self.journal.close()
+            raise
+        self.journal.finish(self.out, self._convert)
+
+
+def _count_in_background(job: Job, meter: Meter) -> None:
+    """Tell the meter how many there are, as soon as that is known: nothing waits for it."""
+
+    def work() -> None:
+        try:
+            meter.total = count(job.sources, column=job.column)
+        except (UserError, OSError):
+            return  # whoever reads the pictures meets it too, and says it
+
+    threading.Thread(target=work, name="count", daemon=True).start()

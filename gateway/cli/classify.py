@@ -1,0 +1,238 @@
+"""`gateway classify`: a folder, an archive, a bucket or a table of pictures to a table of their classes."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.cli.terminal import Repository, say
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+
+if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be there at once
+    from gateway.bulk.meter import Meter
+    from gateway.bulk.run import Job
+    from gateway.client import Gateway
+
+SECONDS_BETWEEN_LINES = 10.0
+TABLE_ROWS = 50
+
+
+class Exit(IntEnum):
+    """What the exit codes mean."""
+
+    OK = 0
+    SOME_FAILED = 3
+    GAVE_UP = 4
+    INTERRUPTED = 130
+
+
+def classify(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SRC…",
+            help="Folders, globs, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
+            "s3://bucket/prefix, or - for paths on stdin.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Where the rows go: .jsonl, .csv or .parquet.", dir_okay=False, show_default=False
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A running service; without it one is started for this run.", show_default=False),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key, where the service wants one.", show_default=False),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="By default the service's own.", show_default=False)] = None,
+    version: Annotated[int | None, typer.Option(help="By default the one in use.", show_default=False)] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Classes for each picture, by default the service's.", min=1, show_default=False)
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Only classes with this score at least.", min=0, max=1, show_default=False)
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Only these classes, with commas between.", show_default=False)
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column of a table that has the paths.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(help="Requests at once at most; fewer while the service is too busy.", min=1, max=64)
+    ] = 4,
+    max_failures: Annotated[
+        int | None,
+        typer.Option(help="Stop when more pictures than this have no answer.", min=0, show_default="never"),
+    ] = None,
+    *,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run that ended early stopped; its rows are kept.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Classify any number of pictures, with one row for each.
+
+    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Ends with 0 when every picture has
+    an answer, 3 when some have none, 4 when --max-failures was passed, 130 after Ctrl-C, 1 on any other fault.
+    """
+    from gateway.bulk.run import Job
+    from gateway.bulk.service import own_service
+    from gateway.client import Gateway, GatewayError
+    from gateway.errors import UserError
+
+    if resume and (overwrite or out is None):
+        raise typer.BadParameter("--resume goes with --out, and not with --overwrite")
+    parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}
+    if labels:
+        parameters["labels"] = [labels]
+    job = Job(tuple(sources), column, parameters, max_failures)
+    with ExitStack() as stack:
+        stack.enter_context(_interrupted_by_sigterm())
+        try:
+            run = _to_file(job, out, resume=resume, overwrite=overwrite) if out is not None else _to_stdout(job)
+            address = url or stack.enter_context(own_service(model_repository, say))
+            gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
+            code = run(gateway)
+        except KeyboardInterrupt:
+            say(f"stopped{_how_to_go_on(out)}")
+            code = Exit.INTERRUPTED
+        except GatewayError as error:
+            raise UserError(f"{error.message}{_how_to_go_on(out)}") from error
+    raise typer.Exit(code)
+
+
+def _to_file(job: "Job", out: Path, *, resume: bool, overwrite: bool) -> Callable[["Gateway"], Exit]:
+    from gateway.bulk.meter import duration
+    from gateway.bulk.run import FileRun, TooManyFailures
+
+    run = FileRun(job, out, resume=resume, overwrite=overwrite)
+    if run.meter.before:
+        say(f"{run.meter.before:,} pictures have their row from before")
+
+    def work(gateway: "Gateway") -> Exit:
+        try:
+            with _shown() as show:
+                run.run(gateway, show)
+        except TooManyFailures as exc:
+            say(f"{exc}{_how_to_go_on(out)}")
+            return Exit.GAVE_UP
+        meter = run.meter
+        say(
+            f"{out}: {meter.before + meter.done:,} rows; {meter.done:,} pictures in {duration(meter.seconds)}, "
+            f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
+        )
+        return _summary(meter)
+
+    return work
+
+
+def _to_stdout(job: "Job") -> Callable[["Gateway"], Exit]:
+    from gateway.bulk.meter import Meter
+    from gateway.bulk.run import TooManyFailures, rows
+    from gateway.bulk.sources import pictures
+
+    found = pictures(job.sources, column=job.column)
+
+    def work(gateway: "Gateway") -> Exit:
+        meter = Meter()
+        try:
+            for_people = sys.stdout.isatty()
+            answers = rows(job, gateway, found, meter)
+            if for_people:
+                _print_table(answers)
+            else:
+                for row in answers:
+                    print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
+        except TooManyFailures as exc:
+            say(str(exc))
+            return Exit.GAVE_UP
+        return _summary(meter)
+
+    return work
+
+
+def _print_table(answers: Iterator[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("picture", "label", "score", "or what is wrong"):
+        table.add_column(name, overflow="fold")
+    number = 0
+    for row in answers:
+        number += 1
+        if number <= TABLE_ROWS:
+            best = "" if row["score"] is None else f"{row['score']:.3f}"
+            table.add_row(row["path"], row["label"] or "", best, row["message"] or "")
+    Console().print(table)
+    if number > TABLE_ROWS:
+        say(f"{number - TABLE_ROWS:,} more are not shown: --out FILE keeps them all")
+
+
+def _summary(meter: "Meter") -> Exit:
+    if not meter.failed:
+        return Exit.OK
+    say(f"{meter.failed:,} have no answer")
+    for code, number in meter.codes.most_common():
+        say(f"  {number:,} {code}")
+    return Exit.SOME_FAILED
+
+
+def _how_to_go_on(out: Path | None) -> str:
+    from gateway.bulk.journal import journal_of
+
+    return f"; {journal_of(out)} has the rows so far, --resume goes on" if out and journal_of(out).exists() else ""
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[["Meter"], None]]:
+    """A line that moves on a terminal; elsewhere a line now and then."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        with Progress(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
+            task = bar.add_task("starting", total=None)
+
+            def show(meter: "Meter") -> None:
+                bar.update(task, total=meter.total, completed=meter.before + meter.done, description=meter.told())
+
+            yield show
+        return
+    last = time.monotonic()
+
+    def tell(meter: "Meter") -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            say(meter.told())
+
+    yield tell
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

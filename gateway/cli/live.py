@@ -1,0 +1,93 @@
+"""The terminal of `gateway up`: a line for each stage and model with its time, a spinner for what is awaited."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from gateway.embedded.server import LOG_PREFIX
+from gateway.embedded.server_log import LogReader
+
+MAX_LOG_BYTES = 32 * 2**20
+TICK_SECONDS = 0.5
+
+
+class LiveDisplay:
+    """Keeps Triton's log in a file and shows what matters of it: models that are ready, and errors."""
+
+    def __init__(self, console: Console, log_file: Path) -> None:
+        self._console = console
+        self._reader = LogReader()
+        self._lock = threading.Lock()
+        self._started: dict[str, float] = {}
+        self.log_file = log_file
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = log_file.open("w", encoding="utf-8")
+        self._written = 0
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(f"gateway | {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def log(self, line: str) -> None:
+        """A line for the file; of models and errors one for the terminal as well."""
+        line = line.removeprefix(LOG_PREFIX)
+        self._keep(line)
+        event = self._reader.read(line)
+        if event is None:
+            return
+        if event.kind == "loading":
+            self._started.setdefault(event.text, time.monotonic())
+        elif event.kind == "loaded":
+            started = self._started.pop(event.text, None)
+            took = f" {time.monotonic() - started:5.1f} s" if started is not None else ""
+            self.say(f"  model {event.text:<32}{took}")
+        else:
+            self.say(f"triton | {event.text}")
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A spinner with the time that has passed."""
+        started = time.monotonic()
+        over = threading.Event()
+        with self._console.status(text) as status:
+
+            def tick() -> None:
+                while not over.wait(TICK_SECONDS):
+                    status.update(f"{text} · {time.monotonic() - started:.0f} s")
+
+            thread = threading.Thread(target=tick, daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                over.set()
+                thread.join()
+
+    def close(self) -> None:
+        """Close the log file."""
+        with self._lock:
+            self._file.close()
+
+    def _keep(self, line: str) -> None:
+        with self._lock:
+            if self._file.closed:
+                return
+            if self._written > MAX_LOG_BYTES:
+                # Only the latest is of use, and a service may run for months.
+                self._file.seek(0)
+                self._file.truncate()
+                self._written = 0
+            self._written += self._file.write(f"{line}\n")
+            self._file.flush()
+
+
+def log_path(port: int) -> Path:
+    """Where the log of the Triton behind the API on a port is kept: $XDG_STATE_HOME, else ~/.local/state."""
+    root = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(root) if Path(root).is_absolute() else Path.home() / ".local" / "state"
+    return state / "triton-image-gateway" / f"triton-{port}.log"

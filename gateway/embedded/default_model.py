@@ -1,0 +1,58 @@
+"""Which model of a repository answers when a request names none."""
+
+from pathlib import Path
+
+from gateway.errors import UserError
+from gateway.settings import variable
+from gateway.triton.contract import breaches, pinned_versions
+from gateway.triton.model_config import ModelConfig, read_model_config
+
+
+class NoDefaultModel(UserError):
+    """The default model is not in the repository; the message has the names that are."""
+
+
+def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
+    """The model that answers by default; raises NoDefaultModel with the names that it could be.
+
+    `wanted` is what the settings say, `explicit` whether somebody has said it. Where nobody has and the repository has
+    one model alone, it is that one. A repository without any readable configuration is left to Triton to complain of.
+    """
+    configs = _configs(repository)
+    if wanted in configs or not configs:
+        return wanted
+    names = models(configs)
+    if explicit:
+        raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: correct {_how()}")
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise NoDefaultModel(
+            f"{repository} has no model that takes and gives what the gateway does: add one with `gateway model add`"
+        )
+    raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: choose one with {_how()}")
+
+
+def models(configs: dict[str, ModelConfig]) -> list[str]:
+    """The models that clients can ask for, without the ensembles that stand for one version of another."""
+    serving = [name for name, config in configs.items() if not breaches(config)]
+    versions = {ensemble for name in serving for ensemble in pinned_versions(name, serving)}
+    return sorted(set(serving) - versions)
+
+
+def _configs(repository: Path) -> dict[str, ModelConfig]:
+    configs = {}
+    for path in sorted(repository.glob("*/config.pbtxt")):
+        try:
+            configs[path.parent.name] = read_model_config(path)
+        except (OSError, ValueError):
+            continue  # Triton says what is wrong with it
+    return configs
+
+
+def _there_are(names: list[str]) -> str:
+    return f"it has {', '.join(names)}" if names else "it has none"
+
+
+def _how() -> str:
+    return f"--model NAME or {variable('model')}"

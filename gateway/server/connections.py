@@ -1,0 +1,218 @@
+"""How many connections there may be, who goes when there are too many, and how long a client may take to read."""
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pydantic_core import to_json
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway import metrics
+from gateway.errors import GatewayError, Overloaded
+from gateway.problem import MEDIA_TYPE, members
+from gateway.settings import Settings
+
+ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n%b\r\n%b"
+
+NEW_IN_A_TURN = 4
+"""Connections that may begin in one turn of the event loop; those that are known have their turns in between."""
+REFUSED_AT_ONCE = 64
+"""Connections beyond the limit that are told why; more are closed without a word."""
+REFUSAL_SECONDS = 2.0
+"""How long a connection beyond the limit has to send something and to read its answer."""
+STRETCH_BYTES = 64 * 1024
+"""What a client must take in of its answer within `answer_timeout_seconds`."""
+
+
+def answer(error: GatewayError) -> bytes:
+    """A response to what never becomes a request."""
+    body = to_json(members(error, uuid.uuid4().hex))
+    retry = b"retry-after: 1\r\n" if isinstance(error, Overloaded) else b""
+    return ANSWER % (int(error.status), error.status.phrase.encode(), MEDIA_TYPE.encode(), len(body), retry, body)
+
+
+class Connections:
+    """The connections of one process, at most `most`.
+
+    For one more, an idle one is closed: the oldest of those that have not sent a request yet, or else the one whose
+    last answer is longest ago. Where all are busy, the new one is refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._all: set[CountedProtocol] = set()
+        self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
+        self._answered: dict[CountedProtocol, None] = {}
+        self._entering: deque[Callable[[], None]] = deque()
+        self._entered = 0
+        self.refused = 0
+        metrics.CONNECTIONS_LIMIT.set(most)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, protocol: "CountedProtocol") -> bool:
+        """Count a connection, if there is room or somebody idle makes some."""
+        if len(self._all) >= self.most:
+            idle = next(iter(self._new or self._answered), None)
+            if idle is None:
+                return False
+            self.remove(idle)
+            metrics.CONNECTIONS_CLOSED.labels("idle").inc()
+            idle.transport.close()
+        self._all.add(protocol)
+        self._new[protocol] = None
+        metrics.CONNECTIONS.inc()
+        return True
+
+    def busy(self, protocol: "CountedProtocol") -> None:
+        """It has sent the headers of a request."""
+        self._new.pop(protocol, None)
+        self._answered.pop(protocol, None)
+
+    def idle(self, protocol: "CountedProtocol") -> None:
+        """It has its answer."""
+        if protocol in self._all:
+            self._answered[protocol] = None
+
+    def remove(self, protocol: "CountedProtocol") -> None:
+        """Count it no more."""
+        if protocol in self._all:
+            self._all.remove(protocol)
+            self.busy(protocol)
+            metrics.CONNECTIONS.dec()
+
+    def enter(self, begin: Callable[[], None]) -> bool:
+        """Whether a new connection may begin in this turn of the event loop; else `begin` is called in a later one."""
+        if self._entered < NEW_IN_A_TURN and not self._entering:
+            if self._entered == 0:
+                asyncio.get_running_loop().call_soon(self._next_turn)
+            self._entered += 1
+            return True
+        self._entering.append(begin)
+        return False
+
+    def _next_turn(self) -> None:
+        self._entered = 0
+        while self._entering and self._entered < NEW_IN_A_TURN:
+            self._entering.popleft()()
+            self._entered += 1
+        if self._entered:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+
+class CountedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with a bound on connections, and on the time that a client takes to read its answer."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
+        super().__init__(*arguments, **options)
+        settings: Settings = self.app_state["settings"]
+        self._counted: Connections = self.app_state["connections"]
+        self._answer_seconds = settings.answer_timeout_seconds
+        self._unread_bytes = 0
+        self._unread: asyncio.TimerHandle | None = None
+        self._no_room = self._told = False
+        self._leaving: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Begin, now or in a later turn, if there is room."""
+        super().connection_made(transport)
+        if not self._counted.add(self):
+            self._begin_to_leave()
+        elif not self._counted.enter(self._enter):
+            self.flow.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Make room."""
+        self._counted.remove(self)
+        if self._no_room:
+            self._counted.refused -= 1
+            if self._leaving is not None:
+                self._leaving.cancel()
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes, unless there is no room."""
+        if not self._no_room:
+            self.parse(data)
+        elif not self._told:
+            self._told = True
+            most = self._counted.most
+            sentence = f"There are {most} connections, as many as may; try again later."
+            self.transport.write(answer(Overloaded(sentence, limit="max_connections", value=most)))
+            if self.transport.can_write_eof():
+                self.transport.write_eof()  # a close with bytes unread could take the answer away
+
+    def parse(self, data: bytes) -> None:
+        """Take what comes of a connection that has a place."""
+        super().data_received(data)
+
+    def eof_received(self) -> None:
+        """Let one go that was refused and has read why."""
+        if self._no_room:
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Be busy."""
+        self._counted.busy(self)
+        if self._idle:
+            self._stop_watching()  # what is written from now on would be taken for what is not read
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Be idle, unless another request waits; what is written may not be read yet."""
+        super().on_response_complete()
+        if self._idle:
+            self._counted.idle(self)
+        self._watch_reading()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than its answer is made."""
+        super().pause_writing()
+        self._watch_reading()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._stop_watching()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request is being served; uvicorn's type hides that there may have been none."""
+        return not self.cycle or self.cycle.response_complete
+
+    def _enter(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def _begin_to_leave(self) -> None:
+        self._no_room = True
+        self._counted.refused += 1
+        metrics.CONNECTIONS_CLOSED.labels("refused").inc()
+        if self._counted.refused > REFUSED_AT_ONCE:
+            self.transport.abort()
+        else:
+            self._leaving = self.loop.call_later(REFUSAL_SECONDS, self.transport.abort)
+
+    def _watch_reading(self) -> None:
+        if self._unread is None and (nbytes := self.transport.get_write_buffer_size()):
+            self._unread_bytes = nbytes
+            self._unread = self.loop.call_later(self._answer_seconds, self._judge_reading)
+
+    def _stop_watching(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _judge_reading(self) -> None:
+        """Close the connection of a client that has not read on; a short rest must have been read to its end."""
+        self._unread = None
+        left_bytes = self.transport.get_write_buffer_size()
+        if left_bytes and left_bytes > self._unread_bytes - STRETCH_BYTES:
+            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+            self.transport.abort()
+        else:
+            self._watch_reading()

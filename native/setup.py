@@ -1,0 +1,39 @@
+"""The C extension; all else is in pyproject.toml.
+
+EXACT_RESIZE_SANITIZE=1 builds it with the address and undefined-behaviour sanitizers.
+"""
+
+import os
+
+from setuptools import Extension, setup
+
+FLAGS = [
+    "-std=gnu11",
+    "-O3",
+    "-fno-strict-aliasing",
+    # One rounding less in a weight would be another weight than Pillow's.
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
+sanitize = SANITIZERS if os.environ.get("EXACT_RESIZE_SANITIZE") else []
+
+setup(
+    ext_modules=[
+        Extension(
+            "exact_resize._kernel",
+            sources=[f"src/{name}.c" for name in ("module", "plan", "portable", "avx2")],
+            depends=["src/plan.h"],
+            # Python's own flags ask for more of the linker than for a library this small is worth.
+            extra_compile_args=[*FLAGS, *sanitize],
+            extra_link_args=sanitize,
+            libraries=["m"],
+            # One build for every Python from 3.11 on.
+            define_macros=[("Py_LIMITED_API", "0x030b0000")],
+            py_limited_api=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,17 @@
+"""The command that compares `gateway classify` with one bulk request."""
+
+from bench.bulk import measure, unlike
+from bench.photos import coffee
+from tests.stub_service import stub_service
+
+
+def test_it_prints_a_ratio(capsys):
+    with stub_service() as url:
+        measure(url, images=20, rounds=2)
+    assert "of the throughput of one bulk request" in capsys.readouterr().out
+
+
+def test_its_pictures_are_unlike_each_other_and_still_jpegs():
+    photo = coffee().data
+    assert unlike(photo, 1) != unlike(photo, 2)
+    assert unlike(photo, 1).startswith(b"\xff\xd8\xff\xfe")

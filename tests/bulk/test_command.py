@@ -1,0 +1,170 @@
+"""`gateway classify` against a service: rows, formats, exit codes."""
+
+import csv
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pyarrow.parquet
+import pytest
+
+from gateway.errors import Overloaded
+from tests.api.stub import PNG, StubBackend
+from tests.bulk.running import command, folder_of, rows_of, run
+from tests.processes import environment, wait_for
+from tests.stub_service import stub_service
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stub_service() as url:
+        yield url
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return folder_of(tmp_path / "photos", 150, PNG)
+
+
+def test_a_folder_becomes_a_row_for_each_picture(url, photos, tmp_path):
+    done = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--url", url)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "new" / "out.jsonl")
+    assert sorted(row["path"] for row in rows) == sorted(map(str, photos.rglob("*.png")))
+    assert {key: rows[0][key] for key in rows[0] if key != "path"} == {
+        "status": "ok",
+        "label": "cat",
+        "class_id": 0,
+        "score": 0.9,
+        "predictions": [{"label": "cat", "class_id": 0, "score": 0.9}],
+        "width": 4,
+        "height": 4,
+        "model": "ensemble_model",
+        "version": "1",
+        "error": None,
+        "message": None,
+    }
+    assert "150 rows" in done.stderr
+    assert not list(tmp_path.glob("new/*.part"))
+
+
+def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
+    (photos / "bad.png").write_bytes(b"text")
+    for kind in ("csv", "parquet"):
+        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 3
+    with (tmp_path / "out.csv").open(newline="") as file:
+        in_csv = {row["path"]: row for row in csv.DictReader(file)}
+    in_parquet = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
+    assert in_csv.keys() == in_parquet.keys()
+    assert len(in_csv) == 151
+    bad, good = str(photos / "bad.png"), str(photos / "000" / "000007.png")
+    assert (in_csv[bad]["error"], in_parquet[bad]["error"]) == ("unsupported_format", "unsupported_format")
+    assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat")
+    assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
+
+
+def test_failures_are_summed_up_by_code_and_in_the_exit_code(url, photos, tmp_path):
+    for number in range(3):
+        (photos / f"bad{number}.png").write_bytes(b"text")
+    (photos / "empty.png").write_bytes(b"")
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
+    assert done.returncode == 3
+    assert "4 have no answer" in done.stderr
+    assert "3 unsupported_format" in done.stderr
+    assert "1 empty_file" in done.stderr
+
+
+def test_too_many_failures_end_it_and_leave_what_was_done(url, photos, tmp_path):
+    for number in range(5):
+        (photos / "000" / f"0bad{number}.png").write_bytes(b"text")
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--max-failures", 2)
+    assert done.returncode == 4
+    assert "more than --max-failures" in done.stderr
+    assert "--resume goes on" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+    assert run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--resume").returncode == 3
+    assert len(rows_of(tmp_path / "out.jsonl")) == 155
+
+
+def test_an_output_that_is_there_is_not_overwritten_unawares(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("mine\n")
+    refused = run(photos, "--out", out, "--url", url)
+    assert (refused.returncode, out.read_text()) == (1, "mine\n")
+    assert "--resume" in refused.stderr
+    assert run(photos, "--out", out, "--url", url, "--overwrite").returncode == 0
+    assert len(rows_of(out)) == 150
+
+
+def test_a_finished_output_can_be_gone_on_with_when_there_are_new_pictures(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    assert run(photos / "000", "--out", out, "--url", url).returncode == 0
+    assert run(photos, "--out", out, "--url", url, "--resume").returncode == 0
+    assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
+
+
+def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
+    for separator in (b"\n", b"\0"):
+        paths = separator.join(bytes(path) for path in sorted(photos.rglob("*.png"))[:3])
+        done = subprocess.run(
+            command("-", "--url", url), input=paths, capture_output=True, env=environment(), timeout=120, check=True
+        )
+        assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == ["cat"] * 3
+
+
+def test_on_a_terminal_a_few_are_a_table(url, photos):
+    controller, terminal = pty.openpty()
+    (photos / "000" / "bad.png").write_bytes(b"text")
+    process = subprocess.Popen(
+        command(photos / "000" / "000001.png", photos / "000" / "bad.png", "--url", url),
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        env={**environment(), "COLUMNS": "300", "TERM": "xterm"},
+    )
+    os.close(terminal)
+    text = b""
+    while True:
+        try:
+            text += os.read(controller, 4096)
+        except OSError:  # Linux: the other end is closed
+            break
+    os.close(controller)
+    assert process.wait(60) == 3
+    assert b"000001.png" in text
+    assert b"0.900" in text
+    assert b"The file is not a JPEG" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.png", "--out", "out.jsonl"], "there is no file or folder 'none.png'"),
+        (["photos", "--out", "out.xlsx"], "must be .jsonl, .csv or .parquet"),
+        (["photos", "--out", "out.jsonl", "--url", "http://127.0.0.1:9"], "There is no gateway at"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(photos, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments, *(() if "--url" in arguments else ("--url", "http://127.0.0.1:9")))
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_a_parameter_that_the_service_refuses_ends_it(url, photos, tmp_path):
+    done = run(photos, "--out", tmp_path / "more.jsonl", "--url", url, "--top-k", 99999)
+    assert done.returncode == 1
+    assert "'top_k': must be at most" in done.stderr
+
+
+def test_ctrl_c_keeps_what_was_done(photos, tmp_path):
+    with stub_service(StubBackend(Overloaded())) as url:
+        process = subprocess.Popen(
+            command(photos, "--out", tmp_path / "out.jsonl", "--url", url), env=environment(), stderr=subprocess.PIPE
+        )
+        wait_for((tmp_path / "out.jsonl.part").exists, process=process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"--resume goes on" in said

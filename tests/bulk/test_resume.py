@@ -1,0 +1,34 @@
+"""A run that is killed goes on, and every picture has exactly one row."""
+
+import subprocess
+
+from tests.api.stub import PNG
+from tests.bulk.running import command, folder_of, rows_of, run
+from tests.processes import environment, wait_for
+from tests.stub_service import stub_service
+
+PICTURES = 3_000
+
+
+def test_after_three_kills_each_picture_has_one_row(tmp_path):
+    photos, out = folder_of(tmp_path / "photos", PICTURES, PNG), tmp_path / "out.jsonl"
+    journal = tmp_path / "out.jsonl.part"
+    kept = [0]
+    with stub_service() as url:
+        for kill in range(3):
+            arguments = command(photos, "--out", out, "--url", url, *(["--resume"] if kill else []))
+            process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)
+            enough = kept[-1] + 200
+            wait_for(lambda enough=enough: journal.exists() and lines(journal) > enough, process=process)
+            process.kill()
+            process.wait()
+            kept.append(lines(journal))
+        done = run(photos, "--out", out, "--url", url, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
+    assert kept == sorted(kept)
+    assert f"{kept[-1]:,} pictures have their row from before" in done.stderr
+
+
+def lines(path) -> int:
+    return path.read_bytes().count(b"\n")

@@ -1,0 +1,171 @@
+"""Where pictures come from."""
+
+import io
+import json
+import tarfile
+import zipfile
+
+import fsspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from gateway.bulk.sources import SourceMissing, count, pictures
+from gateway.errors import UserError
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    for name in ("b.png", "a.JPG", "deep/er/c.webp", ".hidden/d.png", "notes.txt", "deep/.e.png"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return folder
+
+
+def read(*sources, **options) -> list[tuple[str, bytes]]:
+    return [(picture.name, picture.read()) for picture in pictures(map(str, sources), **options)]
+
+
+def names(found: list[tuple[str, bytes]]) -> list[str]:
+    return [name.rpartition("/")[2] for name, _ in found]
+
+
+def test_a_folder_is_read_at_every_depth_by_name_without_what_is_hidden_or_no_picture(photos):
+    found = read(photos)
+    assert found == [(str(photos / name), name.encode()) for name in ("a.JPG", "b.png", "deep/er/c.webp")]
+    assert count([str(photos)]) == 3
+
+
+def test_a_glob_may_reach_into_folders(photos):
+    assert names(read(f"{photos}/**/*.webp")) == ["c.webp"]
+    with pytest.raises(SourceMissing, match="no file matches"):
+        read(f"{photos}/*.gif")
+
+
+def test_a_file_that_is_named_is_sent_whatever_its_name(photos):
+    assert read(photos / "notes.txt") == [(str(photos / "notes.txt"), b"notes.txt")]
+
+
+def test_several_sources_come_one_after_another(photos):
+    assert names(read(photos / "b.png", photos)) == ["b.png", "a.JPG", "b.png", "c.webp"]
+
+
+def test_what_is_missing_is_told_before_anything_is_read(photos):
+    with pytest.raises(SourceMissing, match=r"there is no file or folder 'none\.png'"):
+        pictures([str(photos), "none.png"])
+
+
+def write_table(folder, kind, rows):
+    table = folder / f"table.{kind}"
+    if kind == "csv":
+        table.write_text("\n".join(["id,path", *(f"{number},{row}" for number, row in enumerate(rows))]))
+    elif kind == "jsonl":
+        table.write_text("".join(json.dumps({"id": 1, "path": row}) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"id": list(range(len(rows))), "path": rows}), table)
+    return table
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_tables_paths_are_relative_to_its_folder(photos, kind):
+    table = write_table(photos, kind, ["b.png", str(photos / "a.JPG")])
+    assert read(table) == [(str(photos / "b.png"), b"b.png"), (str(photos / "a.JPG"), b"a.JPG")]
+    assert count([str(table)]) == 2
+    assert len(read(table, column="path")) == 2
+
+
+def test_the_column_of_paths_must_be_known(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("left,right\na.png,b.png\n")
+    with pytest.raises(UserError, match="Name it with --column: left, right"):
+        read(table)
+    with pytest.raises(UserError, match="no column 'middle'; its columns are left, right"):
+        read(table, column="middle")
+
+
+def test_json_lines_may_be_bare_paths(photos):
+    table = photos / "t.jsonl"
+    table.write_text('"b.png"\n')
+    assert names(read(table)) == ["b.png"]
+
+
+@pytest.mark.parametrize("line", ["{", "1", '{"other": 1, "more": 2}', '{"path": 3}'])
+def test_a_table_that_is_none_is_refused_with_the_line(tmp_path, line):
+    table = tmp_path / "t.jsonl"
+    table.write_text(line)
+    with pytest.raises(UserError, match=r"t\.jsonl"):
+        read(table)
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "zip"])
+def test_an_archives_pictures_are_read_in_place(photos, tmp_path, ending):
+    archive = tmp_path / f"photos.{ending}"
+    if ending == "zip":
+        with zipfile.ZipFile(archive, "w") as file:
+            for path in sorted(photos.rglob("*")):
+                file.write(path, path.relative_to(photos))
+    else:
+        with tarfile.open(archive, "w:gz" if "gz" in ending else "w") as file:
+            file.add(photos, ".")
+    assert sorted(data for _, data in read(archive)) == [
+        b".hidden/d.png",
+        b"a.JPG",
+        b"b.png",
+        b"deep/.e.png",
+        b"deep/er/c.webp",
+    ]
+    assert {name.startswith(f"{archive}/") for name, _ in read(archive)} == {True}
+
+
+def test_a_damaged_archive_is_told(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"no zip")
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
+    for name in ("a.zip", "a.tar"):
+        with pytest.raises(UserError, match="cannot be read as an archive"):
+            read(tmp_path / name)
+
+
+def test_a_member_that_cannot_be_read_is_that_pictures_error_alone(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("a.png", b"content of a")
+        file.writestr("b.png", b"content of b")
+    (tmp_path / "a.zip").write_bytes(buffer.getvalue().replace(b"content of a", b"content of x"))
+    first, second = pictures([str(tmp_path / "a.zip")])
+    with pytest.raises(OSError, match="CRC"):
+        first.read()
+    assert second.read() == b"content of b"
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    files = fsspec.filesystem("memory")
+    root = f"/{tmp_path.name}"
+    for name in ("a.png", "deep/b.jpg", "notes.txt"):
+        files.pipe(f"{root}/{name}", name.encode())
+    yield f"memory:/{root}"
+    files.rm(root, recursive=True)
+
+
+def test_a_bucket_is_read_below_a_prefix(bucket):
+    assert read(bucket) == [(f"{bucket}/a.png", b"a.png"), (f"{bucket}/deep/b.jpg", b"deep/b.jpg")]
+
+
+def test_one_object_or_a_glob_of_them_is_read(bucket):
+    assert read(f"{bucket}/notes.txt") == [(f"{bucket}/notes.txt", b"notes.txt")]
+    assert names(read(f"{bucket}/**/*.jpg")) == ["b.jpg"]
+
+
+def test_a_table_may_name_objects(bucket, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(f"url\n{bucket}/a.png\n")
+    assert read(table) == [(f"{bucket}/a.png", b"a.png")]
+
+
+def test_an_empty_prefix_and_a_missing_package_are_told(bucket):
+    with pytest.raises(UserError, match="there is no picture below"):
+        read(f"{bucket}/none")
+    with pytest.raises(UserError, match="pip install"):
+        read("dropbox://photos")

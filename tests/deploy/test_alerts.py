@@ -1,0 +1,177 @@
+"""Each alert fires when it should, and does not when it should not, as promtool sees it."""
+
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from tests.deploy.prometheus import ALERTS, needs_prometheus, promtool
+
+RULES = {rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series by minutes that make an alert fire, and others that are nearly as bad."""
+
+    alert: str
+    fires: dict[str, str]
+    silent: dict[str, str]
+    after_minutes: int = 30
+
+
+def requests(status: str, per_minute: int, code: str = "") -> dict[str, str]:
+    name = f'gateway_requests_total{{route="/predict", status="{status}", code="{code}"}}'
+    return {name: f"0+{per_minute}x90"}
+
+
+def images(outcome: str, per_minute: int) -> dict[str, str]:
+    return {f'gateway_images_total{{outcome="{outcome}"}}': f"0+{per_minute}x90"}
+
+
+def constant(**values: float) -> dict[str, str]:
+    return {name: f"{value}x90" for name, value in values.items()}
+
+
+def calls(fast: int, slow: int) -> dict[str, str]:
+    """Calls to Triton a minute that take under 2.5 s, and between 5 and 10."""
+    name = "gateway_triton_call_duration_seconds_bucket"
+    return {
+        f'{name}{{le="2.5"}}': f"0+{fast}x90",
+        f'{name}{{le="5"}}': f"0+{fast}x90",
+        f'{name}{{le="10"}}': f"0+{fast + slow}x90",
+        f'{name}{{le="+Inf"}}': f"0+{fast + slow}x90",
+        "gateway_triton_call_duration_seconds_count": f"0+{fast + slow}x90",
+    }
+
+
+def ready(**tritons: str) -> dict[str, str]:
+    return {f'gateway_triton_ready{{triton="{name}"}}': values for name, values in tritons.items()}
+
+
+def model_ready(**models: str) -> dict[str, str]:
+    return {f'gateway_model_ready{{model="{name}"}}': values for name, values in models.items()}
+
+
+def healings(outcome: str, values: str) -> dict[str, str]:
+    return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
+
+
+CASES = [
+    Case("GatewayAbsent", {}, constant(gateway_build_info=1)),
+    Case("GatewayNoTritonReady", ready(a="0x90", b="0x90"), ready(a="0x90", b="1x90")),
+    Case("GatewayTritonNotReady", ready(a="0x90", b="1x90"), ready(a="1x27 0x3", b="1x90")),
+    Case(
+        "GatewayRequestsFail",
+        requests("200", 95) | requests("502", 5, "inference_failed"),
+        requests("200", 500) | requests("502", 1, "inference_failed") | requests("503", 50, "overloaded"),
+    ),
+    Case(
+        "GatewayImagesFail",
+        images("ok", 95) | images("model_unavailable", 5),
+        images("ok", 500) | images("model_unavailable", 1) | images("truncated_image", 100),
+    ),
+    Case(
+        "GatewayUnexpectedError",
+        {'gateway_requests_total{code="internal_error"}': "0x25 1x60"},
+        {'gateway_requests_total{code="internal_error"}': "3x90"},
+    ),
+    Case(
+        "GatewayOverloaded",
+        requests("200", 80) | requests("503", 20, "overloaded"),
+        requests("200", 98) | requests("503", 2, "overloaded"),
+    ),
+    Case(
+        "GatewayFull",
+        constant(gateway_images_in_flight=32, gateway_images_waiting=5, gateway_images_in_flight_limit=32),
+        constant(gateway_images_in_flight=32, gateway_images_waiting=0, gateway_images_in_flight_limit=32),
+    ),
+    Case(
+        "GatewayUploadsFillMemory",
+        constant(gateway_waiting_bytes=90, gateway_waiting_limit_bytes=100),
+        constant(gateway_waiting_bytes=70, gateway_waiting_limit_bytes=100),
+    ),
+    Case(
+        "GatewayLoopPauses",
+        constant(gateway_event_loop_pause_seconds=0.2),
+        {"gateway_event_loop_pause_seconds": "0.01x28 0.2x60"},
+    ),
+    Case("GatewayTritonSlow", calls(90, 10), calls(99, 1)),
+    Case(
+        "GatewayConnectionsLost",
+        calls(100, 0) | {"gateway_retries_total": "0+10x90"},
+        calls(100, 0) | {"gateway_retries_total": "0+2x90"},
+    ),
+    Case(
+        "GatewayHealingFails",
+        healings("failed", "0x25 1x60"),
+        healings("failed", "2x90") | healings("healed", "0+1x90"),
+    ),
+    Case("GatewayHealingInVain", healings("in vain", "0x25 1x60"), healings("in vain", "2x90")),
+    Case("GatewayModelNotReady", model_ready(a="0x90", b="1x90"), model_ready(a="1x27 0x3", b="1x90")),
+    Case("GatewayHealsAgainAndAgain", healings("healed", "0+1x90"), healings("healed", "0x20 1x10 2x60"), 60),
+    Case(
+        "GatewayImagesQuarantined",
+        {"gateway_images_quarantined_total": "0x20 1x60"},
+        {"gateway_images_quarantined_total": "4x90"},
+    ),
+    Case("GatewayWatchFaults", {"gateway_watch_faults_total": "0x25 1x60"}, {"gateway_watch_faults_total": "4x90"}),
+    Case(
+        "GatewayNameLookupsFail", {"gateway_dns_failures_total": "0+1x90"}, {"gateway_dns_failures_total": "0x24 1x60"}
+    ),
+    Case(
+        "GatewayClientsLeave",
+        requests("200", 80) | {"gateway_client_disconnects_total": "0+20x90"},
+        requests("200", 98) | {"gateway_client_disconnects_total": "0+2x90"},
+        60,
+    ),
+    Case(
+        "GatewayBadImages",
+        images("ok", 20) | images("invalid_image", 80),
+        images("ok", 80) | images("invalid_image", 20),
+        80,
+    ),
+    Case(
+        "GatewayVersionsDiffer",
+        {'gateway_build_info{version="1"}': "1x90", 'gateway_build_info{version="2"}': "1x90"},
+        {'gateway_build_info{version="1"}': "1x40", 'gateway_build_info{version="2"}': "_x30 1x60"},
+        80,
+    ),
+]
+
+
+def test_every_alert_has_a_case():
+    assert [case.alert for case in CASES] == list(RULES)
+
+
+@needs_prometheus
+def test_promtool_takes_the_rules():
+    assert f"{len(RULES)} rules found" in promtool("check", "rules", str(ALERTS))
+
+
+def group(case: Case, series: dict[str, str], *, fires: bool) -> dict[str, object]:
+    """A test of promtool's: whether the alert fires after so many minutes."""
+    expression = f'count(ALERTS{{alertname="{case.alert}", alertstate="firing"}}) > bool 0'
+    return {
+        "name": f"{case.alert} {'fires' if fires else 'is silent'}",
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": expression,
+                "eval_time": f"{case.after_minutes}m",
+                "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+            }
+        ],
+    }
+
+
+@needs_prometheus
+@pytest.mark.parametrize("fires", [True, False], ids=["fires", "is silent"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
+def test_an_alert_fires_when_it_should_and_only_then(case, fires, tmp_path):
+    tests = tmp_path / "tests.yml"
+    series = case.fires if fires else case.silent
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [group(case, series, fires=fires)]}
+    tests.write_text(yaml.safe_dump(document))
+    promtool("test", "rules", str(tests))

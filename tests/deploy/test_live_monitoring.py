@@ -1,0 +1,59 @@
+"""One gateway, one Triton, one Prometheus, and some clients with good and bad images: every query is answered."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.deploy.prometheus import Prometheus, expression, needs_prometheus, promtool, running_prometheus
+from tests.deploy.test_dashboards import PANELS
+from tests.photos import photo, unlike_any
+from tests.processes import Gateway, running_gateway, wait_for
+
+pytestmark = [pytest.mark.triton, needs_prometheus]
+
+
+@pytest.fixture(scope="module")
+def gateway(triton, tmp_path_factory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("gateway") / "log", triton_url=triton.url) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def prometheus(triton, gateway, tmp_path_factory) -> Iterator[Prometheus]:
+    port = next(each for each in triton._arguments() if each.startswith("--metrics-port=")).partition("=")[2]
+    targets = {"gateway": gateway.url.removeprefix("http://"), "triton": f"127.0.0.1:{port}"}
+    with running_prometheus(tmp_path_factory.mktemp("prometheus"), targets) as prometheus:
+        yield prometheus
+
+
+def test_every_panel_that_should_have_data_has_some(gateway, prometheus):
+    missing = {expression(query) for panel in PANELS for query in panel.queries if not query.quiet}
+    deadline = time.monotonic() + 90
+    cached = photo("cat")
+    with gateway.client() as http:
+        while missing and time.monotonic() < deadline:
+            good = [("f", ("a.jpg", unlike_any(photo("coffee")))) for _ in range(6)]
+            assert http.post("/predict", files=[*good, ("f", ("b.txt", b"no image"))]).status_code == 200
+            assert http.post("/predict", files={"f": ("c.jpg", cached)}).status_code == 200
+            missing = {text for text in missing if not prometheus.has(text)}
+    assert not missing
+
+
+def test_every_panel_can_be_evaluated(prometheus):
+    for panel in PANELS:
+        for query in panel.queries:
+            prometheus.ask(expression(query))
+
+
+def test_every_alert_can_be_evaluated_and_none_fires_while_all_is_well(prometheus):
+    wait_for(lambda: all(rule["health"] != "unknown" for rule in prometheus.rules()))
+    rules = prometheus.rules()
+    assert rules
+    assert {rule["name"]: rule["health"] for rule in rules} == {rule["name"]: "ok" for rule in rules}
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
+
+
+def test_promtool_likes_the_metrics(gateway):
+    promtool("check", "metrics", given=httpx.get(f"{gateway.url}/metrics", timeout=10).text)

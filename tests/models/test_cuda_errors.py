@@ -1,0 +1,112 @@
+"""A process whose GPU is lost to it ends; one that met any other error goes on. Torch's CUDA is pretended."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+PROJECT = Path(__file__).parents[2]
+CUDA = torch.device("cuda", 0)
+LOST_GPU = 74
+ZEROS = torch.zeros
+
+
+class Ended(BaseException):
+    """In place of the end of the process."""
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Imports a model.py as Triton's stub would, with an os._exit that can be seen."""
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr(os, "_exit", end)
+    utils = ModuleType("triton_python_backend_utils")
+    utils.Logger = SimpleNamespace(log_error=lambda _: None, log_info=lambda _: None)
+    utils.TritonError = lambda message: SimpleNamespace(message=message)
+    utils.InferenceResponse = lambda outputs=(), error=None: SimpleNamespace(outputs=outputs, error=error)
+    utils.TritonModelException = RuntimeError
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
+
+    def load(path: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location("model_under_test", PROJECT / path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def failing_with(monkeypatch, error: Exception | None) -> None:
+    """Whatever is put on the GPU fails with an error, or is put on the CPU."""
+
+    def pretended(*size: int, device: object = None) -> torch.Tensor:
+        if error is not None:
+            raise error
+        return ZEROS(*size)
+
+    monkeypatch.setattr(torch, "zeros", pretended)
+
+
+BOTH = ["triton_models/preprocessor/1/model.py", "triton_backends/pytorch/model.py"]
+
+
+@pytest.mark.parametrize("path", BOTH)
+def test_a_process_ends_when_nothing_runs_on_its_gpu_any_more(load, monkeypatch, path):
+    module = load(path)
+    failing_with(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
+    with pytest.raises(Ended) as ended:
+        module.end_if_gpu_is_lost(CUDA)
+    assert ended.value.args == (LOST_GPU,)
+
+
+@pytest.mark.parametrize("path", BOTH)
+@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
+def test_it_goes_on_while_the_gpu_works_or_is_only_full(load, monkeypatch, path, error):
+    module = load(path)
+    failing_with(monkeypatch, error)
+    module.end_if_gpu_is_lost(CUDA)
+
+
+@pytest.mark.parametrize("path", BOTH)
+def test_on_a_cpu_no_error_ends_a_process(load, monkeypatch, path):
+    module = load(path)
+    failing_with(monkeypatch, RuntimeError("anything"))
+    module.end_if_gpu_is_lost(torch.device("cpu"))
+
+
+def test_a_torchscript_model_that_meets_a_sticky_error_ends_its_process(load, monkeypatch):
+    module = load(BOTH[1])
+    failing_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    model = module.TritonPythonModel()
+    model.device = CUDA
+    monkeypatch.setattr(model, "_run", lambda _: (_ for _ in ()).throw(RuntimeError("CUDA error: illegal memory")))
+    with pytest.raises(Ended):
+        model.execute([object()])
+    failing_with(monkeypatch, None)
+    (response,) = model.execute([object()])
+    assert "CUDA error" in response.error.message
+
+
+@pytest.mark.parametrize(
+    ("message", "ends"),
+    [
+        ("CUDA failure 700: an illegal memory access was encountered ; GPU=0", True),
+        ("CUDA failure 710: device-side assert triggered ; GPU=0", True),
+        ("CUDA failure 2: out of memory ; GPU=0", False),
+        ("Non-zero status code returned while running Reshape node", False),
+    ],
+)
+def test_an_onnx_model_ends_its_process_by_what_onnxruntime_says(load, message, ends):
+    module = load("triton_backends/onnxruntime/model.py")
+    if ends:
+        with pytest.raises(Ended):
+            module.end_if_gpu_is_lost(RuntimeError(message))
+    else:
+        module.end_if_gpu_is_lost(RuntimeError(message))

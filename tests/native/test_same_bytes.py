@@ -1,0 +1,137 @@
+"""The kernel's bytes are Pillow's: every filter, any size, any part, either order of passes, with AVX2 and without."""
+
+import threading
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.native.pictures import INSTALLED, by_pillow, noise, pass_by_pass
+
+exact_resize = pytest.importorskip("exact_resize", reason="the resize kernel is not built: pip install ./native")
+
+import numpy as np  # noqa: E402
+
+FILTERS = st.sampled_from(exact_resize.FILTERS)
+SIDES = st.one_of(st.integers(1, 9), st.integers(1, 260))
+SIZES = st.tuples(SIDES, SIDES)
+PORTABLE = pytest.mark.parametrize("portable", [False, True], ids=["as the processor can", "portable"])
+quickly = settings(max_examples=150, deadline=None)
+
+
+def resized(pixels, size, *, corner=(0, 0), part=None, **options):
+    target = np.full((*(part or size), 3), 77, np.uint8)
+    exact_resize.resize(pixels, target, size, corner=corner, **options)
+    return target
+
+
+@PORTABLE
+@quickly
+@given(shape=SIZES, size=SIZES, kernel=FILTERS, seed=st.integers(0, 99))
+@example(shape=(1, 1), size=(260, 260), kernel="lanczos", seed=0)
+@example(shape=(260, 260), size=(1, 1), kernel="lanczos", seed=0)
+@example(shape=(600, 2), size=(20, 8), kernel="bicubic", seed=0)
+def test_a_whole_picture_is_the_installed_pillow_s(portable, shape, size, kernel, seed):
+    pixels = noise(*shape, seed)
+    mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, portable=portable)
+    assert np.array_equal(mine, by_pillow(pixels, size, kernel))
+
+
+@PORTABLE
+@quickly
+@given(data=st.data(), shape=SIZES, size=SIZES, kernel=FILTERS)
+def test_a_part_is_cut_out_of_the_whole(portable, data, shape, size, kernel):
+    top, left = (data.draw(st.integers(0, side - 1)) for side in size)
+    part = data.draw(st.integers(1, size[0] - top)), data.draw(st.integers(1, size[1] - left))
+    pixels = noise(*shape)
+    mine = resized(pixels, size, corner=(top, left), part=part, filter=kernel, pillow=INSTALLED, portable=portable)
+    assert np.array_equal(mine, by_pillow(pixels, size, kernel)[top : top + part[0], left : left + part[1]])
+
+
+ORDERS = {
+    "up to 12.1 never": ((12, 1), (300, 90), (30, 60), False),
+    "up to 12.1 in no strip": ((12, 1), (909, 9), (50, 5), False),
+    "12.2 in strips": ((12, 2), (909, 9), (50, 5), True),
+    "12.3 in nothing that is less of a strip": ((12, 3), (900, 9), (50, 5), False),
+    "12.3 in no strip that grows": ((12, 3), (909, 9), (910, 5), False),
+    "13 where rows shrink by more than twice as much": ((13, 0), (300, 90), (30, 60), True),
+    "13 not where they shrink by twice as much": ((13, 0), (100, 90), (40, 60), False),
+    "13 where the width grows": ((13, 0), (100, 50), (99, 80), True),
+    "13 not where both grow": ((13, 0), (100, 50), (120, 80), False),
+    "14 as 13": ((14, 1), (300, 90), (30, 60), True),
+}
+
+
+@PORTABLE
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_pass_that_goes_first_is_that_of_the_pillow_asked_for(portable, name):
+    pillow, shape, size, vertical_first = ORDERS[name]
+    pixels = noise(*shape)
+    wanted = pass_by_pass(pixels, size, "bicubic", vertical_first=vertical_first)
+    other = pass_by_pass(pixels, size, "bicubic", vertical_first=not vertical_first)
+    assert not np.array_equal(wanted, other)
+    assert np.array_equal(resized(pixels, size, filter="bicubic", pillow=pillow, portable=portable), wanted)
+
+
+@PORTABLE
+@pytest.mark.parametrize("width", range(1, 14))
+@pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 9])
+def test_narrow_rows_are_read_to_their_end_and_no_further(portable, height, width):
+    # Between bytes that would show, whichever pass read them or wrote over them.
+    around = np.full((height + 2, width + 2, 3), 255, np.uint8)
+    around[1:-1, 1:-1] = pixels = noise(height, width) // 2
+    target = np.full((9, 9, 3), 77, np.uint8)
+    exact_resize.resize(
+        around[1:-1, 1:-1], target[1:-1, 1:-1], (7, 7), filter="bicubic", pillow=INSTALLED, portable=portable
+    )
+    assert np.array_equal(target[1:-1, 1:-1], by_pillow(pixels, (7, 7), "bicubic"))
+    target[1:-1, 1:-1] = 77
+    assert (target == 77).all()
+
+
+@PORTABLE
+@pytest.mark.parametrize("kernel", exact_resize.FILTERS)
+@pytest.mark.parametrize(("shape", "size"), [((700, 1100), (256, 402)), ((1500, 400), (224, 224))])
+def test_a_photograph_s_size_is_no_exception(portable, shape, size, kernel):
+    pixels = noise(*shape)
+    mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, portable=portable)
+    assert np.array_equal(mine, by_pillow(pixels, size, kernel))
+
+
+def test_bytes_do_without_numpy():
+    pixels = noise(20, 30)
+    target = bytearray(8 * 9 * 3)
+    exact_resize.resize(
+        memoryview(pixels.tobytes()).cast("B", (20, 30, 3)),
+        memoryview(target).cast("B", (8, 9, 3)),
+        (8, 9),
+        filter="bilinear",
+        pillow=INSTALLED,
+    )
+    assert bytes(target) == by_pillow(pixels, (8, 9), "bilinear").tobytes()
+
+
+def test_sides_of_a_million_pixels_take_memory_for_their_length_and_not_for_their_area():
+    longest = 2**20
+    pixels, target = np.full((2, longest, 3), 200, np.uint8), np.zeros((1, 1, 3), np.uint8)
+    exact_resize.resize(pixels, target, (1, 1), filter="lanczos", pillow=INSTALLED)
+    assert np.array_equal(target, by_pillow(pixels, (1, 1), "lanczos"))
+    exact_resize.resize(pixels[:, :1], target, (longest, longest), corner=(longest - 1, 0), filter="lanczos")
+    assert (target == 200).all()
+
+
+def test_other_threads_run_meanwhile():
+    pixels = np.full((1000, 1000, 3), 255, np.uint8)
+    deadline = time.monotonic() + 60
+    seen = False
+    # Rows are written one by one: who sees the first without the last ran beside the kernel.
+    while not seen and time.monotonic() < deadline:
+        target = np.zeros((500, 1000, 3), np.uint8)
+        options = {"filter": "lanczos", "portable": True}
+        worker = threading.Thread(target=exact_resize.resize, args=(pixels, target, (500, 1000)), kwargs=options)
+        worker.start()
+        while worker.is_alive():
+            seen = seen or bool(target[0, 0, 0] and not target[-1, -1, 0])
+        worker.join()
+    assert seen

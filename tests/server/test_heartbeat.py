@@ -1,0 +1,51 @@
+"""How long the event loop was away, as the metric and the log tell it."""
+
+import asyncio
+import time
+
+import structlog
+from prometheus_client import REGISTRY
+
+from gateway.server.heartbeat import LONG_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
+
+
+def told() -> float:
+    value = REGISTRY.get_sample_value("gateway_event_loop_pause_seconds")
+    assert value is not None
+    return value
+
+
+def test_the_longest_pause_of_the_window_counts_until_the_window_has_passed():
+    pauses = Pauses(100.0)
+    pauses.note(100.1, 0.002, 0.001)
+    pauses.note(101.0, 0.04, 0.03)
+    pauses.note(102.0, 0.003, 0.001)
+    assert told() == pauses.longest_seconds == 0.04
+    pauses.note(101.0 + WINDOW_SECONDS - 0.1, 0.001, 0.001)
+    assert told() == 0.04
+    pauses.note(101.0 + WINDOW_SECONDS, 0.001, 0.001)
+    assert told() == 0.003
+
+
+def test_a_long_pause_is_logged_once_its_second_is_over():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
+        pauses.note(100.9, LONG_SECONDS + 0.001, 0.0)
+        assert captured == []
+        pauses.note(101.0, 0.0, 0.0)
+        pauses.note(102.0, LONG_SECONDS, 0.0)
+        pauses.note(103.0, 0.0, 0.0)
+    expected = {"event": "loop_paused", "log_level": "warning", "seconds": 0.1, "cpu_seconds": 0.05}
+    assert captured == [expected]
+
+
+def test_work_that_does_not_give_way_is_a_pause():
+    async def pause() -> None:
+        async with heartbeat():
+            await asyncio.sleep(0.05)  # it beats
+            time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out
+            await asyncio.sleep(0.1)  # the beat that was late is told
+
+    asyncio.run(pause())
+    assert told() > 0.15

@@ -1,0 +1,215 @@
+"""Clients that are slow or greedy cost only themselves: each limit at its value, and one past it."""
+
+import contextlib
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.api.stub import PNG
+from tests.processes import Gateway, running_gateway, wait_for
+from tests.stub_server import COMMAND
+
+KIB, MIB = 2**10, 2**20
+PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
+END = b"\r\n--b--\r\n"
+SETTINGS = {
+    "max_file_bytes": MIB,
+    "max_bytes_waiting": 4 * MIB,
+    "min_upload_bytes_per_second": 1_000,
+    "upload_grace_seconds": 4,
+    "answer_timeout_seconds": 4,
+    "max_connections": 12,
+    "max_headers": 20,
+    "log_level": "warning",
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    log = tmp_path_factory.mktemp("slow") / "log"
+    with running_gateway(log, command=COMMAND, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One that waits for long, and whose room is short all the same."""
+    log = tmp_path_factory.mktemp("patient") / "log"
+    settings = {**SETTINGS, "upload_grace_seconds": 300, "upload_idle_timeout_seconds": 300}
+    with running_gateway(log, command=COMMAND, **settings) as running:
+        yield running
+
+
+def told(gateway: Gateway, metric: str) -> float:
+    text = httpx.get(f"{gateway.url}/metrics").text
+    return float(re.search(rf"^{re.escape(metric)} (\S+)$", text, re.MULTILINE)[1])
+
+
+def connect(gateway: Gateway, **options: int) -> socket.socket:
+    client = socket.socket()
+    if "receive_bytes" in options:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options["receive_bytes"])
+    client.settimeout(30)
+    client.connect(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+    return client
+
+
+def begin(gateway: Gateway, length: int = 50 * MIB) -> socket.socket:
+    """A connection on which the body of an upload has begun."""
+    client = connect(gateway)
+    client.sendall(
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        b"Content-Length: %d\r\n\r\n" % length + PART
+    )
+    return client
+
+
+def answer_of(client: socket.socket) -> tuple[int, str]:
+    """Status and body of an answer after which the connection is closed."""
+    received = b""
+    while piece := client.recv(65536):
+        received += piece
+        head, blank, body = received.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if blank and length and len(body) >= int(length[1]):
+            break
+    return int(received[9:12]), received.partition(b"\r\n\r\n")[2].decode()
+
+
+def classify(gateway: Gateway, size: int = 500 * KIB) -> httpx.Response:
+    """The answer to a well-behaved client with a file of `size` bytes and a good image."""
+    files = [("f", ("padding.jpg", bytes(size))), ("f", ("x.png", PNG))]
+    return httpx.post(f"{gateway.url}/predict", files=files, timeout=30)
+
+
+def test_what_is_thrown_away_of_a_file_that_is_too_large_takes_no_room(patient: Gateway):
+    with begin(patient) as greedy:
+        for _ in range(12):
+            greedy.sendall(bytes(MIB))
+            assert told(patient, "gateway_waiting_bytes") <= MIB + 256 * KIB
+        assert classify(patient).status_code == 200
+
+
+def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
+    stalled = [begin(patient) for _ in range(6)]
+    try:
+        for client in stalled:
+            client.sendall(bytes(900 * KIB))  # more than there is room for, in all
+        wait_for(lambda: told(patient, "gateway_waiting_bytes") > 3 * MIB)
+        for _ in range(10):
+            assert classify(patient).status_code == 200
+        status, body = answer_of(stalled[0])
+        assert (status, '"limit":"max_bytes_waiting"' in body) == (503, True)
+        assert told(patient, "gateway_uploads_displaced_total") >= 2
+    finally:
+        for client in stalled:
+            client.close()
+    wait_for(lambda: told(patient, "gateway_waiting_bytes") == 0)
+
+
+def test_an_upload_below_the_least_speed_is_ended_after_its_grace(gateway: Gateway):
+    with begin(gateway) as slow:
+        started = time.monotonic()
+        slow.settimeout(0.1)
+        while True:
+            slow.sendall(bytes(10))
+            try:
+                if slow.recv(1, socket.MSG_PEEK):
+                    break
+            except TimeoutError:
+                assert time.monotonic() - started < 30
+        slow.settimeout(30)
+        assert time.monotonic() - started > 3
+        status, body = answer_of(slow)
+    problem = json.loads(body)
+    assert (status, problem["code"]) == (408, "upload_too_slow")
+    assert (problem["limit"], problem["value"]) == ("min_upload_bytes_per_second", 1_000)
+
+
+def test_an_upload_above_the_least_speed_may_pause(gateway: Gateway):
+    pieces, piece = 10, bytes(4_000)
+    with begin(gateway, len(PART) + pieces * len(piece) + len(END)) as steady:
+        for _ in range(pieces):
+            steady.sendall(piece)
+            time.sleep(0.1)  # the client's pauses are what is tested
+        steady.sendall(END)
+        assert answer_of(steady)[0] == 415
+
+
+def test_a_client_that_does_not_read_its_answer_is_left(gateway: Gateway):
+    before = told(gateway, 'gateway_connections_closed_total{reason="unread"}')
+    with connect(gateway, receive_bytes=4 * KIB) as deaf:
+        body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+        deaf.sendall(
+            b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        wait_for(lambda: told(gateway, 'gateway_connections_closed_total{reason="unread"}') == before + 1)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := deaf.recv(65536):
+                received += piece
+        assert not received.rstrip(b"\r\n0").endswith(b'"failed":0}}'), "the rest was given up"
+
+
+def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(gateway: Gateway):
+    with connect(gateway, receive_bytes=64 * KIB) as slow:
+        body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+        slow.sendall(
+            b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        received = bytearray()
+        while piece := slow.recv(256 * KIB):
+            received += piece
+            time.sleep(0.02)  # the client's slowness
+    head, _, content = bytes(received).partition(b"\r\n\r\n")
+    assert b" 200 " in head.partition(b"\r\n")[0]
+    assert content.rstrip(b"\r\n0").endswith(b'"failed":0}}')
+
+
+def test_headers_are_counted(gateway: Gateway):
+    plain = {f"X-{number}": "x" for number in range(SETTINGS["max_headers"] - 1)}
+
+    def ask(headers: dict[str, str]) -> bytes:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with connect(gateway) as client:
+            client.sendall(f"GET /health/live HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+            return client.recv(65536)
+
+    assert ask(plain).startswith(b"HTTP/1.1 200")
+    refused = ask({**plain, "X-More": "x"})
+    assert refused.startswith(b"HTTP/1.1 431")
+    assert b'"limit":"max_headers","value":20' in refused
+
+
+def test_beyond_the_limit_of_connections_an_idle_one_goes_and_where_none_is_idle_the_new_one(patient: Gateway):
+    most = SETTINGS["max_connections"]
+    idle = connect(patient)
+    idle.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert idle.recv(65536).startswith(b"HTTP/1.1 200")
+    busy = [begin(patient) for _ in range(most - 1)]
+    try:
+        wait_for(lambda: all_busy(patient, busy))
+        busy.append(begin(patient))
+        assert idle.recv(1) == b"", "the idle one has made room"
+        busy[-1].sendall(b"x")
+        with connect(patient) as refused:
+            refused.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            status, body = answer_of(refused)
+            assert (status, '"limit":"max_connections"' in body) == (503, True)
+        busy.pop().close()
+        wait_for(lambda: httpx.get(f"{patient.url}/health/live").status_code == 200)
+    finally:
+        for client in (idle, *busy):
+            client.close()
+
+
+def all_busy(gateway: Gateway, clients: list[socket.socket]) -> bool:
+    """Whether the gateway has taken up each of these; asking takes the one place that is left."""
+    return told(gateway, "gateway_connections") >= len(clients)

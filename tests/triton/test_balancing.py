@@ -1,0 +1,69 @@
+"""Calls go to where they will wait least, as far as two random choices can tell."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gateway.triton.balancing import HALF_LIFE_SECONDS, Load, less_loaded
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@dataclass
+class Place:
+    name: str
+    load: Load = field(default_factory=lambda: Load(CLOCK))
+
+
+def test_a_place_with_fewer_images_in_flight_is_taken():
+    busy, idle = Place("busy"), Place("idle")
+    busy.load.images = 4
+    assert all(less_loaded([busy, idle], random.Random(seed)) is idle for seed in range(50))
+
+
+def test_a_place_that_answers_five_times_slower_gets_a_call_only_where_others_have_five_times_as_many():
+    slow, quick = Place("slow"), Place("quick")
+    slow.load.observe(0.5)
+    quick.load.observe(0.1)
+    quick.load.images = 3
+    assert less_loaded([slow, quick], random.Random(0)) is quick
+    quick.load.images = 6
+    assert less_loaded([slow, quick], random.Random(0)) is slow
+
+
+def test_a_new_place_gets_its_share_at_once():
+    places = [Place(str(number)) for number in range(4)]
+    for place in places[:3]:
+        place.load.observe(0.1)
+    generator = random.Random(0)
+    taken = Counter(less_loaded(places, generator).name for _ in range(2_000))
+    assert taken["3"] > 300
+
+
+def test_what_a_place_has_shown_is_forgotten():
+    load = Load(CLOCK)
+    load.observe(1.0)
+    assert load.latency_seconds(0.1) == 1.0
+    CLOCK.now += HALF_LIFE_SECONDS
+    assert abs(load.latency_seconds(0.0) - 0.5) < 1e-9
+
+
+def test_a_place_that_turns_slow_is_noticed_within_some_calls():
+    load = Load(CLOCK)
+    load.observe(0.1)
+    for _ in range(20):
+        load.observe(0.5)
+    assert load.latency_seconds(0.1) > 0.4
+
+
+def test_one_place_alone_is_taken():
+    place = Place("only")
+    assert less_loaded([place], random.Random(0)) is place
