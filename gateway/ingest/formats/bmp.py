@@ -75,7 +75,7 @@ def read_bmp(data: bytes) -> ImageInfo:
         and header_bytes > 52
         and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
     )
-    # OpenCV widens five bits by zeros, takes masks and planes at their word, and looks for the palette where it mostly is.
+    # OpenCV widens five bits by zeros, has views of its own on masks, and looks for the palette where it mostly is.
     usual = compression == _UNCOMPRESSED and bits != 16 and planes == 1
     if bits <= 8 and header_bytes != _CORE_HEADER_BYTES:
         (colours,) = struct.unpack_from("<I", data, 46)
