@@ -14,6 +14,8 @@ from tests.api.stub import PNG
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.stub_server import COMMAND
 
+pytestmark = pytest.mark.alone  # who is slowest is a matter of time
+
 KIB, MIB = 2**10, 2**20
 PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
 END = b"\r\n--b--\r\n"
