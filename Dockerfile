@@ -76,7 +76,7 @@ COPY --from=native /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
         numpy opencv-python-headless pillow torch torchvision /wheels/*.whl \
- && python3 -c "import cv2, numpy, PIL, torch, torchvision"
+ && python3 -c "import cv2, exact_resize, numpy, PIL, torch, torchvision"
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
 ENV PYTHONDONTWRITEBYTECODE=1
