@@ -131,6 +131,7 @@ def _triton_backend(settings: Settings) -> TritonBackend:
         model_name=settings.model,
         seal=Seal(_cache_secret(settings)),
         quarantine=Quarantine(settings.quarantine_seconds),
+        hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
     )
 
 
