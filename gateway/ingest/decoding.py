@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import TooCostly, UndecodableImage
+from gateway.ingest import pillow
 from gateway.ingest.decoders.budget import reduction
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.opencv import cv2
@@ -22,6 +23,7 @@ _ROTATIONS = {3: cv2.ROTATE_180, 5: cv2.ROTATE_90_CLOCKWISE, 6: cv2.ROTATE_90_CL
               7: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}  # fmt: skip
 _LEFT_RIGHT, _TOP_BOTTOM = 1, 0
 _FLIPS = {2: _LEFT_RIGHT, 4: _TOP_BOTTOM, 5: _LEFT_RIGHT, 7: _TOP_BOTTOM}
+_DISAGREE = "The image cannot be decoded: its header and its pixels disagree about its size."
 _STRIP_PIXELS = 1_000_000
 
 
@@ -49,10 +51,25 @@ def decode(data: Buffer, info: ImageInfo, max_side: int) -> Ppm:
     side is beyond `max_side` it is shrunk to it. Raises UndecodableImage, or TooCostly where memory does not suffice.
     Needs 3 to 11 bytes a pixel meanwhile, and is meant for `decoders.child`, whose process may be lost.
     """
-    stored = _read(data, info, max_side)
-    if stored.ndim == 3 and stored.shape[2] == 4:
-        stored = _on_white(stored, info)
-    return Ppm(_turn(_shrink(stored, info, max_side), info))
+    return Ppm(_turn(_shrink(_stored(data, info, max_side), info, max_side), info))
+
+
+def _stored(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
+    """The picture as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
+    failure: UndecodableImage | None = None
+    if not info.by_pillow:
+        try:
+            pixels = _read(data, info, max_side)
+            return _on_white(pixels, info) if pixels.ndim == 3 and pixels.shape[2] == 4 else pixels
+        except UndecodableImage as error:
+            failure = error
+    try:
+        pixels = pillow.read(bytes(data), info)
+    except UndecodableImage as error:
+        raise failure or error from error
+    if pixels.shape[:2] != _stored_size(info):
+        raise UndecodableImage(_DISAGREE)
+    return pixels
 
 
 def _read(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
@@ -69,7 +86,7 @@ def _read(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
     if decoded is None or decoded.dtype not in (np.uint8, np.uint16):
         raise UndecodableImage
     if decoded.shape[:2] != tuple(-(-side // factor) for side in _stored_size(info)):
-        raise UndecodableImage("The image cannot be decoded: its header and its pixels disagree about its size.")
+        raise UndecodableImage(_DISAGREE)
     if factor > 1:
         return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
     if not info.has_alpha:

@@ -23,9 +23,10 @@ class ImageInfo:
     `width` and `height` are the picture's as it is shown, upright: after `orientation` (EXIF's 1 to 8, 1 = as stored)
     was applied. `bit_depth` is the largest of the channels'. `has_alpha` says that pixels may be transparent,
     `premultiplied` that the decoder gives their colours multiplied by it, and `transparent_gray` is the one level that
-    is transparent in a PNG of gray without an alpha channel. `superfluous` says that it has
-    parts which a decoder need not and should not see. `isolated` says that only the gateway's own decoders may open it,
+    is transparent in a PNG of gray without an alpha channel. `rewritten` says that decoders
+    get other bytes of it: `prepare.encoded`. `isolated` says that only the gateway's own decoders may open it,
     since what it costs or shows elsewhere is not known.
+    `by_pillow` says that OpenCV would show it wrong; Pillow is asked in any case where OpenCV cannot open a picture.
     `coefficient_bytes` is what a progressive JPEG keeps in memory beside its pixels.
     """
 
@@ -37,8 +38,9 @@ class ImageInfo:
     has_alpha: bool = False
     premultiplied: bool = False
     transparent_gray: int | None = None
-    superfluous: bool = False
+    rewritten: bool = False
     isolated: bool = False
+    by_pillow: bool = False
     coefficient_bytes: int = 0
 
 

@@ -56,6 +56,8 @@ def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
         return avif.read_avif
     if bmp.is_bmp(data):
         return bmp.read_bmp
+    if bmp.is_dib(data):
+        return bmp.read_dib
     raise UnsupportedFormat(f"{_guess(data)}not a {TAKEN} image.")
 
 

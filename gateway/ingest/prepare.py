@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import UnsupportedFormat
 from gateway.ingest.decoders.budget import decoded_bytes
+from gateway.ingest.formats.bmp import with_file_header
 from gateway.ingest.formats.png import essential
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
@@ -83,7 +84,9 @@ def decoded(upload: Upload, info: ImageInfo, picture: bytes) -> Image:
 
 def encoded(upload: Upload, info: ImageInfo) -> bytes:
     """What a decoder gets of an examined upload."""
-    return essential(upload.data) if info.superfluous else upload.data
+    if not info.rewritten:
+        return upload.data
+    return essential(upload.data) if info.format is ImageFormat.PNG else with_file_header(upload.data)
 
 
 def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> int:

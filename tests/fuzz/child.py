@@ -1,8 +1,8 @@
 """The child process that takes the damaged files: reads lengths and bytes, answers each with a line of JSON.
 
 It does what the gateway and, for bytes that pass through, the preprocessor do; an answer other than an ImageError or a
-picture of the promised size is a fault, and so is an uncommon use of time or memory. The process must live on in any
-case.
+picture of the promised size is a fault, and so is more processor time or memory than bytes and pixels explain. The
+process must live on in any case.
 """
 
 import io
@@ -12,15 +12,18 @@ import struct
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.errors import ImageError
+from gateway.ingest.decoders.budget import Account, DecodeLimits
 from gateway.ingest.decoding import decode
-from gateway.ingest.in_process import prepare
+from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.opencv import cv2
-from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
+from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
 from gateway.settings import DecodeMode
@@ -34,37 +37,111 @@ LIMITS = Limits(
     max_header_bytes=65_536,
     max_part_header_bytes=16_384,
 )
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30)
 POLICY = DecodePolicy(mode=DecodeMode.AUTO, above_pixels=4_000_000, max_side=256, limits=LIMITS)
-MOST_SECONDS = 2.0
-"""Of processor time, for the three decodes of one file of at most a million pixels."""
-MOST_MEMORY_BYTES = 150 * 2**20
-"""That the process may grow by at any time: a million pixels need eleven bytes each."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The most that a step may take: so much for any file, and more by its bytes and by the pixels of its header."""
+
+    seconds: float
+    seconds_per_byte: float
+    seconds_per_pixel: float
+    memory_bytes: int
+    memory_per_pixel: int
+
+    def check(self, step: str, nbytes: int, pixels: int, spent: "Meter") -> None:
+        """Raise TooMuch where a step took more."""
+        seconds = self.seconds + self.seconds_per_byte * nbytes + self.seconds_per_pixel * pixels
+        memory = self.memory_bytes + 4 * nbytes + self.memory_per_pixel * pixels
+        if spent.seconds > seconds or spent.memory_bytes > memory:
+            raise TooMuch(
+                f"{step} took {spent.seconds:.3f} s of processor time and {spent.memory_bytes >> 20} MiB for {nbytes} "
+                f"bytes and {pixels} pixels; {seconds:.3f} s and {memory >> 20} MiB are allowed"
+            )
+
+
+INSPECTING = Cost(0.05, 20e-9, 0, 4 * 2**20, 0)
+"""In the event loop, whatever the size of the picture."""
+PASSED_ON = Cost(0.1, 100e-9, 300e-9, 32 * 2**20, 24)
+"""In the preprocessor, where nothing bounds it."""
+ISOLATED = Cost(0.6, 100e-9, 400e-9, 128 * 2**20, 48)
+"""In a decoder: what the kernel ends there is no fault, so this is a step beyond it."""
+
+
+class TooMuch(Exception):
+    pass
+
+
+class Meter:
+    """Processor time, and growth of memory beyond what there was, in a block."""
+
+    seconds = 0.0
+    memory_bytes = 0
+
+    def __enter__(self) -> "Meter":
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: proc(5)
+        self._before = resident_bytes()
+        self._started = time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.process_time() - self._started
+        self.memory_bytes = most_resident_bytes() - self._before
 
 
 def answer(data: bytes) -> str:
     """The code of the error, or "ok"; raises on any fault."""
     upload = Upload(index=0, filename="", data=data)
+    with Meter() as meter:
+        info, refusal = _examined(upload)
+    INSPECTING.check("inspecting", len(data), 0, meter)
+    if info is None:
+        return refusal
+    pixels = info.width * info.height
+    payload = encoded(upload, info)
+    budget = Account(DECODE_LIMITS).lend(info, len(data))
+    with Meter() as meter:
+        outcome = _decoded(payload, info, budget.memory_bytes)
+    ISOLATED.check("decoding", len(data), pixels, meter)
+    if needs_decoding(info, POLICY):
+        return outcome
+    with Meter() as meter:
+        seen = _seen(payload)
+    PASSED_ON.check("decoding what passes", len(data), pixels, meter)
+    if seen is None:
+        return f"passed on, undecodable_image there, {outcome} here"
+    assert seen.shape == (info.height, info.width, 3), f"promised {info}, decoded {seen.shape}"
+    return f"ok passed on, {outcome} here"
+
+
+def _examined(upload: Upload) -> tuple[ImageInfo | None, str]:
     try:
-        info = examine(upload, POLICY)
-        image = prepare(upload, POLICY)
+        return examine(upload, POLICY), ""
+    except ImageError as error:
+        return None, error.code
+
+
+def _decoded(payload: bytes, info: ImageInfo, memory_bytes: int) -> str:
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + memory_bytes, resource.RLIM_INFINITY))
+    try:
+        _check_ppm(decode(payload, info, POLICY.max_side).to_bytes())
     except ImageError as error:
         return error.code
-    if needs_decoding(info, POLICY):
-        _check_ppm(image.payload)
-        return "ok decoded here"
-    data = image.payload
+    except MemoryError:
+        return "too_costly"
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return "ok"
+
+
+def _seen(payload: bytes) -> NDArray[np.uint8] | None:
     try:
-        _check_ppm(decode(data, info, POLICY.max_side).to_bytes())
-    except ImageError as error:
-        return f"passed on, {error.code}"
-    try:
-        seen = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        return cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
     except cv2.error:
-        seen = None
-    if seen is None:
-        return "passed on, undecodable_image there"
-    assert seen.shape == (info.height, info.width, 3), f"promised {info}, decoded {seen.shape}"
-    return "ok passed on"
+        return None
 
 
 def _check_ppm(payload: bytes) -> None:
@@ -74,8 +151,9 @@ def _check_ppm(payload: bytes) -> None:
 
 
 def most_resident_bytes() -> int:
-    """The most that the process's resident memory ever was."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most that the process's resident memory was since the peak was set anew."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def resident_bytes() -> int:
@@ -85,7 +163,6 @@ def resident_bytes() -> int:
 
 def main() -> None:
     stdin: io.BufferedReader = sys.stdin.buffer
-    allowed_bytes = most_resident_bytes() + MOST_MEMORY_BYTES
     while header := stdin.read(4):
         data = stdin.read(struct.unpack("<I", header)[0])
         started = time.process_time()
@@ -95,11 +172,6 @@ def main() -> None:
         except Exception:
             outcome, fault = "fault", traceback.format_exc()
         seconds = time.process_time() - started
-        if seconds > MOST_SECONDS:
-            outcome, fault = "fault", f"it took {seconds:.1f} s of processor time"
-        elif most_resident_bytes() > allowed_bytes:
-            outcome, fault = "fault", f"it took {most_resident_bytes() >> 20} MiB of memory"
-            allowed_bytes = most_resident_bytes() + MOST_MEMORY_BYTES
         line = {"outcome": outcome, "fault": fault, "seconds": seconds, "resident_bytes": resident_bytes()}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import TooCostly, UndecodableImage
+from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.budget import Account, DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
@@ -82,7 +83,7 @@ async def test_every_form_is_decoded_there_as_it_is_here():
 
 
 async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no_other_its_answer():
-    async with decoders(limits=DecodeLimits(cpu_seconds=0.01, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
+    async with decoders(limits=DecodeLimits(cpu_seconds=0.05, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
         bomb = slow_picture()
         (first,) = pool._idle
         one, other = await asyncio.gather(
@@ -131,7 +132,8 @@ async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over(
         assert (await pool.decode(cat(), info_of(cat()), pool.account())).startswith(b"P6")
 
 
-async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process():
+async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process(monkeypatch):
+    monkeypatch.setattr(pool_module, "LET_FINISH_SECONDS", 60)
     async with decoders() as pool:
         (worker,) = pool._idle
         data = cat()

@@ -8,8 +8,8 @@ MIB = 2**20
 REDUCTIONS = (8, 4, 2)
 """Factors by which libjpeg makes a picture smaller while it decodes it."""
 
-_BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.TIFF: 16}
-"""That a decoder needs for a moment, its own working memory included; 12 for the formats that are not named."""
+_BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.TIFF: 20}
+"""That a decoder needs for a moment, its own working memory included; 16 for the formats that are not named."""
 _SECONDS_PER_PIXEL = 200e-9
 """The slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel on a core of a small server."""
 _SECONDS_PER_BYTE = 50e-9
@@ -58,7 +58,7 @@ def decoded_bytes(info: ImageInfo, max_side: int) -> int:
 def memory_limit(info: ImageInfo, nbytes: int) -> int:
     """The address space that decoding a file of `nbytes` may add to its process."""
     pixels = info.width * info.height
-    return _MARGIN_BYTES + 2 * nbytes + pixels * _BYTES_PER_PIXEL.get(info.format, 12) + info.coefficient_bytes
+    return _MARGIN_BYTES + 2 * nbytes + pixels * _BYTES_PER_PIXEL.get(info.format, 16) + info.coefficient_bytes
 
 
 class Account:

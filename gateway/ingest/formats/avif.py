@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 from gateway.errors import InvalidImage, TruncatedImage
 from gateway.ingest.formats.av1 import frame_size
+from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.steps import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 _BRANDS = frozenset({b"avif", b"avis"})
 _ALPHA_URNS = (b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha", b"urn:mpeg:hevc:2015:auxid:1")
 _IN_FILE, _IN_METADATA = 0, 1
-_MAX_HEADER_BYTES = 512
+_MAX_HEADER_BYTES, _MAX_PIECES = 512, 8
 _PIXELS_OF_SMALL_PARTS = 1 << 20
 
 # EXIF's orientation by quarter turns anti-clockwise (irot) and what is mirrored after them (imir): nothing, top and
@@ -80,6 +81,8 @@ def _read_meta(data: bytes, start: int, end: int, steps: Steps) -> ImageInfo:
     turns = own[b"irot"][0] & 3 if b"irot" in own else 0
     mirror = own[b"imir"][0] & 1 if b"imir" in own else None
     orientation = _ORIENTATIONS[turns][mirror]
+    if orientation == 1 and b"iinf" in boxes:
+        orientation = _orientation_by_xmp(data, _metadata_items(data, *boxes[b"iinf"], steps), extents)
     return ImageInfo(
         ImageFormat.AVIF,
         *upright(width, height, orientation),
@@ -87,6 +90,36 @@ def _read_meta(data: bytes, start: int, end: int, steps: Steps) -> ImageInfo:
         bit_depth=_bit_depth(own),
         has_alpha=any(name == b"auxC" and value[4:].startswith(_ALPHA_URNS) for name, value in properties),
     )
+
+
+def _metadata_items(data: bytes, start: int, end: int, steps: Steps) -> dict[bytes, int]:
+    """The items of EXIF and XMP, of each the first one (iinf, ISO/IEC 14496-12 section 8.11.6)."""
+    found: dict[bytes, int] = {}
+    for kind, begin, stop in _boxes(data, start + (8 if data[start] else 6), end, steps):
+        version = data[begin]
+        if kind != b"infe" or version < 2:
+            continue
+        wide = 4 if version > 2 else 2
+        item, type_at = int.from_bytes(data[begin + 4 : begin + 4 + wide], "big"), begin + 6 + wide
+        name = data[type_at : type_at + 4]
+        is_xmp = name == b"mime" and data.find(b"\0application/rdf+xml\0", type_at + 4, stop) >= 0
+        if is_xmp or name == b"Exif":
+            found.setdefault(b"XMP" if is_xmp else b"Exif", item)
+    return found
+
+
+def _orientation_by_xmp(data: bytes, items: dict[bytes, int], extents: dict[int, list[tuple[int, int]]]) -> int:
+    """What XMP says where EXIF says nothing; EXIF's own word does not count, since irot and imir have it."""
+
+    def contents(name: bytes) -> bytes:
+        pieces = extents.get(items.get(name, -1), [])
+        return b"".join(data[offset : offset + length] for offset, length in pieces[:_MAX_PIECES])
+
+    exif = contents(b"Exif")
+    # Before the TIFF structure stands how far it is (ISO/IEC 23008-12, annex A).
+    if exif_orientation(without_prefix(exif[4 + int.from_bytes(exif[:4], "big") :])) is not None:
+        return 1
+    return xmp_orientation(contents(b"XMP")) or 1
 
 
 def _check_frames(

@@ -1,11 +1,13 @@
 """Windows bitmaps (BITMAPCOREHEADER to BITMAPV5HEADER)."""
 
 import struct
+from dataclasses import replace
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 
-_CORE_HEADER_BYTES = 12
+_CORE_HEADER_BYTES, _INFO_HEADER_BYTES = 12, 40
+_BITS = (1, 4, 8, 16, 24, 32)
 _HEADER_BYTES = frozenset({_CORE_HEADER_BYTES, 40, 52, 56, 64, 108, 124})
 _UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
 _ALPHA_MASK_OFFSET = 66
@@ -14,6 +16,28 @@ _ALPHA_MASK_OFFSET = 66
 def is_bmp(data: bytes) -> bool:
     """Whether the bytes begin as a bitmap does; two letters alone are too few to tell it from a text."""
     return data.startswith(b"BM") and (len(data) < 18 or int.from_bytes(data[14:18], "little") < 1_024)
+
+
+def is_dib(data: bytes) -> bool:
+    """Whether the bytes begin as a bitmap does without its file header, as clipboards hold it."""
+    if len(data) < 40 or int.from_bytes(data[:4], "little") not in _HEADER_BYTES - {_CORE_HEADER_BYTES}:
+        return False
+    planes, bits = struct.unpack_from("<HH", data, 12)
+    return planes == 1 and bits in _BITS
+
+
+def read_dib(data: bytes) -> ImageInfo:
+    """A bitmap without its file header."""
+    return replace(read_bmp(with_file_header(data)), rewritten=True)
+
+
+def with_file_header(dib: bytes) -> bytes:
+    """The bitmap of a DIB that begins with one of its headers: its pixels lie behind masks and palette."""
+    header_bytes, bits, compression, colours = struct.unpack_from("<I10xHI12xI", dib)
+    masks = {_BITFIELDS: 12, _ALPHA_BITFIELDS: 16}.get(compression, 0) if header_bytes == _INFO_HEADER_BYTES else 0
+    palette = 4 * (colours or 1 << bits) if bits <= 8 else 0
+    offset = 14 + header_bytes + masks + palette
+    return struct.pack("<2sIHHI", b"BM", (14 + len(dib)) & 0xFFFFFFFF, 0, 0, offset & 0xFFFFFFFF) + dib
 
 
 def read_bmp(data: bytes) -> ImageInfo:
@@ -30,7 +54,7 @@ def read_bmp(data: bytes) -> ImageInfo:
         width, height, planes, bits = struct.unpack_from("<HHHH", data, 18)
     else:
         width, height, planes, bits, compression = struct.unpack_from("<iiHHI", data, 18)
-    if planes != 1 or width <= 0 or pixels_offset < 14 + header_bytes:
+    if width <= 0 or pixels_offset < 14 + header_bytes:
         raise InvalidImage("The BMP's header contradicts itself.")
     if compression in (_RLE8, _RLE4):
         allowed: tuple[int, ...] = (8,) if compression == _RLE8 else (4,)
@@ -40,7 +64,7 @@ def read_bmp(data: bytes) -> ImageInfo:
     elif compression in (_BITFIELDS, _ALPHA_BITFIELDS):
         allowed, needed = (16, 32), _pixel_bytes(width, height, bits)
     elif compression == _UNCOMPRESSED:
-        allowed, needed = (1, 4, 8, 16, 24, 32), _pixel_bytes(width, height, bits)
+        allowed, needed = _BITS, _pixel_bytes(width, height, bits)
     else:
         raise UnsupportedFormat("The BMP holds another format inside, which is not taken: send that itself.")
     if bits not in allowed:
@@ -51,9 +75,9 @@ def read_bmp(data: bytes) -> ImageInfo:
         and header_bytes > 52
         and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
     )
-    # Where runs overrun their rows, OpenCV refuses what others show.
+    # Where runs overrun their rows, or planes are none or many, OpenCV refuses what others show.
     isolated = compression in (_RLE8, _RLE4)
-    info = ImageInfo(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=isolated)
+    info = ImageInfo(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=isolated or planes != 1)
     if pixels_offset + needed > len(data):
         raise TruncatedImage("The BMP is cut off: it is shorter than its header says.")
     return info

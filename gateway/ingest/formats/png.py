@@ -26,7 +26,7 @@ _HARMLESS = frozenset({b"bKGD", b"cHRM", b"gAMA", b"pHYs", b"sBIT", b"sRGB", b"t
 _DEFLATE_RATIO = 1_032
 _METADATA = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 _XMP, _RAW_PROFILE = b"XML:com.adobe.xmp", b"Raw profile type exif"
-_MAX_TEXT_BYTES, _TEXT_STEPS = 1 << 18, 100
+_MAX_TEXT_BYTES, _MAX_TEXTS = 1 << 18, 4
 _CHUNK = struct.Struct(">I4s")
 _HEADER = struct.Struct(">IIBBBBB")
 _MAX_CHUNKS, _LEAST_CHUNK_BYTES = 1_000, 512
@@ -38,7 +38,7 @@ def read_png(data: bytes) -> ImageInfo:
     row_bits = width * bit_depth * _CHANNELS[colour]
     if height * (row_bits // 8) > len(data) * _DEFLATE_RATIO:
         raise InvalidImage("The PNG's header promises more pixels than its bytes can hold.")
-    position, has_picture, superfluous = 33, False, False
+    position, has_picture, rewritten = 33, False, False
     found = _Metadata()
     steps = Steps("PNG", _MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES)
     has_alpha, transparent_gray = colour in (_GRAY_ALPHA, _RGB_ALPHA), None
@@ -56,11 +56,11 @@ def read_png(data: bytes) -> ImageInfo:
         elif kind == b"IEND":
             break
         elif kind in _METADATA:
-            superfluous = True
+            rewritten = True
             if _intact(data, start - 4, position):
-                found.read(kind, data[start : start + length], steps)
+                found.read(kind, data[start : start + length])
         elif kind != b"eXIf" and (has_picture or kind not in _ESSENTIAL):
-            superfluous = superfluous or kind not in _HARMLESS
+            rewritten = rewritten or kind not in _HARMLESS
         elif kind == b"tRNS":
             has_alpha = True
             if colour == _GRAY:
@@ -77,7 +77,7 @@ def read_png(data: bytes) -> ImageInfo:
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         transparent_gray=transparent_gray,
-        superfluous=superfluous,
+        rewritten=rewritten,
         # OpenCV knows of one place alone.
         isolated=orientation != found.as_opencv_sees(),
     )
@@ -90,20 +90,21 @@ class _Metadata:
         self._exif: bytes | None = None
         self._raw_profile: str | None = None
         self._xmp = b""
+        self._texts = 0
         self._opencv: int | None = None
 
     def read_exif(self, tiff: bytes, *, early: bool) -> None:
         """Take an eXIf chunk; OpenCV sees the first one before the pixels, if it begins as EXIF does."""
-        self._exif = tiff
-        if early and self._opencv is None and tiff.startswith((b"II", b"MM")):
+        first, self._exif = self._exif is None, tiff
+        if first and early and tiff.startswith((b"II", b"MM")):
             self._opencv = exif_orientation(tiff)
 
-    def read(self, kind: bytes, contents: bytes, steps: Steps) -> None:
+    def read(self, kind: bytes, contents: bytes) -> None:
         """Take a text: XMP, or ImageMagick's EXIF in hexadecimal digits."""
         key, _, rest = contents.partition(b"\0")
-        if key not in (_XMP, _RAW_PROFILE):
+        if key not in (_XMP, _RAW_PROFILE) or self._texts == _MAX_TEXTS:
             return
-        steps.take(_TEXT_STEPS)  # more than a few of these are no metadata
+        self._texts += 1
         text = _text(kind, rest)
         if key == _XMP:
             self._xmp = text

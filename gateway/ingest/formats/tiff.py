@@ -23,8 +23,8 @@ _TAGS = frozenset(
 )  # fmt: skip
 _UNSIGNED_INTEGER = 1
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
-# White is zero, black is zero, RGB, palette, CMYK, YCbCr.
-_GRAYS, _PHOTOMETRICS = (0, 1), frozenset({0, 1, 2, 3, 5, 6})
+# White is zero, black is zero, RGB, palette, CMYK, YCbCr, CIELab.
+_GRAYS, _LAB, _PHOTOMETRICS = (0, 1), 8, frozenset({0, 1, 2, 3, 5, 6, 8})
 _SAFE_TILE_SIDE = 1_024
 _MAX_ENTRIES = 20_000
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
@@ -55,13 +55,9 @@ def _read_page(tags: Tags) -> ImageInfo:
         raise UnsupportedFormat(f"The TIFF has {bit_depth} bits per channel; 1, 2, 4, 8 and 16 are taken.")
     photometric = _one(tags, _PHOTOMETRIC, 1)
     if photometric not in _PHOTOMETRICS:
-        raise UnsupportedFormat("The TIFF's colours are none of gray, palette, RGB, YCbCr and CMYK.")
+        raise UnsupportedFormat("The TIFF's colours are none of gray, palette, RGB, YCbCr, CMYK and CIELab.")
     alpha = _one(tags, _EXTRA_SAMPLES, 0)
     has_alpha = alpha in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA)
-    if has_alpha and photometric in _GRAYS:
-        raise UnsupportedFormat(
-            "The TIFF is gray with an alpha channel, which is not taken: save it as RGBA or as PNG."
-        )
     if not (tags.get(_TILE_OFFSETS) or tags.get(_STRIP_OFFSETS)):
         raise InvalidImage("The TIFF's first page has no picture.")
     width, height = _one(tags, _WIDTH, 0), _one(tags, _HEIGHT, 0)
@@ -79,6 +75,7 @@ def _read_page(tags: Tags) -> ImageInfo:
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         # Up to 8 bits, libtiff multiplies by itself.
+        by_pillow=photometric == _LAB or (has_alpha and photometric in _GRAYS),
         premultiplied=has_alpha and (alpha == _ASSOCIATED_ALPHA or bit_depth <= 8),
     )
 

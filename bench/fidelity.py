@@ -1,0 +1,124 @@
+"""How faithful the service is to a folder of pictures: `python -m bench.fidelity FOLDER`.
+
+Every file that Pillow opens in a supported format goes through ingest as it does by default. What the preprocessor
+would see of it is compared with what Pillow shows: its first frame, upright, on white.
+"""
+
+import argparse
+import io
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from gateway.errors import ImageError
+from gateway.ingest.in_process import prepare
+from gateway.ingest.inspection import TAKEN
+from gateway.ingest.opencv import cv2
+from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.upload import Upload
+from gateway.settings import load_settings
+
+SAME_LEVELS = 1.0
+"""Mean distance, of 255 levels, up to which two decoders are said to see the same."""
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "AVIF")
+
+
+@dataclass
+class Row:
+    """What became of the pictures of one format."""
+
+    pictures: int = 0
+    answered: int = 0
+    same: int = 0
+    worst: float = 0.0
+    others: list[str] = field(default_factory=list)
+
+
+def reference(data: bytes) -> tuple[str, NDArray[np.uint8]]:
+    """The format and the picture by Pillow, uint8 [height, width, 3]; raises whatever Pillow raises."""
+    with warnings.catch_warnings(action="ignore"):
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        name = str(picture.format)
+        upright = ImageOps.exif_transpose(picture)
+        if upright.mode.startswith("I;16"):
+            gray = (np.asarray(upright) / 257).round().astype(np.uint8)
+            return name, np.repeat(gray[..., None], 3, axis=2)
+        if upright.has_transparency_data:
+            white = Image.new("RGBA", upright.size, (255, 255, 255, 255))
+            upright = Image.alpha_composite(white, upright.convert("RGBA"))
+        return name, np.asarray(upright.convert("RGB"))
+
+
+def served(data: bytes, policy: DecodePolicy) -> NDArray[np.uint8] | str:
+    """The picture as the preprocessor sees it, or the code of the error that the client gets."""
+    try:
+        payload = prepare(Upload(0, "", data), policy).payload
+    except ImageError as error:
+        return error.code
+    try:
+        seen = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+    except cv2.error:
+        seen = None
+    return "undecodable_image" if seen is None else seen.astype(np.uint8, copy=False)
+
+
+def distance(seen: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> float:
+    """Mean difference of the levels, of pictures that the gateway has shrunk after shrinking the other one, too."""
+    if seen.shape != wanted.shape:
+        if seen.shape[0] > wanted.shape[0] or seen.shape[0] * wanted.shape[1] // wanted.shape[0] not in range(
+            seen.shape[1] - 2, seen.shape[1] + 3
+        ):
+            return float("inf")
+        wanted = np.asarray(Image.fromarray(wanted).resize(seen.shape[1::-1], Image.Resampling.BOX))
+    return float(np.abs(seen.astype(np.int16) - wanted).mean())
+
+
+def compare(files: Iterator[Path], policy: DecodePolicy) -> dict[str, Row]:
+    """A row for each format."""
+    rows: dict[str, Row] = {}
+    for path in files:
+        data = path.read_bytes()
+        try:
+            name, wanted = reference(data)
+        except Exception:  # noqa: S112 - what Pillow does not open is nothing to be faithful to
+            continue
+        row = rows.setdefault(name, Row())
+        row.pictures += 1
+        seen = served(data, policy)
+        if isinstance(seen, str):
+            row.others.append(f"{path}: {seen}")
+            continue
+        row.answered += 1
+        far = distance(seen, wanted)
+        row.worst = max(row.worst, far)
+        row.same += far <= SAME_LEVELS
+        if far > SAME_LEVELS:
+            row.others.append(f"{path}: {far:.1f} levels away")
+    return rows
+
+
+def main() -> int:
+    """Print the table, and each picture that is not the same."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="+", help="a folder of pictures, such as a test corpus of a library")
+    options = parser.parse_args()
+    files = (path for folder in options.folder for path in sorted(folder.rglob("*")) if path.is_file())
+    rows = compare(files, DecodePolicy.from_settings(load_settings()))
+    print(f"formats taken: {TAKEN}; the same: within {SAME_LEVELS:g} of 255 levels in the mean")
+    print("| format | pictures that Pillow opens | answered | the same | farthest |\n|---|---|---|---|---|")
+    for name, row in sorted(rows.items()):
+        print(f"| {name} | {row.pictures} | {row.answered} | {row.same} | {row.worst:.2f} |")
+    for row in rows.values():
+        for line in row.others:
+            print(line)
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
