@@ -66,7 +66,7 @@ CMD ["--host=0.0.0.0"]
 
 
 FROM ${TRITON_IMAGE} AS triton
-# Without PIP_EXTRA_INDEX_URL: the preprocessor keeps images on the GPU and needs a torch with CUDA.
+# Without PIP_EXTRA_INDEX_URL: a preprocessor that somebody puts on a GPU needs a torch with CUDA.
 ARG PIP_INDEX_URL
 COPY constraints.txt /opt/preprocessor/
 COPY --from=native /wheels /wheels
@@ -75,8 +75,8 @@ COPY --from=native /wheels /wheels
 # the build, not the first start, where a base image has another Python than the pinned packages are built for.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
-        numpy opencv-python-headless pillow torch torchvision /wheels/*.whl \
- && python3 -c "import cv2, numpy, PIL, torch, torchvision"
+        numpy opencv-python-headless pillow torch torchvision /wheels/*.whl
+RUN ["python3", "-c", "import cv2, exact_resize, numpy, PIL, torch, torchvision"]
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
 ENV PYTHONDONTWRITEBYTECODE=1

@@ -44,8 +44,8 @@ from gateway.tracing import Tracer, require_sdk
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
+from gateway.triton.trials import Pace
 from gateway.triton.triton_backend import TritonBackend
-from gateway.triton.watch import Pace
 from gateway.turns import keep_what_was_made
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
@@ -131,6 +131,7 @@ def _triton_backend(settings: Settings) -> TritonBackend:
         model_name=settings.model,
         seal=Seal(_cache_secret(settings)),
         quarantine=Quarantine(settings.quarantine_seconds),
+        hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
     )
 
 

@@ -24,6 +24,7 @@
     │   ├── RequestTooLarge       413 request_too_large
     │   ├── HeadersTooLarge       431 headers_too_large
     │   ├── UploadTimeout         408 upload_timeout
+    │   ├── UploadTooSlow         408 upload_too_slow
     │   ├── UnsupportedMediaType  415 unsupported_media_type
     │   ├── NotFound              404 not_found
     │   ├── MethodNotAllowed      405 method_not_allowed

@@ -171,6 +171,8 @@ class Settings(BaseSettings):
     """Bytes of uploads that one process may hold as they arrive and wait; beyond, the slowest gets 503 `overloaded`."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
+    hold_without_triton: bool = False
+    """Whether images wait up to `max_wait_seconds` for a Triton while none is ready; else they are refused at once."""
 
     # How images travel
     decode: DecodeMode = DecodeMode.AUTO

@@ -11,14 +11,14 @@ def pngs_with_texts(target: Target) -> str:
 
 def jpegs_of_many_scans(target: Target) -> str:
     """Two hundred progressive JPEGs of 6,000 scans."""
-    return target.post_files([files.progressive_jpeg_of_many_scans(2_000, 6_000)] * 200)
+    return target.post_files([files.progressive_jpeg_of_many_scans(2_000, 6_000)] * 200, "?timeout=60")
 
 
 def damaged_pictures(target: Target) -> str:
-    """Two hundred pictures with whole headers and ends, and noise between."""
+    """Fifty pictures with whole headers and ends, and noise between."""
     whole = files.progressive_jpeg(400, 300)
     cut = [
-        whole[:1_000] + bytes((number * place) % 256 for place in range(2_000)) + whole[3_000:] for number in range(200)
+        whole[:1_000] + bytes((number * place) % 256 for place in range(2_000)) + whole[3_000:] for number in range(50)
     ]
     return target.post_files(cut)
 

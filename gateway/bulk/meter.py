@@ -78,3 +78,8 @@ def duration(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, such as "1 row" and "1,200 rows"."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

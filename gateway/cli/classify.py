@@ -118,12 +118,12 @@ def classify(
 
 
 def _to_file(job: "Job", out: Path, *, resume: bool, overwrite: bool) -> Callable[["Gateway"], Exit]:
-    from gateway.bulk.meter import duration
+    from gateway.bulk.meter import counted, duration
     from gateway.bulk.run import FileRun, TooManyFailures
 
     run = FileRun(job, out, resume=resume, overwrite=overwrite)
     if run.meter.before:
-        say(f"{run.meter.before:,} pictures have their row from before")
+        say(f"rows from before: {run.meter.before:,}")
 
     def work(gateway: "Gateway") -> Exit:
         try:
@@ -134,7 +134,8 @@ def _to_file(job: "Job", out: Path, *, resume: bool, overwrite: bool) -> Callabl
             return Exit.GAVE_UP
         meter = run.meter
         say(
-            f"{out}: {meter.before + meter.done:,} rows; {meter.done:,} pictures in {duration(meter.seconds)}, "
+            f"{out}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
+            f"{duration(meter.seconds)}, "
             f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
         return _summary(meter)
@@ -186,9 +187,11 @@ def _print_table(answers: Iterator[dict[str, Any]]) -> None:
 
 
 def _summary(meter: "Meter") -> Exit:
+    from gateway.bulk.meter import counted
+
     if not meter.failed:
         return Exit.OK
-    say(f"{meter.failed:,} have no answer")
+    say(f"without an answer: {counted(meter.failed, 'picture')}")
     for code, number in meter.codes.most_common():
         say(f"  {number:,} {code}")
     return Exit.SOME_FAILED

@@ -51,8 +51,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Write it again even if it exists.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
+    from gateway.embedded.places import furnish
     from gateway.networks.export import export_default
 
+    furnish(model_repository, say)
     export_default(model_repository, say, force=force)
 
 

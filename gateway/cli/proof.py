@@ -42,7 +42,7 @@ def parity(
 
     Ends with 1 where a probability is further off than the tolerance.
     """
-    from gateway.embedded.runtime import PROJECT
+    from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.networks.sources import read_labels
     from gateway.proof.parity import Comparison, Parity, Refused, compare, runs_on_gpu
     from gateway.proof.parity_report import report
@@ -53,7 +53,7 @@ def parity(
     from gateway.repository.writing import LABELS
 
     entry = entry_with_version(model_repository, name, version)
-    files = image_files(images or [PROJECT / "examples"])
+    files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
     with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
         on_gpu = runs_on_gpu(entry, triton)
@@ -129,14 +129,14 @@ def tune(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
-    from gateway.embedded.runtime import PROJECT
+    from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.proof.pictures import image_files, read_pictures
     from gateway.proof.tune import TABLE, Tuner
     from gateway.proof.tune_report import report
     from gateway.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    pictures = list(read_pictures(image_files(images or [PROJECT / "examples"])))
+    pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES])))
     with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
         for measured in tuner.run(tolerance, stages or tuple(Stage)):
             say(measured.told())

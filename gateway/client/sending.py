@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from .batches import Batches, Loaded
-from .errors import GatewayError, RequestError, RequestTooLarge, TooManyFiles, UploadTimeout
+from .errors import GatewayError, RequestError, RequestTooLarge, TooManyFiles, UploadTimeout, UploadTooSlow
 from .exchange import error_from, lines
 from .faults import ConnectionLost, UnexpectedAnswer, Unreachable
 from .results import Prediction, Result
@@ -22,7 +22,7 @@ OnWait = Callable[[GatewayError, float], None]
 RESULTS_AHEAD = 1024
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
-_TOO_MUCH = (TooManyFiles, RequestTooLarge, UploadTimeout)
+_TOO_MUCH = (TooManyFiles, RequestTooLarge, UploadTimeout, UploadTooSlow)
 
 
 @dataclass(frozen=True, slots=True)

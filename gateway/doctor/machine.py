@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gateway.cores import usable_cores
 from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.embedded.places import PROJECT
 from gateway.embedded.runtime import (
-    PROJECT,
     TRITON_VERSION,
     WHEEL_PLATFORM,
     WHEEL_VERSION,

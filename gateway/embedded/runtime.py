@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.embedded.places import DEFAULT_BACKENDS, DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
 
 WHEEL_VERSION = "0.7.0"
@@ -33,9 +34,7 @@ OLDEST_GLIBC = (2, 34)
 PYTHON_VERSIONS = ((3, 10), (3, 13))
 """First and last Python version that this project supports and the wheel has a stub for."""
 
-PROJECT = Path(__file__).resolve().parents[2]
-DEFAULT_BACKENDS = PROJECT / "triton_backends"
-DEFAULT_MODEL_REPOSITORY = PROJECT / "triton_models"
+__all__ = ["DEFAULT_BACKENDS", "DEFAULT_MODEL_REPOSITORY", "Runtime", "ensure_runtime"]
 
 Say = Callable[[str], None]
 

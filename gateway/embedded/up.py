@@ -13,6 +13,7 @@ from gateway.embedded.default_model import default_model
 from gateway.embedded.devices import Devices, choose_devices
 from gateway.embedded.display import Display, Say
 from gateway.embedded.keeper import Keeper
+from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.errors import UserError
@@ -22,6 +23,7 @@ from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
+SAMPLE = "cat.jpg"
 IDLE_GRACE_SECONDS = 0.5
 """For a Triton that nobody asks any more."""
 
@@ -39,6 +41,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     started = time.monotonic()
     say = display.say
     check_address(settings)
+    furnish(model_repository, say)
     explicit = "model" in settings.model_fields_set
     name = default_model(model_repository, settings.model, explicit=explicit)
     if name != settings.model:
@@ -68,7 +71,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
-        say(f"  curl -F files=@examples/cat.jpg {address}/predict")
+        say(f"  curl -F files=@{_sample()} {address}/predict")
         say("Ctrl-C stops everything")
         keepers = (
             Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
@@ -96,6 +99,7 @@ def run_triton(
     settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], display: Display
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
+    furnish(model_repository, display.say)
     runtime = _prepare(settings, model_repository, display.say)
     grpc_port, http_port, metrics_port = ports
     devices = _devices(settings, model_repository, display.say)
@@ -137,6 +141,11 @@ def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
         if subprocess.run(command, check=False).returncode:
             raise UpFailed("the default model could not be exported; see above")
     return runtime
+
+
+def _sample() -> str:
+    # In a checkout as it is written everywhere; a wheel has its picture in a folder that nobody knows by heart.
+    return str(SHIPPED_EXAMPLES / SAMPLE) if SHIPPED.name == "shipped" else f"{EXAMPLES}/{SAMPLE}"
 
 
 def _devices(settings: Settings, model_repository: Path, say: Say) -> Devices:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.embedded.places import SHIPPED_MODELS
 from gateway.repository.entry import Entry, EntryError, write_record
 from gateway.repository.render import render
 from gateway.triton.contract import PREPROCESSOR
 
 LABELS = "labels.txt"
-PREPROCESSOR_CODE = DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "1" / "model.py"
+PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1" / "model.py"
 
 
 @contextmanager

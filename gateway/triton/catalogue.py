@@ -200,21 +200,23 @@ class Models:
             return None  # a version's own ensemble is told of with its model
         others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
         names = steps(config)
-        height, width = await self._input_size(names[-1]) if names else (None, None)
-        classes = next(int(output.dims[0]) for output in config.output if output.name == PREDICTION)
-        return ModelInfo(
+        info = ModelInfo(
             name,
             versions=tuple(sorted({*versions, *others.values()}, key=int)),
             version=versions[-1],
             ready=True,
-            classes=classes,
+            classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
             precision=told.get(PRECISION_PARAMETER),
             multi_label=_is_multi_label(config),
-            labels=await self._read_labels(name, versions[-1]),
-            input_height=height,
-            input_width=width,
             steps=names,
         )
+        try:
+            height, width = await self._input_size(names[-1]) if names else (None, None)
+            labels = await self._read_labels(name, versions[-1])
+        except GatewayError as error:
+            # A model that has failed must not take the list, or the others' descriptions, with it.
+            return replace(info, ready=False, reason=error.message)
+        return replace(info, input_height=height, input_width=width, labels=labels)
 
     async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.

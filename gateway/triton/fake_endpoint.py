@@ -65,6 +65,7 @@ class FakeTriton:
                 config.ensemble_scheduling.step.add(model_name=step)
         else:
             config.instance_group.add(count=self.instances)
+            config.input.add(name="PREPROCESSED_IMAGE", dims=[3, 224, 224])
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 

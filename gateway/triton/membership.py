@@ -16,7 +16,8 @@ from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.healing import Healer
-from gateway.triton.watch import Pace, Watch
+from gateway.triton.trials import Pace
+from gateway.triton.watch import Watch
 
 log = structlog.get_logger("gateway")
 

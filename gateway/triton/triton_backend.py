@@ -34,6 +34,8 @@ log = structlog.get_logger("gateway")
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
+HOLD_STEP_SECONDS = 0.1
+"""Between two looks for a Triton while calls are held; one starts in tens of seconds."""
 QUICKLY_SEALED_BYTES = 2**20
 """A larger batch is sealed on a thread: the event loop has others to serve."""
 
@@ -41,11 +43,14 @@ QUICKLY_SEALED_BYTES = 2**20
 class TritonBackend:
     """Some Tritons, of which each call asks one that answers; see gateway.triton.membership.
 
-    `start` it inside the event loop that uses it.
+    `start` it inside the event loop that uses it. While none is ready, a call waits up to `hold_seconds` for one.
     """
 
-    def __init__(self, tritons: Tritons, *, model_name: str, seal: Seal, quarantine: Quarantine) -> None:
+    def __init__(
+        self, tritons: Tritons, *, model_name: str, seal: Seal, quarantine: Quarantine, hold_seconds: float = 0.0
+    ) -> None:
         self._tritons = tritons
+        self._hold_seconds = hold_seconds
         self._model_name = model_name
         self._seal = seal
         self._quarantine = quarantine
@@ -81,6 +86,7 @@ class TritonBackend:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
             codes = self._seal.apply(call.batch)
+        await self._hold(call)
         self._budget.deposit()
         singled_out = [
             row
@@ -123,6 +129,15 @@ class TritonBackend:
         for address in list(self._tritons.known):
             async with self._tritons.models_at(address) as models:
                 self._tritons.forget(address, await models.unload(name))
+
+    async def _hold(self, call: Call) -> None:
+        """Keep a call back while no Triton is ready, as when the last one was scaled away; not beyond its deadline."""
+        until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
+        # No event, since Tritons come and go, each with a watch of its own.
+        while time.monotonic() < until and not any(  # noqa: ASYNC110
+            member.watch.ready for member in self._tritons.members
+        ):
+            await asyncio.sleep(HOLD_STEP_SECONDS)
 
     async def _together(self, call: Call, codes: Sequence[bytes]) -> InferResult:
         """Send a batch in one call; where a process dies over it, its images once more, each alone."""

@@ -5,54 +5,29 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import structlog
 
 from gateway import metrics
-from gateway.deadline import Deadline
 from gateway.errors import (
-    ContractBroken,
     GatewayError,
     InferenceFailed,
     ModelNotFound,
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, EndpointHealth, ModelState, Trial
-from gateway.inference.probe import probe
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY
-from gateway.triton.contract import breaches, has_labels, pinned
-from gateway.triton.endpoint import Endpoint, step_configs
+from gateway.inference.backend import EndpointHealth, ModelState
+from gateway.triton.contract import pinned
+from gateway.triton.endpoint import Endpoint
 from gateway.triton.errors import StubDied
-from gateway.triton.healing import READY, Healer, Outcome
-from gateway.triton.model_config import steps
+from gateway.triton.healing import Healer, Outcome
 from gateway.triton.record import Record
+from gateway.triton.trials import Pace, Trials
 
 log = structlog.get_logger("gateway")
 
 FRESH_SECONDS = 1.0
 """A death that was seen so lately needs no further proof."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often things are tried."""
-
-    interval_seconds: float
-    """Between trials of a model that nobody asks."""
-    timeout_seconds: float
-    quick_seconds: float = 0.5
-    """Between trials while one fails."""
-    orphaned_seconds: float = 30.0
-    """How long a model may stay unloaded before it is loaded again: whoever unloaded it to heal it has died over it."""
-    trust_intervals: int = 4
-    """For so many intervals clients' answers stand for trials. Not for ever: the cache may have answered them."""
-    others_intervals: int = 2
-    """So much less often models other than the default one are tried."""
-    failures: int = 3
-    """So many trials in a row fail before a model is reloaded though nothing died."""
 
 
 class Watch:
@@ -76,6 +51,7 @@ class Watch:
         self._default = Record(model_name)
         self._records = {model_name: self._default}
         self._pace = pace
+        self._trials = Trials(endpoint, pace, clock)
         self._healer = healer
         self._tell_model = tell
         self._clock = clock
@@ -91,7 +67,6 @@ class Watch:
         self._states: tuple[ModelState, ...] = ()
         self._reached = False
         self._discovered_at = float("-inf")
-        self._no_ensembles: set[str] = set()
         self._told: dict[str, bool] = {}
 
     @property
@@ -156,7 +131,7 @@ class Watch:
         """Try every model whose turn it is."""
         await self._discover()
         await asyncio.gather(*(self._try(record) for record in list(self._records.values()) if self._is_due(record)))
-        self._states = () if self.ready else await self._models_not_ready()
+        self._states = () if self.ready else await self._trials.models_not_ready()
         self._drop_unloaded()
         self._tell()
         if self._dead_steps or not all(record.sound for record in self._records.values()):
@@ -188,20 +163,28 @@ class Watch:
 
     async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
         """Whether a model that is watched fails at any of its instances now; raises GatewayError as `infer` does."""
-        return any([await self._fails(record) for record in self._of(model_name, model_version)])
+        return any([await self._trials.fails(record) for record in self._of(model_name, model_version)])
 
     def _of(self, model_name: str, model_version: str) -> list[Record]:
         """What is known of the ensembles that may answer for a model's version."""
         names = [model_name, *([pinned(model_name, model_version)] if model_version else [])]
         return [self._records[name] for name in names if name in self._records]
 
-    async def _fails(self, record: Record) -> bool:
-        for _ in range(2 * record.instances):  # Triton gives requests one after another to its instances in turn
-            try:
-                await self._probe(record)
-            except (StubDied, InferenceFailed):
-                return True
-        return False
+    async def _try(self, record: Record) -> None:
+        """Try one model, and note a death that shows in it."""
+        record.suspected = False
+        error = await self._trials.run(record)
+        if isinstance(error, StubDied):
+            self._dead_steps[error.step] = self._clock()
+        self._reached = not isinstance(error, TritonUnreachable)
+
+    async def _discover(self) -> None:
+        """Take note of the ensembles that Triton lists."""
+        if self._clock() - self._discovered_at >= 2 * self._pace.interval_seconds:
+            with contextlib.suppress(GatewayError):
+                for name in await self._trials.ensembles(but=self._records):
+                    self._records.setdefault(name, Record(name))
+                self._discovered_at = self._clock()
 
     def _answers(self, record: Record) -> bool:
         if not record.sound or record.name in self._healing or self._dead_steps.keys() & set(record.steps):
@@ -220,77 +203,6 @@ class Watch:
         if now - record.answered_at < interval_seconds:
             interval_seconds *= self._pace.trust_intervals
         return now - record.tried_at >= 0.8 * interval_seconds
-
-    async def _try(self, record: Record) -> None:
-        """Send a tiny image through a model."""
-        at, started = datetime.now(UTC), self._clock()
-        record.suspected = False
-        error: GatewayError | None = None
-        try:
-            if not record.checked:
-                await self._check(record)
-            await self._probe(record)
-        except GatewayError as exc:
-            error = exc
-            if isinstance(exc, StubDied):
-                self._dead_steps[exc.step] = self._clock()
-        now = self._clock()
-        trial = Trial(at, now - started, error)
-        if error is None:
-            record.passed(trial, started, now)
-        else:
-            record.failed(trial, error, now)
-        self._reached = not isinstance(error, TritonUnreachable)
-
-    async def _probe(self, record: Record) -> None:
-        metrics.PROBES.inc()
-        deadline = Deadline.after(self._pace.timeout_seconds)
-        await self.endpoint.infer(Call(probe(), record.name, "", None, deadline, "readiness"), class_count=1)
-
-    async def _check(self, record: Record) -> None:
-        if record is self._default:
-            await self.endpoint.learn_version()
-        config = await self.endpoint.config(record.name)
-        if found := breaches(config):
-            raise ContractBroken(f"{record.name}/config.pbtxt: {'; '.join(found)}.")
-        configs = await step_configs(self.endpoint, config)
-        record.steps = tuple(step.name for step in configs)
-        counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
-        record.instances = min(16, max(1, *counts))
-        warnings = []
-        if not has_labels(configs[-1]):
-            warnings.append(f"{configs[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
-        warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in self.endpoint.losing(configs)]
-        if tuple(warnings) != record.warnings:
-            record.warnings = tuple(warnings)
-            for warning in warnings:
-                log.warning("contract", triton=self.endpoint.address, problem=warning)
-        record.checked = True
-
-    async def _discover(self) -> None:
-        """Take note of the ensembles that Triton lists and that keep the contract."""
-        if self._clock() - self._discovered_at < 2 * self._pace.interval_seconds:
-            return
-        with contextlib.suppress(GatewayError):
-            ready = {model.name for model in (await self.endpoint.index()).models if model.state == READY}
-            for name in sorted(ready - set(self._records) - self._no_ensembles):
-                config = await self.endpoint.config(name)
-                if steps(config) and not breaches(config):
-                    self._records[name] = Record(name)
-                else:
-                    self._no_ensembles.add(name)
-            self._discovered_at = self._clock()
-
-    async def _models_not_ready(self) -> tuple[ModelState, ...]:
-        try:
-            index = await self.endpoint.index()
-        except GatewayError:
-            return ()
-        return tuple(
-            ModelState(model.name, model.version, model.state, model.reason)
-            for model in index.models
-            if model.state != READY
-        )
 
     def _drop_unloaded(self) -> None:
         """Watch no longer what is not loaded any more; what another gateway reloads is found again."""
@@ -336,7 +248,7 @@ class Watch:
                 return True  # to ask a dead process takes Triton a second or two
             for record in using:
                 with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
-                    if await self._fails(record):
+                    if await self._trials.fails(record):
                         return True
             return False
 

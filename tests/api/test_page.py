@@ -1,7 +1,12 @@
 """The web page: what is served, and that nothing in it leads outside or nowhere."""
 
 import asyncio
+import csv
+import io
+import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -192,3 +197,36 @@ def test_the_field_for_a_key_is_shown_only_when_one_is_wanted_and_no_key_is_kept
     assert "hidden" in fields["key-field"]
     assert fields["key"]["type"] == "password"
     assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
+
+
+def in_node(expression: str) -> object:
+    """What an expression with the names of words.js is, by a JavaScript engine."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = text_of("words.js") + f"\nconsole.log(JSON.stringify({expression}));"
+    run = subprocess.run(
+        [node, "--input-type=module"], input=script, capture_output=True, text=True, check=True, timeout=60
+    )
+    return json.loads(run.stdout)
+
+
+def test_the_results_as_csv_are_read_back():
+    rows = [["filename", "label"], ['a "b", c.png', "crane,\nbird"], ["d.png", ""]]
+    text = in_node(f"csv({json.dumps(rows)})")
+    assert list(csv.reader(io.StringIO(text, newline=""))) == rows
+
+
+def test_the_python_of_the_page_is_python():
+    names, query = '["a b.jpg", "q\\"x.png"]', '"top_k=5&model=12&version=2"'
+    code = in_node(f'python("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
+    compile(code, "page", "exec")
+    assert 'Gateway("http://h:8080", api_key="KEY")' in code
+    assert 'top_k=5, model="12", version=2' in code
+
+
+def test_the_picker_offers_something_that_works_while_the_models_cannot_be_listed(page: Elements):
+    script = text_of("service.js")
+    read = script[script.index("async function readModels") : script.index("function offerDefault")]
+    # Every way out of reading the models without any leaves an offer behind, and none leaves "Loading".
+    assert read.count("return;") == read.count("offerDefault(") == 3

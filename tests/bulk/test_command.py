@@ -71,7 +71,7 @@ def test_failures_are_summed_up_by_code_and_in_the_exit_code(url, photos, tmp_pa
     (photos / "empty.png").write_bytes(b"")
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
     assert done.returncode == 3
-    assert "4 have no answer" in done.stderr
+    assert "without an answer: 4 pictures" in done.stderr
     assert "3 unsupported_format" in done.stderr
     assert "1 empty_file" in done.stderr
 

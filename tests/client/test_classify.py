@@ -9,7 +9,7 @@ from PIL import Image
 
 from gateway.client import AsyncGateway, Gateway, Picture, errors
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
-from gateway.inference.backend import Batch, InferResult
+from gateway.inference.backend import Call, InferResult
 from tests.api.stub import PNG, StubBackend
 from tests.stub_service import stub_service
 
@@ -146,11 +146,11 @@ class Busy(StubBackend):
         super().__init__()
         self.passing, self.calls = fault, 0
 
-    async def infer(self, batch: Batch, **options) -> InferResult:
+    async def infer(self, call: Call) -> InferResult:
         self.calls += 1
         if self.calls % 2:
             raise self.passing
-        return await super().infer(batch, **options)
+        return await super().infer(call)
 
 
 @pytest.mark.parametrize("fault", [Overloaded(), ModelUnavailable()])

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tests.deploy.prometheus import ALERTS, needs_prometheus, promtool
+from tests.processes import PROJECT
 
 RULES = {rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
 
@@ -175,3 +176,8 @@ def test_an_alert_fires_when_it_should_and_only_then(case, fires, tmp_path):
     document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [group(case, series, fires=fires)]}
     tests.write_text(yaml.safe_dump(document))
     promtool("test", "rules", str(tests))
+
+
+@needs_prometheus
+def test_promtool_takes_the_configuration_of_compose():
+    promtool("check", "config", "--syntax-only", str(PROJECT / "deploy/monitoring/prometheus.yml"))

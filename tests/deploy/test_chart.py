@@ -247,6 +247,8 @@ def test_without_a_triton_a_gateway_is_ready_only_where_none_is_a_state_of_its_o
 
     assert asked("as it comes") == "/health/ready"
     assert asked("to zero") == "/health/live"
+    assert variables(releases["to zero"])["GATEWAY_HOLD_WITHOUT_TRITON"] == "true"
+    assert "GATEWAY_HOLD_WITHOUT_TRITON" not in variables(releases["as it comes"])
 
 
 @pytest.mark.parametrize("part", ["gateway", "triton"])

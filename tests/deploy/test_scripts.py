@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from deploy.generate import CHART
@@ -68,27 +69,36 @@ def archive(**files: str) -> bytes:
 MODELS = archive(**{"flowers/config.pbtxt": "name: 'flowers'", "flowers/1/model.pt": "weights"})
 
 
+LOADED = {"/v2/repository/index": (200, b'[{"name": "flowers", "version": "1", "state": "READY"}]')}
+INFER = "/v2/models/flowers/infer"
+
+
 def test_a_triton_that_infers_is_alive():
-    with serving({"/v2/models/flowers/infer": (200, b"{}")}) as triton:
+    with serving(LOADED | {INFER: (200, b"{}")}) as triton:
         done = run("alive.py", "flowers", "5", triton.url)
         again = run("alive.py", "flowers", "5", triton.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert again.returncode == 0
-    images = [json.loads(body)["inputs"][0]["data"] for *_, body in triton.asked]
+    images = [json.loads(body)["inputs"][0]["data"] for path, _, body in triton.asked if path == INFER]
     assert images[0] != images[1], "a cache could answer for the model"
 
 
 def test_a_full_queue_is_load_and_no_fault():
-    with serving({"*": (503, b'{"error":"[request id: 1] Exceeds maximum queue size"}')}) as triton:
+    with serving(LOADED | {INFER: (503, b'{"error":"[request id: 1] Exceeds maximum queue size"}')}) as triton:
         assert run("alive.py", "flowers", "5", triton.url).returncode == 0
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
 def test_a_model_that_fails_is_told_in_tritons_words(status):
-    with serving({"*": (status, b'{"error":"CUDA error: device-side assert triggered"}')}) as triton:
+    with serving(LOADED | {INFER: (status, b'{"error":"CUDA error: device-side assert triggered"}')}) as triton:
         done = run("alive.py", "flowers", "5", triton.url)
     assert done.returncode == 1
     assert "device-side assert" in done.stderr
+
+
+def test_a_model_that_is_being_reloaded_costs_triton_no_restart():
+    with serving({"/v2/repository/index": (200, b"[]"), INFER: (400, b"not ready")}) as triton:
+        assert run("alive.py", "flowers", "5", triton.url).returncode == 0
 
 
 def test_a_triton_that_is_not_there_is_not_alive():
@@ -101,7 +111,9 @@ def test_a_triton_that_is_not_there_is_not_alive():
 def test_the_probe_asks_what_the_real_ensemble_takes(triton):
     port = next(option for option in triton._arguments() if option.startswith("--http-port=")).partition("=")[2]
     assert run("alive.py", "ensemble_model", "60", f"http://127.0.0.1:{port}").stderr == ""
-    assert run("alive.py", "no_such_model", "60", f"http://127.0.0.1:{port}").returncode == 1
+    # Not for nothing: what stands behind the name has answered.
+    index = httpx.post(f"http://127.0.0.1:{port}/v2/repository/index", json={"ready": True}, timeout=30).json()
+    assert "ensemble_model" in {each["name"] for each in index}
 
 
 def fetch(folder: Path, url: str, content: bytes = MODELS, **more: str) -> subprocess.CompletedProcess[str]:

@@ -14,8 +14,9 @@ from gateway.triton.healing import Healer
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
+from gateway.triton.trials import Pace
 from gateway.triton.triton_backend import TritonBackend
-from gateway.triton.watch import Pace, Watch
+from gateway.triton.watch import Watch
 
 MODEL = "ensemble_model"
 PACE = Pace(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)

@@ -66,7 +66,9 @@ export class Cards {
       card.shown = shown;
       card.dataset.state = state;
       const { width, height } = entry.result ?? {};
-      part(card, "facts").textContent = `${width ? `${width} × ${height}, ` : ""}${bytes(entry.file.size)}`;
+      const facts = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)];
+      if (entry.modelInWords) facts.push(entry.modelInWords);
+      part(card, "facts").textContent = facts.join(", ");
       part(card, "answer").replaceChildren(...answer(entry));
     }
     return card;

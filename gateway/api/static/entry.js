@@ -26,12 +26,17 @@ export class Entry {
   }
 
   reset() {
-    Object.assign(this, { state: "waiting", result: null, error: null, requestId: null });
+    Object.assign(this, { state: "waiting", result: null, error: null, requestId: null, model: null });
   }
 
-  /** Take one result of the API, in its own shape. */
-  answer(result, requestId) {
-    Object.assign(this, { state: result.status, result, error: result.error, requestId });
+  /** Take one result of the API, in its own shape, and the model that gave it. */
+  answer(result, requestId, model) {
+    Object.assign(this, { state: result.status, result, error: result.error, requestId, model });
+  }
+
+  /** The model and its version in words, "" where none has seen the file. */
+  get modelInWords() {
+    return this.model?.version ? `${this.model.name} version ${this.model.version}` : "";
   }
 
   fail({ code, message, requestId = null }) {
@@ -53,8 +58,8 @@ export class Entry {
   }
 
   toJSON() {
-    const { name: filename, state: status, error } = this;
+    const { name: filename, state: status, model, error } = this;
     const { width = null, height = null, predictions = [] } = this.result ?? {};
-    return { filename, status, width, height, predictions, error };
+    return { filename, status, width, height, model, predictions, error };
   }
 }

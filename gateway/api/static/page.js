@@ -7,10 +7,11 @@ import { keyWanted, onKey } from "./key.js";
 import { Run } from "./run.js";
 import { watchHealth } from "./service.js";
 import { Viewer } from "./viewer.js";
-import { count, curl, duration, images, milliseconds, rate } from "./words.js";
+import { count, csv, curl, duration, images, javascript, milliseconds, python, rate } from "./words.js";
 
 const CARDS = 48;
 const ANNOUNCE_MS = 5_000;
+const CLOCK_MS = 200;
 
 const $ = (id) => document.getElementById(id);
 
@@ -20,6 +21,7 @@ let filter = "all";
 let limit = CARDS;
 let frame = 0;
 let announcedAt = 0;
+let language = "curl";
 
 const shownEntries = () => (filter === "all" ? entries : entries.filter((entry) => entry.state === filter));
 const viewer = new Viewer(shownEntries);
@@ -79,8 +81,10 @@ function drawNow() {
   $("filters").hidden = entries.length < 2;
   $("stop").hidden = !running;
   $("retry").hidden = running || !entries.some((entry) => entry.retryable);
-  $("again").hidden = $("save").hidden = running || !entries.length;
-  $("again").classList.toggle("primary", run !== null && run.query !== chosenQuery());
+  $("again").hidden = $("save").hidden = $("save-csv").hidden = running || !entries.length;
+  const changed = run !== null && run.query !== chosenQuery();
+  $("again").classList.toggle("primary", changed);
+  $("again").textContent = changed ? "Run again with this choice" : "Run again";
 
   const shown = shownEntries();
   cards.show(shown.slice(0, limit));
@@ -128,8 +132,22 @@ function drawAsked() {
   $("model-facts").textContent = $("model").selectedOptions[0].dataset.facts ?? "";
   const names = entries.length ? entries.slice(0, 3).map((entry) => entry.name) : ["cat.jpg"];
   const key = keyWanted() ? "KEY" : "";
-  $("curl").value = curl(new URL(`predict?${chosenQuery()}`, document.baseURI).href, names, key);
-  $("curl-label").textContent = entries.length > 3 ? "The first three with curl" : "The same with curl";
+  const url = new URL(`predict?${chosenQuery()}`, document.baseURI).href;
+  const code = {
+    curl: () => curl(url, names, key),
+    python: () => python(new URL(".", document.baseURI).href.replace(/\/$/, ""), new URLSearchParams(chosenQuery()), names, key),
+    javascript: () => javascript(url, key),
+  }[language]();
+  if ($("code").value !== code) $("code").value = code;
+  $("code").rows = code.split("\n").length;
+  $("code-label").textContent = entries.length > 3 && language !== "javascript" ? "The first three in code" : "The same in code";
+  for (const button of $("languages").children) button.setAttribute("aria-pressed", String(button.dataset.language === language));
+}
+
+/** The page's address asks for what is chosen, so that it can be shared. */
+function share() {
+  const query = chosenQuery();
+  history.replaceState(null, "", query === "top_k=5" ? location.pathname : `?${query}`);
 }
 
 function announce(text) {
@@ -146,10 +164,10 @@ function spoken({ entries: those, seconds }) {
 
 async function copyCurl() {
   try {
-    await navigator.clipboard.writeText($("curl").value);
+    await navigator.clipboard.writeText($("code").value);
   } catch {
     // Outside of HTTPS and localhost the clipboard is out of reach, and only a selection can be copied.
-    $("curl").select();
+    $("code").select();
     document.execCommand("copy");
   }
   $("copy").textContent = "Copied";
@@ -160,9 +178,24 @@ function save() {
   const results = entries.map((entry, index) => ({ index, ...entry.toJSON() }));
   const ok = results.filter((result) => result.status === "ok").length;
   const answer = { model: run?.model ?? null, results, summary: { ok, failed: results.length - ok } };
+  download("results.json", JSON.stringify(answer, null, 2), "application/json");
+}
+
+/** A row for each label of each file, and one for each file without an answer. */
+function saveCsv() {
+  const rows = entries.flatMap((entry) => {
+    const { filename, model, predictions, error } = entry.toJSON();
+    const about = [filename, model?.name, model?.version];
+    if (!predictions.length) return [[...about, "", "", "", error?.code ?? ""]];
+    return predictions.map(({ label, score }, rank) => [...about, rank + 1, label, score, ""]);
+  });
+  download("results.csv", csv([["filename", "model", "version", "rank", "label", "score", "error"], ...rows]), "text/csv");
+}
+
+function download(name, text, type) {
   const link = element("a", "");
-  link.href = URL.createObjectURL(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }));
-  link.download = "results.json";
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
@@ -189,18 +222,24 @@ $("sample").addEventListener("click", async () => {
 });
 
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
+// What a browser does with a link that is dropped is to go there, and the results would be gone.
+const toATextField = (event) => !carriesFiles(event) && event.target.closest?.("input, textarea");
 addEventListener("dragover", (event) => {
-  if (!carriesFiles(event)) return;
+  if (toATextField(event)) return;
   event.preventDefault();
-  $("veil").hidden = false;
+  if (carriesFiles(event)) $("veil").hidden = false;
 });
 addEventListener("dragleave", (event) => {
   if (event.relatedTarget === null) $("veil").hidden = true;
 });
 addEventListener("drop", async (event) => {
-  if (!carriesFiles(event)) return;
+  if (toATextField(event)) return;
   event.preventDefault();
   $("veil").hidden = true;
+  if (!carriesFiles(event)) {
+    announce("Only files can be dropped here. Save the picture first, or copy and paste it.");
+    return;
+  }
   add(await droppedFiles(event.dataTransfer));
 });
 addEventListener("paste", (event) => {
@@ -223,6 +262,13 @@ $("stop").addEventListener("click", () => run?.stop());
 $("retry").addEventListener("click", () => send(entries.filter((entry) => entry.retryable)));
 $("again").addEventListener("click", () => send(entries));
 $("save").addEventListener("click", save);
+$("save-csv").addEventListener("click", saveCsv);
+$("languages").addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  language = button.dataset.language;
+  drawAsked();
+});
 $("clear").addEventListener("click", clear);
 $("model").addEventListener("change", () => {
   // A model with several labels for an image says itself which are likely.
@@ -231,7 +277,12 @@ $("model").addEventListener("change", () => {
   if (likely.selected === likely.hidden) $("top-k").value = likely.hidden ? "5" : "";
   draw();
 });
-$("top-k").addEventListener("change", draw);
+for (const id of ["model", "top-k"]) {
+  $(id).addEventListener("change", (event) => {
+    if (event.isTrusted) share(); // not where the list of models has come
+    draw();
+  });
+}
 $("copy").addEventListener("click", copyCurl);
 $("key-field").addEventListener("shown", draw);
 onKey(() => {
@@ -247,5 +298,11 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) watchHealth();
 });
 
+const asked = new URLSearchParams(location.search).get("top_k");
+if ([...$("top-k").options].some((option) => option.value === asked)) $("top-k").value = asked;
+// On a slow line nothing else moves for seconds.
+setInterval(() => {
+  if (run?.running) draw();
+}, CLOCK_MS);
 drawNow();
 watchHealth();

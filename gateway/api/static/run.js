@@ -172,7 +172,7 @@ export class Run {
         unanswered = new Fault(error.code, error.message, { retryAfter: RETRY_SECONDS, requestId });
         return;
       }
-      batch[index].answer(result, requestId);
+      batch[index].answer(result, requestId, result.model ?? this.model);
       this.#changed();
     };
     const type = response.headers.get("Content-Type") ?? "";

@@ -11,6 +11,8 @@ const $ = (id) => document.getElementById(id);
 
 let timer = 0;
 let modelsKnown = false;
+/** The model, and perhaps the version, that the page's address asks for. */
+const wanted = new URLSearchParams(location.search);
 
 /** Ask now, and from now on while the page is visible; the models are read as soon as the service is ready. */
 export async function watchHealth() {
@@ -24,6 +26,7 @@ export async function watchHealth() {
   $("notice").hidden = state === "ready";
   if (state !== "ready") $("notice").textContent = `${detail} What you add meanwhile is tried again for a while.`;
   if (state === "ready" && !modelsKnown) await readModels();
+  else if (!modelsKnown) offerDefault("");
   clearTimeout(timer);
   if (!document.hidden) timer = setTimeout(watchHealth, state === "ready" ? READY_POLL_MS : UNREADY_POLL_MS);
 }
@@ -56,19 +59,53 @@ async function readModels() {
   try {
     const response = await fetch("models", { headers: withKey() });
     askForKey(response);
-    if (!response.ok) return;
+    if (!response.ok) {
+      const { detail } = await response.json().catch(() => ({}));
+      offerDefault(`The models cannot be listed: ${detail ?? `the service answers ${response.status}.`}`);
+      return;
+    }
     listed = await response.json();
   } catch {
+    offerDefault("The models cannot be listed: the gateway does not answer.");
     return;
   }
   modelsKnown = true;
+  tellProblem("");
   const options = listed.models.flatMap((model) => {
     const versions = model.versions.length > 1 ? ["", ...model.versions.toReversed()] : [""];
     return versions.map((version) => option(model, version, listed.default));
   });
-  if (options.length) $("model").replaceChildren(...options);
+  if (!options.length) {
+    offerDefault("The service has no model that takes images.");
+    return;
+  }
+  const chosen = options.find((node) => node.dataset.name === wanted.get("model") && (node.dataset.version ?? "") === (wanted.get("version") ?? ""));
+  if (chosen) chosen.selected = true;
+  else if (wanted.has("model")) tellProblem(`There is no model ${described(wanted)} here; choose one that there is.`);
+  $("model").replaceChildren(...options);
   $("model").disabled = options.length < 2;
   $("model").dispatchEvent(new Event("change"));
+}
+
+/** What works without a list: the model that the address asks for, or the service's own. */
+function offerDefault(problem) {
+  const name = wanted.get("model");
+  const node = new Option(name ? described(wanted) : "The default model");
+  if (name) node.dataset.model = name;
+  if (name && wanted.has("version")) node.dataset.version = wanted.get("version");
+  $("model").replaceChildren(node);
+  $("model").disabled = true;
+  tellProblem(problem && `${problem} ${node.text} is asked; the list is tried again.`);
+  $("model").dispatchEvent(new Event("change"));
+}
+
+function described(query) {
+  return query.has("version") ? `${query.get("model")}, version ${query.get("version")}` : query.get("model");
+}
+
+function tellProblem(text) {
+  if ($("model-problem").textContent !== text) $("model-problem").textContent = text;
+  $("model-problem").hidden = !text;
 }
 
 function option(model, version, preset) {
@@ -77,6 +114,7 @@ function option(model, version, preset) {
   node.disabled = !model.ready;
   if (!model.ready) node.text += " (not ready)";
   node.title = model.reason ?? "";
+  node.dataset.name = model.name;
   node.dataset.facts = `${count(model.classes)} labels`;
   if (model.input_width) node.dataset.facts += `, ${model.input_width} × ${model.input_height}`;
   if (model.multi_label) node.dataset.multiLabel = "true";

@@ -28,6 +28,15 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
+/** Rows as CSV (RFC 4180), the first one with the columns' names. */
+export function csv(rows) {
+  const cell = (value) => {
+    const text = String(value ?? "");
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
 function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
@@ -38,4 +47,28 @@ export function curl(url, names, key) {
   const files = names.map((name) => quoted(`files=@${/[,;"\\]/.test(name) ? JSON.stringify(name) : name}`));
   const headers = key ? [`-H ${quoted(`X-API-Key: ${key}`)}`] : [];
   return ["curl", ...headers, ...files.map((file) => `-F ${file}`), quoted(url)].join(" ");
+}
+
+/** The same for the Python client; `base` is the gateway, `query` the parameters. */
+export function python(base, query, names, key) {
+  const given = [...query].map(([name, value]) => `, ${name}=${/^\d+$/.test(value) && name !== "model" ? value : JSON.stringify(value)}`);
+  const credentials = key ? `, api_key=${JSON.stringify(key)}` : "";
+  return [
+    "from gateway_client import Gateway",
+    "",
+    `with Gateway(${JSON.stringify(base)}${credentials}) as gateway:`,
+    `    for result in gateway.classify(${JSON.stringify(names)}${given.join("")}):`,
+    "        print(result.name, result.best or result.error)",
+  ].join("\n");
+}
+
+/** The same for a web page with a file input. */
+export function javascript(url, key) {
+  const headers = key ? `, headers: { "X-API-Key": ${JSON.stringify(key)} }` : "";
+  return [
+    "const body = new FormData();",
+    'for (const file of document.querySelector("input[type=file]").files) body.append("files", file);',
+    `const response = await fetch(${JSON.stringify(url)}, { method: "POST", body${headers} });`,
+    "console.log(await response.json());",
+  ].join("\n");
 }

@@ -34,16 +34,15 @@ except ImportError:  # Pillow itself makes the same pixels, in six times the tim
 cv2.setNumThreads(1)
 torch.set_num_threads(1)
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
-KEPT_BYTES = 32 * 2**20
-"""A photograph's buffers are smaller: malloc keeps them, instead of having the kernel map and clear each anew."""
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)
+KEPT_BYTES = 128 * 2**20
+"""More than a photograph of 24 megapixels with what is made of it: malloc keeps it, and its pages need no clearing."""
 
 LOST_GPU = 74
 """Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
 
 MAX_ASPECT = 4
 """Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
-
 
 ORDERLESS = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
 """Interpolations without sums, and so without passes."""
@@ -275,10 +274,11 @@ def without_ends(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep the buffers of a picture for the next one: a quarter of the time went into fresh pages."""
+    """Have malloc keep the buffers of a picture for the next one: fresh pages are up to half of the time."""
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-    libc.mallopt(M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
+    # No mappings at all: a threshold for them is capped at 32 MiB, less than a picture of 12 megapixels.
+    libc.mallopt(M_MMAP_MAX, 0)
+    libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def device_of(args: dict[str, str]) -> torch.device:

@@ -39,6 +39,9 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- $_ := set $settings "GATEWAY_PORT" "8080" -}}
 {{- $_ := set $settings "GATEWAY_LOG_FORMAT" "json" -}}
 {{- $_ := set $settings "GATEWAY_TRITON_URL" (printf "%s:8001" (include "tig.triton" .)) -}}
+{{- if .Values.triton.autoscaling.scaleToZero -}}
+{{- $_ := set $settings "GATEWAY_HOLD_WITHOUT_TRITON" true -}}
+{{- end -}}
 {{- if .Values.gateway.apiKeys.secretName -}}
 {{- $_ := set $settings "GATEWAY_API_KEYS_FILE" (printf "/etc/gateway/api-keys/%s" .Values.gateway.apiKeys.key) -}}
 {{- end -}}

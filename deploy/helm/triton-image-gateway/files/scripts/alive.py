@@ -1,7 +1,9 @@
 """A liveness probe that has Triton classify an image: alive.py MODEL TIMEOUT_SECONDS [URL].
 
 Ends with 0 when Triton answers the inference, or refuses it for a full queue, which is load and no fault; else with 1
-and a sentence. Needs nothing but Python, since NVIDIA's image has no more. The image is noise, which no cache has seen.
+and a sentence. A model that is not loaded, or is being reloaded, is none of its business: no restart is called for.
+Needs nothing but Python, since NVIDIA's image has no more; where the gateway is installed, `gateway triton alive` asks
+the same. The image is noise, which no cache has seen.
 """
 
 import http.client
@@ -15,25 +17,30 @@ LOAD = ("Exceeds maximum queue size", "Request timeout expired")
 """How Triton words that it has too much to do."""
 
 
-def request(model: str, url: str) -> urllib.request.Request:
+def post(url: str, body: object, timeout_seconds: float) -> bytes:
+    """The answer to a POST of JSON."""
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    with urllib.request.urlopen(asked, timeout=timeout_seconds) as answer:  # noqa: S310  # the address is the probe's own
+        return answer.read()
+
+
+def inference() -> object:
     """An inference of one image of 16 × 16 pixels, as uncompressed PPM, in the Open Inference Protocol."""
     image = b"P6 16 16 255\n" + os.urandom(16 * 16 * 3)
-    body = {
+    return {
         "inputs": [
             {"name": "RAW_IMAGE", "datatype": "UINT8", "shape": [1, len(image)], "data": list(image)},
             {"name": "RAW_IMAGE_LENGTH", "datatype": "INT32", "shape": [1, 1], "data": [len(image)]},
         ]
     }
-    return urllib.request.Request(  # noqa: S310  # the address is the probe's own
-        f"{url}/v2/models/{model}/infer", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
 
 
 def fault(model: str, timeout_seconds: float, url: str) -> str:
     """What is wrong, in a sentence; empty where nothing is."""
     try:
-        with urllib.request.urlopen(request(model, url), timeout=timeout_seconds) as answer:  # noqa: S310
-            answer.read()
+        ready = json.loads(post(f"{url}/v2/repository/index", {"ready": True}, timeout_seconds))
+        if any(each["name"] == model for each in ready):
+            post(f"{url}/v2/models/{model}/infer", inference(), timeout_seconds)
     except urllib.error.HTTPError as error:
         said = error.read(2000).decode(errors="replace")
         return "" if any(words in said for words in LOAD) else f"Triton answers {error.code}: {said}"

@@ -1,0 +1,286 @@
+"""`python -m bench.scale`: what several Tritons cost one gateway process, and what balancing does for its clients.
+
+The Tritons are simulated (bench.simulated), the gateway's side is real: watches, balancing and gRPC. HTTP is left out.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+from unittest import mock
+
+import psutil
+import typer
+
+from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import GatewayError
+from gateway.inference.backend import Batch, Call
+from gateway.inference.selection import Selection
+from gateway.ingest.padding import pad
+from gateway.triton import triton_backend
+from gateway.triton.balancing import less_loaded
+from gateway.triton.membership import Member, Share, Tritons
+from gateway.triton.quarantine import Quarantine
+from gateway.triton.seal import Seal
+from gateway.triton.trials import Pace
+from gateway.triton.triton_backend import TritonBackend
+
+MODEL = "ensemble_model"
+IMAGE_BYTES = 100_000
+GOOD_SECONDS = 1.0
+PACE = Pace(5.0, 5.0)
+
+
+class Simulated:
+    """Some simulated Tritons in a process of their own."""
+
+    def __init__(self, number: int, *, seconds: float, slow: float = 1.0) -> None:
+        command = [sys.executable, "-m", "bench.simulated", str(number), f"--seconds={seconds}", f"--slow={slow}"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        self.addresses = [f"127.0.0.1:{port}" for port in json.loads(self._process.stdout.readline())]
+
+    def tell(self, what: str, index: int) -> None:
+        """Stop or start one of them."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{what} {index}\n")
+        self._process.stdin.flush()
+        self._process.stdout.readline()
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process:  # closes its pipes
+            self._process.kill()
+
+
+@contextlib.contextmanager
+def simulated(number: int, *, seconds: float = 0.02, slow: float = 1.0) -> Iterator[Simulated]:
+    """Simulated Tritons for a while."""
+    tritons = Simulated(number, seconds=seconds, slow=slow)
+    try:
+        yield tritons
+    finally:
+        tritons.close()
+
+
+@dataclass
+class Client:
+    """Sends images at a steady rate, at random moments, and notes what became of them."""
+
+    backend: TritonBackend
+    latencies: list[float] = field(default_factory=list)
+    failed: int = 0
+    sent: int = 0
+
+    async def run(self, rate: float, seconds: float) -> None:
+        """Send for some seconds, and wait for every answer."""
+        started, at = time.perf_counter(), 0.0
+        async with asyncio.TaskGroup() as group:
+            while (at := at + random.expovariate(rate)) < seconds:
+                await asyncio.sleep(max(0.0, started + at - time.perf_counter()))
+                group.create_task(self._one())
+
+    async def _one(self) -> None:
+        self.sent += 1
+        batch = Batch(*pad([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)]))
+        sent = time.perf_counter()
+        try:
+            await self.backend.infer(Call(batch, MODEL, "", Selection(), Deadline.after(5), "scale"))
+        except GatewayError:
+            self.failed += 1
+        else:
+            self.latencies.append(time.perf_counter() - sent)
+
+    def percentile(self, percent: int) -> float:
+        """Milliseconds."""
+        return 1000 * statistics.quantiles(self.latencies, n=100)[percent - 1]
+
+
+@contextlib.asynccontextmanager
+async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple[TritonBackend, Tritons]]:
+    """A gateway's backend over addresses, a list that may change; yields it with its Tritons."""
+
+    async def lookup(_: str, __: int) -> list[str]:
+        return list(addresses)
+
+    tritons = Tritons(
+        ["triton:8001"], model_name=MODEL, pace=PACE, heal=False, share=Share(aperture, 32, "bench"), lookup=lookup
+    )
+    backend = TritonBackend(tritons, model_name=MODEL, seal=Seal(b"secret of a bench"), quarantine=Quarantine(0))
+    await backend.start()
+    await until(lambda: all(health.ready for health in backend.health()))
+    try:
+        yield backend, tritons
+    finally:
+        await backend.close()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60) -> float:
+    """Wait for a condition; returns how many seconds it took."""
+    started = time.perf_counter()
+    while not condition():
+        if time.perf_counter() - started > seconds:
+            raise TimeoutError(f"not within {seconds} s")
+        await asyncio.sleep(0.01)
+    return time.perf_counter() - started
+
+
+async def cost(number: int, aperture: int, rate: float, seconds: float) -> list[str]:
+    """A row: what that many Tritons cost."""
+    with simulated(number) as tritons:
+        async with gateway(list(tritons.addresses), aperture=aperture) as (backend, members):
+            before = psutil.Process().memory_info().rss
+            probes, used = metrics.PROBES._value.get(), cpu_seconds()
+            await asyncio.sleep(seconds)
+            idle_probes = (metrics.PROBES._value.get() - probes) / seconds
+            idle_cpu = (cpu_seconds() - used) / seconds
+            client = Client(backend)
+            probes, used = metrics.PROBES._value.get(), cpu_seconds()
+            await client.run(rate, seconds)
+            busy = cpu_seconds() - used
+            busy_probes = (metrics.PROBES._value.get() - probes) / seconds
+            after = psutil.Process().memory_info().rss
+            return [
+                str(number),
+                str(len(members.members)),
+                f"{1000 * busy / max(1, client.sent):.2f} ms",
+                f"{100 * idle_cpu:.1f} %",
+                f"{idle_probes:.1f}",
+                f"{busy_probes:.1f}",
+                f"{max(before, after) / 2**20:.0f} MiB",
+                f"{client.percentile(99):.0f} ms",
+            ]
+
+
+async def coming_and_going(number: int, rate: float) -> list[str]:
+    """A row: how soon a new Triton has its share, and a dead one nothing."""
+    with simulated(number + 1) as tritons:
+        addresses = list(tritons.addresses[:-1])
+        async with gateway(addresses, aperture=0) as (backend, _):
+            client = Client(backend)
+            load = asyncio.create_task(client.run(rate, 40))
+            await asyncio.sleep(2)
+            counts: Counter[str] = Counter()
+            choose = Counting(counts)
+            with mock.patch.object(triton_backend, "less_loaded", choose):
+                new = tritons.addresses[-1]
+                addresses.append(new)
+                started = time.perf_counter()
+                joined = None
+                while joined is None and time.perf_counter() - started < 30:
+                    counts.clear()
+                    await asyncio.sleep(0.5)
+                    total = sum(counts.values())
+                    if total and counts[new] / total > 0.5 / (number + 1):
+                        joined = time.perf_counter() - started
+                failed = client.failed
+                choose.last.clear()
+                died = time.perf_counter()
+                await asyncio.to_thread(tritons.tell, "stop", 0)
+                await asyncio.sleep(3)
+                last = choose.last.get(tritons.addresses[0], died)
+            load.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await load
+            return [
+                str(number),
+                "not within 30 s" if joined is None else f"{joined:.1f} s",
+                f"{max(0.0, last - died):.2f} s",
+                str(client.failed - failed),
+            ]
+
+
+class Counting:
+    """less_loaded, and what it chose and when."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.counts = counts
+        self.last: dict[str, float] = {}
+
+    def __call__(self, places: Sequence[Member], generator: random.Random) -> Member:
+        """Choose one."""
+        chosen = less_loaded(places, generator)
+        self.counts[chosen.address] += 1
+        self.last[chosen.address] = time.perf_counter()
+        return chosen
+
+
+class InTurn:
+    """Round robin, to compare with."""
+
+    def __init__(self) -> None:
+        self._turn = itertools.count()
+
+    def __call__(self, places: Sequence[Member], _: random.Random) -> Member:
+        """The next one."""
+        return places[next(self._turn) % len(places)]
+
+
+async def one_slow(policy: str, slow: float, rate: float, seconds: float) -> list[str]:
+    """A row: four Tritons, one of them slower."""
+    choose = {"round robin": InTurn(), "less loaded of two": less_loaded}[policy]
+    with simulated(4, seconds=0.04, slow=slow) as tritons, mock.patch.object(triton_backend, "less_loaded", choose):
+        async with gateway(list(tritons.addresses), aperture=0) as (backend, _):
+            client = Client(backend)
+            await client.run(rate, seconds)
+    good = sum(latency <= GOOD_SECONDS for latency in client.latencies)
+    return [
+        policy,
+        f"{slow:g} ×",
+        f"{client.percentile(50):.0f} ms",
+        f"{client.percentile(99):.0f} ms",
+        f"{good / seconds:.0f} of {client.sent / seconds:.0f}",
+        str(client.failed),
+    ]
+
+
+def cpu_seconds() -> float:
+    """What this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)) + "\n"
+
+
+def main(
+    fleets: Annotated[str, typer.Option(help="Numbers of Tritons.")] = "1,4,16,64",
+    rate: Annotated[float, typer.Option(help="Images a second.", min=1)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=1)] = 15.0,
+) -> None:
+    """Print the tables of docs/scaling.md."""
+    numbers = [int(number) for number in fleets.split(",")]
+    rows = []
+    for number, aperture in [*((number, 8) for number in numbers), (max(numbers), 0)]:
+        rows.append(asyncio.run(cost(number, aperture, rate, seconds)))
+        print(f"bench | {rows[-1]}", file=sys.stderr)
+    header = ["Tritons", "used", "CPU an image", "idle CPU", "probes a second, idle", "under load", "memory", "p99"]
+    print(table(header, rows))
+    rows = [asyncio.run(coming_and_going(number, rate)) for number in numbers]
+    header = ["Tritons", "a new one has its share after", "last call to a dead one after", "failed meanwhile"]
+    print(table(header, rows))
+    rows = [
+        asyncio.run(one_slow(policy, slow, 0.6 * 150 * (1 + 0.2 / 3 * (slow > 1)), seconds))
+        for slow in (1.0, 5.0)
+        for policy in ("round robin", "less loaded of two")
+    ]
+    header = ["policy", "the fourth is slower", "p50", "p99", f"answers within {GOOD_SECONDS:g} s, a second", "failed"]
+    print(table(header, rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)

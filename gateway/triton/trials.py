@@ -1,0 +1,129 @@
+"""Single trials: a real inference through one model of one Triton, and what is read before it."""
+
+import time
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import ContractBroken, GatewayError, InferenceFailed
+from gateway.inference.backend import Call, ModelState, Trial
+from gateway.inference.probe import probe
+from gateway.triton.batching import LOSES_INSTANCES, REMEDY
+from gateway.triton.contract import breaches, has_labels
+from gateway.triton.endpoint import Endpoint, step_configs
+from gateway.triton.errors import StubDied
+from gateway.triton.healing import READY
+from gateway.triton.model_config import steps
+from gateway.triton.record import Record
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things are tried."""
+
+    interval_seconds: float
+    """Between trials of a model that nobody asks."""
+    timeout_seconds: float
+    quick_seconds: float = 0.5
+    """Between trials while one fails."""
+    orphaned_seconds: float = 30.0
+    """How long a model may stay unloaded before it is loaded again: whoever unloaded it to heal it has died over it."""
+    trust_intervals: int = 4
+    """For so many intervals clients' answers stand for trials. Not for ever: the cache may have answered them."""
+    others_intervals: int = 2
+    """So much less often models other than the default one are tried."""
+    failures: int = 3
+    """So many trials in a row fail before a model is reloaded though nothing died."""
+
+
+class Trials:
+    """Tries the models of one Triton, each with an image that no cache has seen."""
+
+    def __init__(self, endpoint: Endpoint, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint = endpoint
+        self._pace = pace
+        self._clock = clock
+        self._no_ensembles: set[str] = set()
+
+    async def run(self, record: Record) -> GatewayError | None:
+        """Send a tiny image through a model, and note the outcome; returns what went wrong."""
+        at, started = datetime.now(UTC), self._clock()
+        error: GatewayError | None = None
+        try:
+            if not record.checked:
+                await self._check(record)
+            await self._probe(record)
+        except GatewayError as exc:
+            error = exc
+        now = self._clock()
+        trial = Trial(at, now - started, error)
+        if error is None:
+            record.passed(trial, started, now)
+        else:
+            record.failed(trial, error, now)
+        return error
+
+    async def fails(self, record: Record) -> bool:
+        """Whether a model fails at any of its instances now; raises GatewayError where it cannot be asked at all."""
+        for _ in range(2 * record.instances):  # Triton gives requests one after another to its instances in turn
+            try:
+                await self._probe(record)
+            except (StubDied, InferenceFailed):
+                return True
+        return False
+
+    async def ensembles(self, *, but: Container[str]) -> list[str]:
+        """The names of the ensembles that Triton lists as ready and that keep the contract, without some."""
+        ready = {model.name for model in (await self._endpoint.index()).models if model.state == READY}
+        found = []
+        for name in sorted(ready - self._no_ensembles):
+            if name in but:
+                continue
+            config = await self._endpoint.config(name)
+            if steps(config) and not breaches(config):
+                found.append(name)
+            else:
+                self._no_ensembles.add(name)
+        return found
+
+    async def models_not_ready(self) -> tuple[ModelState, ...]:
+        """What Triton says of the models that are not ready; () where it does not answer."""
+        try:
+            index = await self._endpoint.index()
+        except GatewayError:
+            return ()
+        return tuple(
+            ModelState(model.name, model.version, model.state, model.reason)
+            for model in index.models
+            if model.state != READY
+        )
+
+    async def _probe(self, record: Record) -> None:
+        metrics.PROBES.inc()
+        deadline = Deadline.after(self._pace.timeout_seconds)
+        await self._endpoint.infer(Call(probe(), record.name, "", None, deadline, "readiness"), class_count=1)
+
+    async def _check(self, record: Record) -> None:
+        await self._endpoint.learn_version()  # what comes back may be another Triton
+        config = await self._endpoint.config(record.name)
+        if found := breaches(config):
+            raise ContractBroken(f"{record.name}/config.pbtxt: {'; '.join(found)}.")
+        configs = await step_configs(self._endpoint, config)
+        record.steps = tuple(step.name for step in configs)
+        counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
+        record.instances = min(16, max(1, *counts))
+        warnings = []
+        if not has_labels(configs[-1]):
+            warnings.append(f"{configs[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
+        warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in self._endpoint.losing(configs)]
+        if tuple(warnings) != record.warnings:
+            record.warnings = tuple(warnings)
+            for warning in warnings:
+                log.warning("contract", triton=self._endpoint.address, problem=warning)
+        record.checked = True

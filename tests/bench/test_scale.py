@@ -1,0 +1,24 @@
+"""The simulated Tritons speak enough of Triton's gRPC for the gateway's own client."""
+
+import asyncio
+
+from bench.scale import Client, gateway, one_slow, simulated
+
+
+def test_a_gateway_asks_simulated_tritons_and_uses_all_of_them():
+    async def test() -> None:
+        with simulated(2, seconds=0.001) as tritons:
+            async with gateway(list(tritons.addresses), aperture=0) as (backend, members):
+                client = Client(backend)
+                await client.run(rate=50, seconds=0.5)
+                assert len(client.latencies) == client.sent > 0
+                assert client.failed == 0
+                assert all(member.load.seconds is not None for member in members.members)
+
+    asyncio.run(test())
+
+
+def test_a_row_of_the_table_has_an_entry_for_each_column():
+    row = asyncio.run(one_slow("round robin", 1.0, rate=40, seconds=0.5))
+    assert len(row) == 6
+    assert row[0] == "round robin"
