@@ -1,6 +1,6 @@
 """How faithful the service is to a folder of pictures: `python -m bench.fidelity FOLDER`.
 
-Every file that Pillow opens in a format that is taken goes through ingest as it does by default. What the preprocessor
+Every file that Pillow opens in a supported format goes through ingest as it does by default. What the preprocessor
 would see of it is compared with what Pillow shows: its first frame, upright, on white.
 """
 

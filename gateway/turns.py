@@ -8,6 +8,8 @@ from collections import deque
 
 TURN_SECONDS = 0.003
 """How long one task may work before it lets the others."""
+LATE_SECONDS = 0.025
+"""How long a round of the event loop may last, by the heartbeat, before every turn is over: many short ones add up."""
 
 
 class Turn:
@@ -24,7 +26,8 @@ class Turn:
 
     async def pause_if_over(self) -> None:
         """Let other tasks run if the turn is over, and begin another one."""
-        if time.perf_counter() - self._since > TURN_SECONDS:
+        now = time.perf_counter()
+        if now - self._since > TURN_SECONDS or now - getattr(_here, "beaten", now) > LATE_SECONDS:
             await _line().wait()
             self._since = time.perf_counter()
 
@@ -54,14 +57,24 @@ class _Line:
             self.loop.call_soon(self._give_turn)
 
 
-_lines = threading.local()
+_here = threading.local()
+
+
+def beat() -> None:
+    """Say that this thread's event loop has come round; `rest` when nobody says so any more."""
+    _here.beaten = time.perf_counter()
+
+
+def rest() -> None:
+    """The heartbeat has ended."""
+    vars(_here).pop("beaten", None)
 
 
 def _line() -> _Line:
     loop = asyncio.get_running_loop()
-    line: _Line | None = getattr(_lines, "line", None)
+    line: _Line | None = getattr(_here, "line", None)
     if line is None or line.loop is not loop:
-        line = _lines.line = _Line(loop)
+        line = _here.line = _Line(loop)
     return line
 
 

@@ -72,3 +72,18 @@ def test_a_turn_that_is_not_over_does_not_wait(monkeypatch):
         assert time.perf_counter() - began < 60
 
     asyncio.run(alone())
+
+
+def test_when_the_round_is_late_short_turns_are_over_as_well(monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(turns, "LATE_SECONDS", 0.0)
+    told: list[str] = []
+
+    async def all_of_them() -> None:
+        turns.beat()
+        await asyncio.gather(*(work(told, name, 3) for name in "abc"))
+        turns.rest()
+        await asyncio.gather(*(work(told, name, 3) for name in "def"))
+
+    asyncio.run(all_of_them())
+    assert "".join(told) == "abc" * 3 + "dddeeefff"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from gateway import metrics
+from gateway import metrics, turns
 
 log = structlog.get_logger("gateway")
 
@@ -60,11 +60,13 @@ async def heartbeat() -> AsyncIterator[None]:
         beating.cancel()
         with suppress(asyncio.CancelledError):
             await beating
+        turns.rest()
 
 
 async def _beat() -> None:
     pauses = Pauses(time.monotonic())
     while True:
+        turns.beat()
         due, cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()
         await asyncio.sleep(BEAT_SECONDS)
         now = time.monotonic()
