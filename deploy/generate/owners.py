@@ -3,7 +3,8 @@
 from deploy.generate.panels import IMAGE_FAULTS, Board, Panel, Query, Row, quantile, rate, share
 
 _BAD = rate("gateway_images_total", f'outcome!~"ok|{IMAGE_FAULTS}"')
-_ANSWERED = 'model=~"$model"'
+# Images that nobody has answered have no model.
+_ANSWERED = 'model=~"$model", model!=""'
 _BY = "model, version"
 _LEGEND = "{{model}} {{version}}"
 OWNERS = Board(

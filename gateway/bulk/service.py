@@ -31,7 +31,7 @@ def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[
     """The URL of a service of this run's own, when it is ready; raises ServiceFailed."""
     port = _free_port()
     command = ["gateway", "up", "--host", HOST, "--port", str(port), "--model-repository", str(model_repository)]
-    say("starting a service for this run; with --url a running one is used")
+    say(f"starting a service for this run on http://{HOST}:{port}; --url takes a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a session of its own, so that Ctrl-C reaches this process alone; it ends with this process in any case.
         process = subprocess.Popen(

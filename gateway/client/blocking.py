@@ -13,6 +13,9 @@ from .sending import OnWait
 
 T = TypeVar("T")
 
+INTERRUPTED_SECONDS = 5.0
+"""What Ctrl-C cancels has this long to end."""
+
 
 class Gateway:
     """What AsyncGateway is, for blocking code; use it as a context manager, or call `close`.
@@ -75,7 +78,22 @@ class Gateway:
         return self._run(self._gateway.models())
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await coroutine
+            finally:
+                ended.set()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():  # Ctrl-C has interrupted the wait, and not what is waited for
+                future.cancel()
+                ended.wait(INTERRUPTED_SECONDS)
+            raise
 
 
 async def _next(lists: AsyncGenerator[list[Result], None]) -> list[Result]:

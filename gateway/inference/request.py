@@ -6,8 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
-import anyio.lowlevel
-from anyio.abc import TaskGroup
+import anyio
 
 from gateway import metrics
 from gateway.deadline import Deadline
@@ -25,6 +24,7 @@ from gateway.inference.admission import Admission, Permit, Permits
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
+from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import ImageInfo
@@ -82,15 +82,15 @@ class _InFlight:
 
 
 class RunningRequest:
-    """The reader, the decodes and the calls of one request, all in one group of tasks; iterates over its results.
+    """The reader, the decodes and the calls of one request, all in one scope; iterates over its results.
 
-    The group's end is theirs as well; `permits` are all that the request holds, whichever of them uses one.
+    The scope's end is theirs as well; `permits` are all that the request holds, whichever of them uses one.
     """
 
-    def __init__(self, shared: Shared, query: Query, group: TaskGroup, permits: Permits) -> None:
+    def __init__(self, shared: Shared, query: Query, scope: Scope, permits: Permits) -> None:
         self._shared = shared
         self._query = query
-        self._group = group
+        self._scope = scope
         self._permits = permits
         self._stages = query.tally.stages
         self._account = shared.decoders.account()
@@ -123,7 +123,7 @@ class RunningRequest:
         return result
 
     def _spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        self._group.start_soon(self._guard, work, *arguments)
+        self._scope.start(self._guard(work, *arguments))
 
     async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Do some of the request's work; what it raises ends the request."""
@@ -131,7 +131,7 @@ class RunningRequest:
             await work(*arguments)
         except Exception as failure:  # raised again by __anext__
             self._failure = self._failure or failure
-            await anyio.lowlevel.checkpoint()  # what is ready at this moment is still reported
+            await asyncio.sleep(0)  # what is ready at this moment is still reported
             self._results.put_nowait(None)
 
     async def _read(self, uploads: Uploads) -> None:

@@ -3,12 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import anyio
-
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.query import Query
 from gateway.inference.request import BatchLimits, RunningRequest, Shared, Uploads, Watch
+from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
@@ -44,19 +43,11 @@ class InferenceService:
         When the context ends, by whatever cause, nothing of the request is alive and none of its permits is out, but
         for those of work in `uncancelled`.
         """
-        failure: Exception | None = None
         with self.admission.permits() as permits:
-            async with anyio.create_task_group() as group:
-                request = RunningRequest(self._shared, query, group, permits)
+            async with Scope() as scope:
+                request = RunningRequest(self._shared, query, scope, permits)
                 request.start(uploads, leaving)
-                try:
-                    yield request
-                except Exception as exc:  # raised below: the group would wrap it
-                    failure = exc
-                finally:
-                    group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+                yield request
 
     async def close(self) -> None:
         """Wait a while for what outlives its request."""

@@ -1,6 +1,7 @@
 """The one place that loads Pillow, for the pictures that OpenCV cannot open or shows wrong."""
 
 import io
+import os
 import warnings
 from typing import Any
 
@@ -26,8 +27,9 @@ _PLUGINS = (
     AvifImagePlugin, BmpImagePlugin, GifImagePlugin, ImageCms, JpegImagePlugin, PngImagePlugin, TiffImagePlugin,
     WebPImagePlugin,
 )  # fmt: skip
-# The limits of a request are held before it sees a byte, and the process has limits of its own.
+# It would warn of large pictures by its own measure; ours is OpenCV's, the second wall behind the limits of a request.
 Image.MAX_IMAGE_PIXELS = None
+_MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
 
 
 def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
@@ -47,8 +49,11 @@ def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
 def _opened(data: bytes, info: ImageInfo) -> Image.Image:
     picture = Image.open(io.BytesIO(data), formats=[info.format.value])
     # Before it is decoded: nothing but what was inspected is to be.
-    if picture.size not in ((info.width, info.height), (info.height, info.width)):
-        raise UndecodableImage("The image cannot be decoded: its decoders disagree about its size.")
+    if picture.width * picture.height > _MOST_PIXELS or picture.size not in (
+        (info.width, info.height),
+        (info.height, info.width),
+    ):
+        raise UndecodableImage("The image cannot be decoded: its header and its pixels disagree about its size.")
     return picture
 
 

@@ -69,14 +69,14 @@ class Trials:
             record.failed(trial, error, now)
         return error
 
-    async def fails(self, record: Record) -> bool:
-        """Whether a model fails at any of its instances now; raises GatewayError where it cannot be asked at all."""
+    async def fault(self, record: Record) -> StubDied | InferenceFailed | None:
+        """How a model fails at any of its instances now, if it does; raises GatewayError where it cannot be asked."""
         for _ in range(2 * record.instances):  # Triton gives requests one after another to its instances in turn
             try:
                 await self._probe(record)
-            except (StubDied, InferenceFailed):
-                return True
-        return False
+            except (StubDied, InferenceFailed) as exc:
+                return exc
+        return None
 
     async def ensembles(self, *, but: Container[str]) -> list[str]:
         """The names of the ensembles that Triton lists as ready and that keep the contract, without some."""

@@ -158,33 +158,39 @@ class TritonBackend:
 
         The place has just answered with each of its instances, so that a process that dies now died of this image.
         """
-        nothing = InferResult(call.model_name, call.model_version, ())
         try:
-            async with asyncio.timeout(call.deadline.left_seconds), self._one_suspect:
-                if self._quarantine.is_convicted(code):
-                    raise ImageQuarantined
-                ready = self._ready(tried, call)
-                if not ready:
-                    raise ModelUnavailable
-                member = less_loaded(ready, self._generator)
-                if await member.watch.fails_anywhere(call.model_name, call.model_version):
-                    raise ModelUnavailable
-                try:
-                    result = await self._ask_at(member, call)
-                except StubDied as exc:
-                    self._quarantine.convict(code)
-                    metrics.IMAGES_QUARANTINED.inc()
-                    event = {"triton": member.address, "model": exc.step, "image": code.hex()[:16]}
-                    log.warning("image_quarantined", **event, request_id=call.request_id)
-                    raise ImageQuarantined from exc
-                self._quarantine.acquit(code)
-                return result
-        except TimeoutError:
-            return replace(nothing, rows=(Row(decoded=False, error=DeadlineExceeded()),))
+            async with asyncio.timeout(call.deadline.left_seconds):
+                await self._one_suspect.acquire()
+            try:
+                return await self._try_suspect(call, code, tried)
+            finally:
+                self._one_suspect.release()
         except RequestError:
             raise  # no such model, or labels that it does not have: the fault of the request
-        except GatewayError as error:
-            return replace(nothing, rows=(Row(decoded=False, error=error),))
+        except (GatewayError, TimeoutError) as exc:
+            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
+            return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
+
+    async def _try_suspect(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
+        if self._quarantine.is_convicted(code):
+            raise ImageQuarantined
+        ready = self._ready(tried, call)
+        if not ready:
+            raise ModelUnavailable
+        member = less_loaded(ready, self._generator)
+        async with asyncio.timeout(call.deadline.left_seconds):
+            if await member.watch.fails_anywhere(call.model_name, call.model_version):
+                raise ModelUnavailable
+        try:
+            result = await self._ask_at(member, call)
+        except StubDied as exc:
+            self._quarantine.convict(code)
+            metrics.IMAGES_QUARANTINED.inc()
+            event = {"triton": member.address, "model": exc.step, "image": code.hex()[:16]}
+            log.warning("image_quarantined", **event, request_id=call.request_id)
+            raise ImageQuarantined from exc
+        self._quarantine.acquit(code)
+        return result
 
     async def _ask(self, call: Call, tried: list[str]) -> InferResult:
         """Ask one Triton after another, as far as that is safe; `tried` tells which. Raises StubDied after one."""

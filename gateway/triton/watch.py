@@ -163,7 +163,11 @@ class Watch:
 
     async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
         """Whether a model that is watched fails at any of its instances now; raises GatewayError as `infer` does."""
-        return any([await self._trials.fails(record) for record in self._of(model_name, model_version)])
+        for record in self._of(model_name, model_version):
+            if error := await self._trials.fault(record):
+                self.suspect(record.name, error, float("inf"))
+                return True
+        return False
 
     def _of(self, model_name: str, model_version: str) -> list[Record]:
         """What is known of the ensembles that may answer for a model's version."""
@@ -248,7 +252,7 @@ class Watch:
                 return True  # to ask a dead process takes Triton a second or two
             for record in using:
                 with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
-                    if await self._trials.fails(record):
+                    if await self._trials.fault(record):
                         return True
             return False
 

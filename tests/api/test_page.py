@@ -225,8 +225,55 @@ def test_the_python_of_the_page_is_python():
     assert 'top_k=5, model="12", version=2' in code
 
 
-def test_the_picker_offers_something_that_works_while_the_models_cannot_be_listed(page: Elements):
-    script = text_of("service.js")
-    read = script[script.index("async function readModels") : script.index("function offerDefault")]
-    # Every way out of reading the models without any leaves an offer behind, and none leaves "Loading".
-    assert read.count("return;") == read.count("offerDefault(") == 3
+MODELS = {
+    "default": "m",
+    "models": [
+        {"name": "m", "versions": ["1", "2"], "ready": True, "reason": None, "classes": 2},
+        {"name": "n", "versions": ["1"], "ready": False, "reason": "It died.", "classes": 3},
+    ],
+}
+LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)"]
+
+
+def picker(tmp_path: Path, search: str, answer: object) -> dict[str, object]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    # Without a package.json, node takes .js for CommonJS.
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    for name in SCRIPTS:
+        (tmp_path / name).write_text(text_of(name))
+    script = Path(__file__).with_name("picker.mjs")
+    told = json.dumps(answer) if answer else ""
+    run = subprocess.run([node, script, tmp_path, search, told], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("search", "chosen", "asks", "problem"),
+    [
+        ("", "m", [None, None], ""),
+        ("?model=m&version=2", "m, version 2", ["m", "2"], ""),
+        ("?model=n", "n (not ready)", ["n", None], ""),
+        ("?model=zzz", "m", [None, None], "There is no model zzz here; choose one that there is."),
+    ],
+)
+def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_path, search, chosen, asks, problem):
+    told = picker(tmp_path, search, {"status": 200, "body": MODELS})
+    assert told == {"offered": LISTED, "chosen": chosen, "asks": asks, "problem": problem}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"status": 503, "body": {"detail": "Triton is away."}}, "The models cannot be listed: Triton is away."),
+        ({"status": 502, "body": {}}, "The models cannot be listed: the service answers 502."),
+        (None, "The models cannot be listed: the gateway does not answer."),
+        ({"status": 200, "body": {"default": "m", "models": []}}, "The service has no model that takes images."),
+    ],
+)
+def test_while_the_models_cannot_be_listed_the_picker_says_why_and_offers_what_works(tmp_path, answer, why):
+    told = picker(tmp_path, "", answer)
+    assert (told["offered"], told["asks"]) == (["The default model"], [None, None])
+    assert told["problem"].startswith(why)
+    assert picker(tmp_path, "?model=flowers", answer)["asks"] == ["flowers", None]

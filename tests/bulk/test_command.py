@@ -158,13 +158,18 @@ def test_a_parameter_that_the_service_refuses_ends_it(url, photos, tmp_path):
     assert "'top_k': must be at most" in done.stderr
 
 
-def test_ctrl_c_keeps_what_was_done(photos, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_done(photos, tmp_path, number):
+    (photos / "000" / "000bad.png").write_bytes(b"text")
+    journal = tmp_path / "out.jsonl.part"
     with stub_service(StubBackend(Overloaded())) as url:
         process = subprocess.Popen(
             command(photos, "--out", tmp_path / "out.jsonl", "--url", url), env=environment(), stderr=subprocess.PIPE
         )
-        wait_for((tmp_path / "out.jsonl.part").exists, process=process)
-        process.send_signal(signal.SIGINT)
+        # A bad picture has its row while the others wait for the service.
+        wait_for(lambda: journal.exists() and journal.stat().st_size, process=process)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert (process.returncode, said.count(b"Traceback")) == (130, 0), said
     assert b"--resume goes on" in said
+    assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]

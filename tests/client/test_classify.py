@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -107,6 +109,24 @@ def test_a_generator_is_read_as_it_is_needed_and_left_when_the_caller_stops(gate
         assert result.ok
         break
     assert asked < 2_000
+
+
+def test_ctrl_c_while_it_waits_ends_all_that_runs():
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
+        waiting = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            for _ in gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set()):
+                pass
+        thread.join()
+        assert not asyncio.run_coroutine_threadsafe(tasks(), gateway._loop).result()
+
+
+async def tasks() -> list[str]:
+    """What runs beside this."""
+    return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
 def test_nothing_is_nothing(gateway):

@@ -135,7 +135,7 @@ def test_the_resize_kernel_is_compiled_where_there_is_a_compiler_and_copied_as_a
     assert dockerfile.arguments["COMPILER_IMAGE"] == "python:3.12"
     assert dockerfile.stages["native"].last("RUN").endswith("pip wheel --no-deps --wheel-dir /wheels /native")
     assert "--from=native /wheels /wheels" in dockerfile.stages[image].all("COPY")
-    assert dockerfile.stages[image].all("RUN")[1 if image == "local" else 0].endswith("/wheels/*.whl")
+    assert any(re.search(r" install .* /wheels/\*\.whl", run) for run in dockerfile.stages[image].all("RUN"))
 
 
 def test_the_gpu_image_starts_triton_with_the_options_of_the_embedded_one(dockerfile, tmp_path):

@@ -130,7 +130,7 @@ def test_whichever_process_is_hit_pictures_are_classified_again(shared_up, who, 
     children = victim.children(recursive=True)
     victim.send_signal(blow)
     # Triton keeps a stub that died as a zombie until the model is reloaded.
-    wait_for(lambda: all(is_gone(each) for each in (victim, *children)))
+    wait_for(lambda: all(is_gone(each) for each in (victim, *children)), timeout_seconds=120)
     wait_for(lambda: up.find(who), timeout_seconds=90)
     assert up.find(who).pid != victim.pid
     wait_for(lambda: classified(up), timeout_seconds=90)
@@ -160,7 +160,7 @@ def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):
         family = up.family()
         assert up.find("worker")
         up.process.kill()
-        wait_for(lambda: all(map(is_gone, family)))
+        wait_for(lambda: all(map(is_gone, family)), timeout_seconds=120)
 
 
 def test_a_second_signal_ends_everything_at_once(model_repository, tmp_path):

@@ -80,7 +80,7 @@ async function readModels() {
     return;
   }
   const chosen = options.find((node) => node.dataset.name === wanted.get("model") && (node.dataset.version ?? "") === (wanted.get("version") ?? ""));
-  if (chosen) chosen.selected = true;
+  if (chosen) for (const node of options) node.selected = node === chosen;
   else if (wanted.has("model")) tellProblem(`There is no model ${described(wanted)} here; choose one that there is.`);
   $("model").replaceChildren(...options);
   $("model").disabled = options.length < 2;

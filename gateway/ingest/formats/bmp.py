@@ -75,9 +75,16 @@ def read_bmp(data: bytes) -> ImageInfo:
         and header_bytes > 52
         and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
     )
-    # Where runs overrun their rows, or planes are none or many, OpenCV refuses what others show.
-    isolated = compression in (_RLE8, _RLE4)
-    info = ImageInfo(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=isolated or planes != 1)
+    # OpenCV widens five bits by zeros, has views of its own on masks, and looks for the palette where it mostly is.
+    usual = compression == _UNCOMPRESSED and bits != 16 and planes == 1
+    if bits <= 8 and header_bytes != _CORE_HEADER_BYTES:
+        (colours,) = struct.unpack_from("<I", data, 46)
+        usual = usual and pixels_offset == 14 + header_bytes + 4 * (colours or 1 << bits)
+    # Where runs overrun their rows, it refuses what others show; but it decodes whole ones faster.
+    runs = compression in (_RLE8, _RLE4)
+    info = ImageInfo(
+        ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=not usual, by_pillow=not usual and not runs
+    )
     if pixels_offset + needed > len(data):
         raise TruncatedImage("The BMP is cut off: it is shorter than its header says.")
     return info

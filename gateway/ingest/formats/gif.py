@@ -5,7 +5,6 @@ from gateway.ingest.image_info import ImageFormat, ImageInfo
 
 SIGNATURES = (b"GIF87a", b"GIF89a")
 _TRAILER = b";"
-_COLOURS_FLAG = 0x80
 
 
 def read_gif(data: bytes) -> ImageInfo:
@@ -18,6 +17,5 @@ def read_gif(data: bytes) -> ImageInfo:
     # Some writers pad with zeros.
     if not data.endswith(_TRAILER) and not data.rstrip(b"\0").endswith(_TRAILER):
         raise TruncatedImage("The GIF is cut off: it has no trailer.")
-    # Without colours for all frames, OpenCV shows some pixels in colours of its own.
-    by_pillow = not data[10] & _COLOURS_FLAG
-    return ImageInfo(ImageFormat.GIF, width, height, has_alpha=True, by_pillow=by_pillow)
+    # OpenCV has views of its own about what is transparent, and about frames without colours.
+    return ImageInfo(ImageFormat.GIF, width, height, has_alpha=True, by_pillow=True)

@@ -1,0 +1,34 @@
+"""`gateway classify` by itself: it starts a service for the run, and nothing of it is left."""
+
+import json
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.processes import PROJECT, environment
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.mark.usefixtures("runtime", "model_repository")
+def test_without_a_url_it_starts_a_service_and_ends_it(tmp_path):
+    out = tmp_path / "out.jsonl"
+    run = subprocess.run(
+        [sys.executable, "-m", "gateway", "classify", "examples/cat.jpg", "README.md", "--out", out, "--top-k", "1"],
+        cwd=PROJECT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert run.returncode == 3, run.stderr
+    rows = {row["path"]: row for row in map(json.loads, out.read_text().splitlines())}
+    assert rows["examples/cat.jpg"]["label"] == "Egyptian cat"
+    assert rows["README.md"]["error"] == "unsupported_format"
+    port = run.stderr.partition("on http://127.0.0.1:")[2].partition(" ")[0].partition("\n")[0]
+    commands = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]]
+    assert port
+    assert not [command for command in commands if "up" in command and port in command]
