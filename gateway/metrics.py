@@ -102,6 +102,9 @@ DECODE_CPU_SECONDS = Histogram(
     "Processor time of one image that was decoded in the gateway.",
     buckets=_SECONDS[:12],
 )
+DECODING_BYTES = Gauge(
+    "gateway_decoding_bytes", "Bytes of pixels of the images in the decoders.", multiprocess_mode="livesum"
+)
 DECODERS_LOST = Counter(
     "gateway_decoders_lost_total",
     "Decoder processes that ended in the midst of an image: out of time, stuck, or by a crash.",

@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
     """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
     decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
-    """Memory that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
+    """Memory that decoding one image may take (a small one gets less, then `too_costly`), and all pixels at once."""
 
     # The embedded Triton of `gateway up`
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)

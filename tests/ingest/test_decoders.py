@@ -1,6 +1,7 @@
 """Decoding in child processes: what a picture may cost there, and what is left of it when nobody waits any more."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.decoders.budget import Account, DecodeLimits, decoded_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
 from gateway.ingest.image_info import ImageFormat, ImageInfo
@@ -180,6 +181,50 @@ async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
         assert pool._free == 1
+
+
+async def test_pictures_are_decoded_together_as_long_as_their_pixels_fit():
+    data = cat()
+    nbytes = decoded_bytes(info_of(data), MAX_SIDE)
+    for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
+        async with decoders(2, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
+            pool._worker = standing_still
+            tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), pool.account())) for _ in range(3)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert 2 - pool._free == together
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert (pool._free, pool._free_bytes) == (2, room)
+
+
+@contextlib.asynccontextmanager
+async def standing_still():
+    await asyncio.Event().wait()
+    yield
+
+
+async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_behind_it():
+    data = cat()
+    large = png_bomb(1_000, 1_000)
+    room = decoded_bytes(info_of(large), MAX_SIDE) + decoded_bytes(info_of(data), MAX_SIDE)
+    async with decoders(3, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
+        pool._worker = standing_still
+        first, waits, behind = (
+            asyncio.ensure_future(pool.decode(picture, info_of(picture), pool.account()))
+            for picture in (large, large, data)
+        )
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert pool._free == 2
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        assert pool._free == 1
+        for task in (first, behind):
+            task.cancel()
+        await asyncio.gather(first, behind, return_exceptions=True)
+        assert (pool._free, pool._free_bytes) == (3, room)
 
 
 async def test_nothing_is_left_when_the_pool_ends():

@@ -1,6 +1,7 @@
 """What decoding a picture may cost: memory and processor time, by what its header says."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 
@@ -53,6 +54,12 @@ def decoded_bytes(info: ImageInfo, max_side: int) -> int:
     sample_bytes = 2 if info.has_alpha and info.bit_depth > 8 else 1
     pixels = -(-info.width // factor) * -(-info.height // factor)
     return pixels * channels * sample_bytes + info.coefficient_bytes
+
+
+def shrunk_bytes(info: ImageInfo, max_side: int) -> int:
+    """Bytes of the picture that comes out of a decoder: RGB, whose shorter side is `max_side` at most."""
+    scale = min(1.0, max_side / min(info.width, info.height))
+    return ceil(info.width * scale) * ceil(info.height * scale) * 3
 
 
 def memory_limit(info: ImageInfo, nbytes: int) -> int:

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from anyio import CancelScope
 
 from gateway import metrics
 from gateway.errors import Overloaded, TooCostly, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.decoders.budget import Account, DecodeLimits, decoded_bytes
 from gateway.ingest.decoders.worker import START_SECONDS, Answer, Job, Worker, WorkerLost
 from gateway.ingest.image_info import ImageInfo
 
@@ -30,14 +31,16 @@ _ERRORS = {error.code: error for error in (TooCostly, UndecodableImage, Unsuppor
 class Decoders:
     """Decodes pictures in at most `count` child processes at once.
 
-    Requests take turns, whoever brings many pictures waits longer with each. A picture beyond its budget of time or
-    memory ends its process, which costs no other picture anything: the next one gets a new process.
+    Requests take turns, whoever brings many pictures waits longer with each; nor do the decoders hold more than
+    `limits.memory_bytes` of pixels at once. A picture beyond its budget of time or memory ends its process, which costs
+    no other picture anything: the next one gets a new process.
     """
 
     def __init__(self, count: int, *, max_side: int, limits: DecodeLimits) -> None:
         self._max_side = max_side
         self._limits = limits
         self._free = count
+        self._free_bytes = limits.memory_bytes
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._turns = _Turns()
@@ -66,7 +69,7 @@ class Decoders:
         this ends, however it ends, nothing of the picture is in work any more: a cancellation waits for
         LET_FINISH_SECONDS at most and ends the process then.
         """
-        async with self._turn(account):
+        async with self._turn(account, min(decoded_bytes(info, self._max_side), self._limits.memory_bytes)):
             budget = account.lend(info, len(data))
             job = Job(info, len(data), self._max_side, budget.memory_bytes, budget.cpu_seconds)
             spent_seconds = budget.cpu_seconds
@@ -84,25 +87,36 @@ class Decoders:
         return picture
 
     @asynccontextmanager
-    async def _turn(self, account: Account) -> AsyncIterator[None]:
-        if self._free:
-            self._free -= 1
-        else:
-            turn = self._turns.join(account)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():  # it came at the same moment
-                    self._pass_on()
-                raise
+    async def _turn(self, account: Account, nbytes: int) -> AsyncIterator[None]:
+        """A decoder, and room for `nbytes` of pixels."""
+        turn = self._turns.join(account, nbytes)
+        self._call_next()
+        try:
+            await turn.come
+        except asyncio.CancelledError:
+            if turn.come.cancelled():
+                self._call_next()  # others may have waited behind it
+            else:  # it came at the same moment
+                self._give_back(nbytes)
+            raise
         try:
             yield
         finally:
-            self._pass_on()
+            self._give_back(nbytes)
 
-    def _pass_on(self) -> None:
-        if not self._turns.call_next():
-            self._free += 1
+    def _give_back(self, nbytes: int) -> None:
+        self._free += 1
+        self._free_bytes += nbytes
+        metrics.DECODING_BYTES.dec(nbytes)
+        self._call_next()
+
+    def _call_next(self) -> None:
+        while (turn := self._turns.first()) and self._free and turn.nbytes <= self._free_bytes:
+            self._free -= 1
+            self._free_bytes -= turn.nbytes
+            metrics.DECODING_BYTES.inc(turn.nbytes)
+            self._turns.leave_first()
+            turn.come.set_result(None)
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:
@@ -154,27 +168,39 @@ async def _wait_uninterrupted(task: "asyncio.Task[Any]", seconds: float | None) 
                 await asyncio.wait([task], timeout=end and max(end - now(), 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A picture that waits for a decoder and for room for its pixels."""
+
+    nbytes: int
+    come: "asyncio.Future[None]"
+
+
 class _Turns:
     """Who waits for a decoder: one turn for each request, round and round."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Account, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[Account, deque[_Turn]] = {}
 
-    def join(self, account: Account) -> "asyncio.Future[None]":
-        """Stand in the queue; the turn has come when this is done."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def join(self, account: Account, nbytes: int) -> _Turn:
+        """Stand in the queue; the turn has come when its future is done."""
+        turn = _Turn(nbytes, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(account, deque()).append(turn)
         return turn
 
-    def call_next(self) -> bool:
-        """Give one waiting picture its turn; False where none waits."""
+    def first(self) -> _Turn | None:
+        """Whose turn is next; None where nobody waits."""
         while self._waiting:
-            account, turns = next(iter(self._waiting.items()))
-            del self._waiting[account]
-            turn = turns.popleft()
-            if turns:
-                self._waiting[account] = turns  # behind the others
-            if not turn.done():
-                turn.set_result(None)
-                return True
-        return False
+            turn = next(iter(self._waiting.values()))[0]
+            if not turn.come.done():
+                return turn
+            self.leave_first()
+        return None
+
+    def leave_first(self) -> None:
+        """Take the first one out of the queue; its request's next one goes behind the others."""
+        account, turns = next(iter(self._waiting.items()))
+        del self._waiting[account]
+        turns.popleft()
+        if turns:
+            self._waiting[account] = turns
