@@ -6,6 +6,7 @@ import numpy as np
 
 from gateway.proof.parity import Comparison, Parity
 from gateway.proof.parity_report import report
+from tests.models.builders import SMALL
 
 
 def parity(*, on_gpu):
@@ -15,12 +16,12 @@ def parity(*, on_gpu):
 
 
 def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys):
-    report(parity(on_gpu=True), ["cat", "dog"], 1e-3)
+    report(parity(on_gpu=True), ["cat", "dog"], 1e-3, SMALL)
     output = capsys.readouterr().out
     assert "TF32" in output
     assert "NVIDIA_TF32_OVERRIDE=0" in output
 
 
 def test_on_a_cpu_nothing_is_said_of_tf32(capsys):
-    report(parity(on_gpu=False), ["cat", "dog"], 1e-3)
+    report(parity(on_gpu=False), ["cat", "dog"], 1e-3, SMALL)
     assert "TF32" not in capsys.readouterr().out
