@@ -17,25 +17,29 @@ PIECE_BYTES = 64 * 1024
 
 
 class AnswerSize:
-    """Counts what an answer will hold, result by result, against the setting `max_predictions`."""
+    """Counts what an answer will hold, result by result, against the setting `max_predictions`.
+
+    Predictions and scores are counted apart: which of them is sent may be known only when all images have come.
+    """
 
     def __init__(self, max_predictions: int) -> None:
         self._most = max_predictions
-        self._scores = 0
+        self._predictions = self._scores = 0
 
     def add(self, result: Result) -> None:
         """Count one result; raises AnswerTooLarge."""
         self.add_predictions(len(result.predictions))
         if result.scores is not None:
-            self._count(len(result.scores))
+            self._scores += len(result.scores)
+            self._check()
 
     def add_predictions(self, count: int) -> None:
         """Count predictions with a label; raises AnswerTooLarge."""
-        self._count(count * SCORES_PER_PREDICTION)
+        self._predictions += count
+        self._check()
 
-    def _count(self, scores: int) -> None:
-        self._scores += scores
-        if self._scores > self._most * SCORES_PER_PREDICTION:
+    def _check(self) -> None:
+        if max(self._predictions, self._scores / SCORES_PER_PREDICTION) > self._most:
             raise AnswerTooLarge(
                 f"The answer would have more than {self._most} predictions: send fewer images or a smaller 'top_k', or "
                 f"ask for lines (Accept: application/x-ndjson).",

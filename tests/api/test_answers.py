@@ -66,7 +66,8 @@ def test_lines_may_have_more():
 
 
 @pytest.mark.parametrize(
-    ("class_count", "count", "status"), [(0, 10, 200), (0, 11, 422), (CLASSES, 1, 422), (400, 1, 200)]
+    ("class_count", "count", "status"),
+    [(0, 10, 200), (0, 11, 422), (CLASSES, 1, 200), (CLASSES, 2, 422), (400, 1, 200)],
 )
 def test_scores_count_a_tenth_and_classes_whole(class_count, count, status):
     outputs = [{"name": "PREDICTION", "parameters": {"classification": class_count}}]

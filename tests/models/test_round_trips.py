@@ -269,7 +269,7 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
     moved = read_entry(repository, "head")
     write_record(moved, repository)
     source.write_bytes(source.read_bytes() + b" ")
-    with pytest.raises(EntryError, match="is another file than the one that was added"):
+    with pytest.raises(EntryError, match="has changed since it was added"):
         list(compare(moved, 1, None, []))
     source.unlink()
     with pytest.raises(EntryError, match="is no longer there"):
