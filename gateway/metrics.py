@@ -103,7 +103,7 @@ DECODE_CPU_SECONDS = Histogram(
     buckets=_SECONDS[:12],
 )
 DECODING_BYTES = Gauge(
-    "gateway_decoding_bytes", "Bytes of pixels of the images in the decoders.", multiprocess_mode="livesum"
+    "gateway_decoding_bytes", "Bytes that the images in the decoders need.", multiprocess_mode="livesum"
 )
 DECODERS_LOST = Counter(
     "gateway_decoders_lost_total",

@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     """Predictions for each file when a request does not say `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
     """Largest `top_k` of a request."""
-    max_predictions: int = Field(100_000, ge=1, le=100_000_000)
+    max_predictions: int = Field(50_000, ge=1, le=100_000_000)
     """Predictions in one answer, files × `top_k`, ten scores under /v2 counting as one; JSON lines may have more."""
 
     # Deadlines
@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
     """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
     decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
-    """Memory that decoding one image may take (a small one gets less, then `too_costly`), and all pixels at once."""
+    """Memory that decoding one image may take (a small one gets less, then `too_costly`), and all images at once."""
 
     # The embedded Triton of `gateway up`
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)

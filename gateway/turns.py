@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 
-TURN_SECONDS = 0.003
+TURN_SECONDS = 0.001
 """How long one task may work before it lets the others."""
 LATE_SECONDS = 0.025
 """How long a round of the event loop may last, by the heartbeat, before every turn is over: many short ones add up."""

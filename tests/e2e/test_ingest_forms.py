@@ -15,7 +15,7 @@ from tests.samples import Sample, by_pillow, samples
 
 pytestmark = pytest.mark.triton
 
-MOST_FILES = 90
+MOST_FILES = 45
 """In one request, so that its answer keeps within `max_predictions`."""
 SAME, ALIKE = 1e-3, 0.12
 """How far a probability may move: for a form that loses nothing, and for one that changes the pixels a little."""

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.budget import Account, DecodeLimits, decoded_bytes
+from gateway.ingest.decoders.budget import Account, DecodeLimits, peak_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
 from gateway.ingest.image_info import ImageFormat, ImageInfo
@@ -183,9 +183,9 @@ async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
         assert pool._free == 1
 
 
-async def test_pictures_are_decoded_together_as_long_as_their_pixels_fit():
+async def test_pictures_are_decoded_together_as_long_as_they_fit():
     data = cat()
-    nbytes = decoded_bytes(info_of(data), MAX_SIDE)
+    nbytes = peak_bytes(info_of(data), MAX_SIDE)
     for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
         async with decoders(2, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
             pool._worker = standing_still
@@ -208,7 +208,7 @@ async def standing_still():
 async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_behind_it():
     data = cat()
     large = png_bomb(1_000, 1_000)
-    room = decoded_bytes(info_of(large), MAX_SIDE) + decoded_bytes(info_of(data), MAX_SIDE)
+    room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
     async with decoders(3, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
         pool._worker = standing_still
         first, waits, behind = (

@@ -47,8 +47,14 @@ def reduction(info: ImageInfo, max_side: int) -> int:
     return next((factor for factor in REDUCTIONS if min(info.width, info.height) // factor >= max_side), 1)
 
 
+def peak_bytes(info: ImageInfo, max_side: int) -> int:
+    """Bytes that a decoder holds at its worst moment: the pixels twice, or what its format is known to need."""
+    pixels = info.width * info.height
+    return max(2 * decoded_bytes(info, max_side), pixels * _BYTES_PER_PIXEL.get(info.format, 0))
+
+
 def decoded_bytes(info: ImageInfo, max_side: int) -> int:
-    """Bytes that a decoder holds for the picture: its pixels before they are shrunk, and a JPEG's coefficients."""
+    """Bytes of the picture's pixels before they are shrunk, and of a JPEG's coefficients."""
     factor = reduction(info, max_side)
     channels = 4 if info.has_alpha else 3
     sample_bytes = 2 if info.has_alpha and info.bit_depth > 8 else 1

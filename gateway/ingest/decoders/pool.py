@@ -13,7 +13,7 @@ from anyio import CancelScope
 
 from gateway import metrics
 from gateway.errors import Overloaded, TooCostly, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.budget import Account, DecodeLimits, decoded_bytes
+from gateway.ingest.decoders.budget import Account, DecodeLimits, peak_bytes
 from gateway.ingest.decoders.worker import START_SECONDS, Answer, Job, Worker, WorkerLost
 from gateway.ingest.image_info import ImageInfo
 
@@ -32,7 +32,7 @@ class Decoders:
     """Decodes pictures in at most `count` child processes at once.
 
     Requests take turns, whoever brings many pictures waits longer with each; nor do the decoders hold more than
-    `limits.memory_bytes` of pixels at once. A picture beyond its budget of time or memory ends its process, which costs
+    `limits.memory_bytes` for them at once. A picture beyond its budget of time or memory ends its process, which costs
     no other picture anything: the next one gets a new process.
     """
 
@@ -69,7 +69,7 @@ class Decoders:
         this ends, however it ends, nothing of the picture is in work any more: a cancellation waits for
         LET_FINISH_SECONDS at most and ends the process then.
         """
-        async with self._turn(account, min(decoded_bytes(info, self._max_side), self._limits.memory_bytes)):
+        async with self._turn(account, min(peak_bytes(info, self._max_side), self._limits.memory_bytes)):
             budget = account.lend(info, len(data))
             job = Job(info, len(data), self._max_side, budget.memory_bytes, budget.cpu_seconds)
             spent_seconds = budget.cpu_seconds
@@ -88,7 +88,7 @@ class Decoders:
 
     @asynccontextmanager
     async def _turn(self, account: Account, nbytes: int) -> AsyncIterator[None]:
-        """A decoder, and room for `nbytes` of pixels."""
+        """A decoder, and room for `nbytes`."""
         turn = self._turns.join(account, nbytes)
         self._call_next()
         try:
@@ -170,7 +170,7 @@ async def _wait_uninterrupted(task: "asyncio.Task[Any]", seconds: float | None) 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A picture that waits for a decoder and for room for its pixels."""
+    """A picture that waits for a decoder and for room."""
 
     nbytes: int
     come: "asyncio.Future[None]"
