@@ -77,6 +77,10 @@ class ApiProcess:
         """True: its supervisor ends workers that hang, and how busy it is says nothing about its health."""
         return True
 
+    def hangs(self) -> bool:
+        """False, for the same reason."""
+        return False
+
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Wait until images are classified; raises ApiFailed where it ends before, or is not ready in time."""
         deadline = time.monotonic() + timeout_seconds

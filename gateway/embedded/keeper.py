@@ -49,7 +49,11 @@ class Kept(Protocol):
         ...
 
     def answers(self) -> bool:
-        """Whether it does not hang."""
+        """Whether it says that it lives, once it has been ready."""
+        ...
+
+    def hangs(self) -> bool:
+        """Whether it takes connections and does not answer them, also before it is ready."""
         ...
 
 
@@ -90,10 +94,15 @@ class Keeper:
             self._ready = self._kept.ready()
             if self._ready:
                 self._say(f"{name} is ready again after {self._clock() - self._started_at:.1f} s")
-            elif self._clock() - self._started_at > self._start_timeout_seconds:
+                self._silences = 0
+                return
+            if self._clock() - self._started_at > self._start_timeout_seconds:
                 self._restart(f"{name} was not ready after {self._start_timeout_seconds:g} s")
-            return
-        self._silences = 0 if self._kept.answers() else self._silences + 1
+                return
+            silent = self._kept.hangs()
+        else:
+            silent = not self._kept.answers()
+        self._silences = self._silences + 1 if silent else 0
         if self._silences >= HANGS_AFTER:
             self._restart(f"{name} does not answer")
 

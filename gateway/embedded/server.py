@@ -170,6 +170,20 @@ class EmbeddedTriton:
         """Whether the server says that it is alive, whatever its models do; waits for two seconds at most."""
         return self._says("/v2/health/live")
 
+    def hangs(self) -> bool:
+        """Whether the server takes a connection and does not answer within two seconds; one that starts takes none."""
+        connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
+        try:
+            connection.request("GET", "/v2/health/live")
+            connection.getresponse()
+        except TimeoutError:
+            return True
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        return False
+
     def _says(self, path: str) -> bool:
         connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
         try:

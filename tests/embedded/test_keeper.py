@@ -18,7 +18,7 @@ class Kept:
 
     def __init__(self):
         self.code = None
-        self.hangs = False
+        self.silent = self.loading = False
         self.starts = 0
         self.graces = []
 
@@ -30,16 +30,19 @@ class Kept:
     def start(self):
         self.starts += 1
         self.code = None
-        self.hangs = False
+        self.silent = False
 
     def stop(self, grace_seconds):
         self.graces.append(grace_seconds)
 
     def ready(self):
-        return not self.hangs
+        return not self.silent and not self.loading
 
     def answers(self):
-        return not self.hangs
+        return not self.silent
+
+    def hangs(self):
+        return self.silent
 
 
 @pytest.fixture
@@ -81,16 +84,16 @@ def test_a_process_that_died_is_started_again_after_a_pause_and_said_to_be_ready
 
 
 def test_a_process_that_is_silent_for_a_while_is_started_again(keeper, kept, said, clock):
-    kept.hangs = True
+    kept.silent = True
     run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
     assert kept.starts == 1
     assert said[0] == "Triton does not answer; starting it again in 0.5 s"
 
 
 def test_one_silence_is_not_a_hang(keeper, kept, said, clock):
-    kept.hangs = True
+    kept.silent = True
     run(keeper, clock, CHECK_SECONDS + 0.5)
-    kept.hangs = False
+    kept.silent = False
     run(keeper, clock, 60)
     assert kept.starts == 0
     assert said == []
@@ -119,6 +122,14 @@ def test_deaths_long_apart_are_forgiven(keeper, kept, clock):
 def test_one_that_does_not_become_ready_in_time_is_started_once_more(keeper, kept, said, clock):
     kept.code = 1
     run(keeper, clock, 1)
-    kept.hangs = True
+    kept.loading = True
     run(keeper, clock, 30 + 2 * CHECK_SECONDS)
     assert "Triton was not ready after 30 s; starting it again in 1 s" in said
+
+
+def test_one_that_hangs_before_it_was_seen_to_be_ready_is_started_once_more(keeper, kept, said, clock):
+    kept.code = 1
+    run(keeper, clock, 1)
+    kept.silent = True
+    run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
+    assert "Triton does not answer; starting it again in 1 s" in said

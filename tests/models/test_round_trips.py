@@ -272,7 +272,7 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
     with pytest.raises(EntryError, match="has changed since it was added"):
         list(compare(moved, 1, None, []))
     source.unlink()
-    with pytest.raises(EntryError, match="is no longer there"):
+    with pytest.raises(EntryError, match="no longer exists"):
         list(compare(moved, 1, None, []))
 
 
