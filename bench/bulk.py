@@ -10,7 +10,7 @@ from typing import Annotated
 import httpx
 import typer
 
-from bench.photos import coffee
+from bench.photos import coffee, unlike_any
 from gateway.bulk.meter import Meter
 from gateway.bulk.run import FileRun, Job
 from gateway.bulk.service import own_service
@@ -28,18 +28,12 @@ def say(text: str) -> None:
     typer.echo(f"bench | {text}", err=True)
 
 
-def unlike(photo: bytes, number: int) -> bytes:
-    """The same JPEG with a comment (ITU T.81, B.2.4.5), so that no response cache knows it."""
-    comment = f"{time.time_ns()}-{number}".encode()
-    return photo[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + photo[2:]
-
-
 def write(folder: Path, images: int) -> None:
     """As many pictures that nobody has seen."""
     photo = coffee().data
     folder.mkdir()
     for number in range(images):
-        (folder / f"{number:06}.jpg").write_bytes(unlike(photo, number))
+        (folder / f"{number:06}.jpg").write_bytes(unlike_any(photo))
 
 
 def one_request(url: str, folder: Path) -> float:

@@ -5,7 +5,6 @@ import io
 import os
 import sys
 import threading
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -18,6 +17,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from bench.photos import unlike_any
 from bench.repository import repository
 from bench.servers import service
 from gateway.settings import GIB, MIB, variable
@@ -85,8 +85,7 @@ def form(files: Iterable[bytes]) -> Iterator[bytes]:
 def unlike_the_others(jpeg: bytes, count: int) -> Iterator[bytes]:
     """The same picture again and again, with a comment of its own each time."""
     for _ in range(count):
-        comment = uuid.uuid4().bytes
-        yield jpeg[:2] + b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment + jpeg[2:]
+        yield unlike_any(jpeg)
 
 
 def post(url: str, files: Iterable[bytes]) -> bytes:

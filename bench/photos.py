@@ -1,5 +1,6 @@
 """The photographs that are sent."""
 
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,3 +40,9 @@ def coffee() -> Photo:
     pixels = cv2.cvtColor(skimage.data.coffee(), cv2.COLOR_RGB2BGR)
     _, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     return Photo("coffee.jpg", data.tobytes())
+
+
+def unlike_any(jpeg: bytes) -> bytes:
+    """The same picture in bytes that no cache has met: with a comment of its own (COM, ITU-T T.81, B.2.4.5)."""
+    comment = uuid.uuid4().bytes
+    return jpeg[:2] + b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment + jpeg[2:]

@@ -11,7 +11,7 @@ import psutil
 
 from bench.attack.service import Running
 from bench.attack.target import MULTIPART, Attack, Target, form
-from bench.photos import Photo
+from bench.photos import Photo, unlike_any
 from bench.remote import Remote
 from bench.tally import percentile
 
@@ -28,7 +28,10 @@ MAX_RATIO = 3.0
 
 @dataclass
 class Bystander:
-    """A well-behaved client in a thread: one photograph after the other, each answer checked."""
+    """A well-behaved client in a thread: one photograph after the other, each answer checked.
+
+    No two of its files are equal, so that each is classified and none answered from Triton's cache.
+    """
 
     port: int
     photo: Photo
@@ -53,8 +56,8 @@ class Bystander:
 
     def _run(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        body = b"".join(form([self.photo.data], self.photo.name))
         while not self._stop.is_set():
+            body = b"".join(form([unlike_any(self.photo.data)], self.photo.name))
             started = time.perf_counter()
             try:
                 connection.request("POST", "/predict?top_k=1", body, {"Content-Type": MULTIPART})
