@@ -1,5 +1,6 @@
 """What the whole suite shares: one real Triton with the default model."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,11 @@ from tritonclient.grpc import InferenceServerClient
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.export import export_default
+
+def pytest_configure() -> None:
+    """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
