@@ -11,6 +11,7 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.export import export_default
 
+
 def pytest_configure() -> None:
     """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
