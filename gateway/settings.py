@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     """Predictions for each file when a request does not say `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
     """Largest `top_k` of a request."""
-    max_predictions: int = Field(50_000, ge=1, le=100_000_000)
+    max_predictions: int = Field(100_000, ge=1, le=100_000_000)
     """Predictions in one answer, files × `top_k`, ten scores under /v2 counting as one; JSON lines may have more."""
 
     # Deadlines
