@@ -44,7 +44,7 @@ class HttpLoad:
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
         done = [loop.create_future() for _ in range(concurrency)]
-        transports: list[asyncio.BaseTransport] = []
+        transports: list[asyncio.WriteTransport] = []
         loop.set_exception_handler(partial(_fail, done))
         for number, future in enumerate(done):
             turn = calls[number % len(calls) :] + calls[: number % len(calls)]
@@ -78,7 +78,7 @@ class Client(asyncio.BufferedProtocol):
         self._filled = 0
         self._transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.WriteTransport) -> None:
         """Send the first request."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own, of another class
         self._send()

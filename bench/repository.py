@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
@@ -74,7 +75,7 @@ def set_field(message: Message, path: list[str], value: str) -> None:
     Of repeated messages the first one counts. Raises AttributeError, KeyError, TypeError or ValueError.
     """
     *parents, name = path
-    target: object = message
+    target: Any = message
     for parent in parents:
         target = target[parent] if _is_map(target) else getattr(target, parent)
         if not isinstance(target, Message) and not _is_map(target):

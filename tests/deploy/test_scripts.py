@@ -27,8 +27,20 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
 
 
+class Asked(ThreadingHTTPServer):
+    """A server that knows what it answers, and what it was asked."""
+
+    def __init__(self, answers: dict[str, tuple[int, bytes]]) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.answers = answers
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
 class Answering(BaseHTTPRequestHandler):
     """Gives the server's answer to whatever is asked, and remembers it."""
+
+    server: Asked
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -46,9 +58,8 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(answers: dict[str, tuple[int, bytes]]) -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        server.answers, server.asked, server.url = answers, [], f"http://127.0.0.1:{server.server_port}"
+def serving(answers: dict[str, tuple[int, bytes]]) -> Iterator[Asked]:
+    with Asked(answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server
