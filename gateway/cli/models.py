@@ -65,7 +65,8 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            help="A TorchScript file, an ONNX file, torchvision:ARCH, or a Python function, FILE.py:NAME.",
+            help="A TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             show_default=False,
         ),
     ],
@@ -119,7 +120,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", help="For torchvision:ARCH, a file of weights in place of a download."),
+        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH, a file of weights in place of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -187,6 +188,17 @@ def add(
     trust: Annotated[
         bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
     ] = False,
+    grayscale: Annotated[
+        bool,
+        typer.Option(
+            "--grayscale",
+            help="It takes one channel; --mean and --std are one number each.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
+    ] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
     ] = False,
@@ -249,13 +261,23 @@ def add(
         labels=labels,
         like=like,
         preprocessing=_preprocessing(
-            preprocessing, like, resize, crop, mean, std, interpolation, pixels=pixels or implied
+            preprocessing,
+            like,
+            resize,
+            crop,
+            mean,
+            std,
+            interpolation,
+            pixels=pixels or implied,
+            grayscale=grayscale,
         ),
         input=input_form,
         output=output,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
+        grayscale=grayscale,
+        offline=offline,
         trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
@@ -281,6 +303,7 @@ def _preprocessing(
     interpolation: str | None,
     *,
     pixels: bool,
+    grayscale: bool,
 ) -> Preprocessing | None:
     """What the options say; None where they leave it to --like, or say nothing."""
     if pixels and (mean is not None or std is not None):
@@ -301,9 +324,15 @@ def _preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
-        mean=numbers(mean) if mean is not None else AS_PIXELS["mean"],
-        std=numbers(std) if std is not None else AS_PIXELS["std"],
+        mean=_channels(mean, grayscale=grayscale) if mean is not None else AS_PIXELS["mean"],
+        std=_channels(std, grayscale=grayscale) if std is not None else AS_PIXELS["std"],
     )
+
+
+def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
+    """One number for each channel of the image; that of a gray one three times."""
+    found = numbers(text)
+    return found * 3 if grayscale and len(found) == 1 else found
 
 
 def _trusts(source: str) -> bool:

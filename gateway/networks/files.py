@@ -47,8 +47,8 @@ ADVICE = {
     Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
     "can import its classes, load it in Python and save it with {trace}",
     Kind.EXPORTED_PROGRAM: "Triton cannot run it. Save the module with {trace}, or as ONNX with torch.onnx.export",
-    Kind.SAFETENSORS: "it has weights but no network: build the network in Python, load the weights into it and "
-    "save it by {trace}",
+    Kind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
+    "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
     "save the network with {trace}",
     Kind.UNKNOWN: "use TorchScript (model.pt), ONNX (model.onnx) or torchvision:ARCH",

@@ -47,6 +47,8 @@ class Job:
     """Whether the images are pixels of 0 to 255."""
     pixels_implied: bool = False
     """Whether that was only taken for granted, since no mean and std were said."""
+    gray: tuple[float, float] | None = None
+    """The mean and std of a network for gray images."""
     mapped_bytes: int = 0
     """Of files that a function may read."""
 

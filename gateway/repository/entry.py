@@ -101,6 +101,8 @@ class Version:
     """What the original takes, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
     output: str = ""
     """Which of several outputs are the scores, by name or number; "" where there is one."""
+    grayscale: bool = False
+    """Whether the original takes one channel."""
     include: tuple[str, ...] = ()
     """Files and folders that go with a function."""
 
