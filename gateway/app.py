@@ -4,8 +4,10 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from opentelemetry.trace import Tracer
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
@@ -40,13 +42,16 @@ from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings, load_settings
-from gateway.tracing import Tracer, require_sdk
+from gateway.tracing import require_sdk
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.trials import Pace
 from gateway.triton.triton_backend import TritonBackend
 from gateway.turns import keep_what_was_made
+
+if TYPE_CHECKING:
+    from gateway.otlp import Exporter
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -57,7 +62,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     Raises KeysError where there is a file of API keys that cannot be read, and TracingUnavailable where spans are to be
     exported without OpenTelemetry.
     """
-    tracer = _open_tracer(settings)
+    exporter = _open_exporter(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
@@ -89,8 +94,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                     )
             await service.close()
             await triton.close()
-        if tracer is not None:
-            tracer.close()
+        if exporter is not None:
+            exporter.close()
 
     app = FastAPI(
         title="Triton image gateway",
@@ -100,7 +105,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    _add_middleware(app, settings, tracer)
+    _add_middleware(app, settings, None if exporter is None else exporter.tracer)
     add_handlers(app)
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
@@ -144,14 +149,14 @@ def _key_file(path: Path | None) -> KeyFile | None:
     return None if path is None else KeyFile(path)
 
 
-def _open_tracer(settings: Settings) -> Tracer | None:
+def _open_exporter(settings: Settings) -> "Exporter | None":
     """What exports spans, if an endpoint is set for them."""
     if settings.otlp_endpoint is None:
         return None
     require_sdk()
-    from gateway.otlp import OtlpTracer  # an extra, which is not always installed
+    from gateway.otlp import Exporter  # an extra, which is not always installed
 
-    return OtlpTracer(settings.otlp_endpoint)
+    return Exporter(settings.otlp_endpoint)
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
