@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from gateway import __version__
+from gateway.api.answer_room import AnswerRoom
 from gateway.api.auth import RequireKey, document_keys
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
@@ -79,12 +80,14 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
+                connections = Connections(settings.max_connections)
                 async with heartbeat():
                     yield State(
                         settings=settings,
                         service=service,
                         uploads=UploadBuffer(settings.max_bytes_waiting),
-                        connections=Connections(settings.max_connections),
+                        answers=AnswerRoom(settings.max_bytes_unread, connections.close_slowest_reader),
+                        connections=connections,
                         draining=draining,
                     )
             await service.close()

@@ -16,7 +16,7 @@ from bench.remote import Remote
 from bench.tally import percentile
 
 SAMPLE_SECONDS = 0.05
-HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes")
+HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes", "gateway_answer_bytes")
 SETTLE_SECONDS = 0.5
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
 

@@ -30,10 +30,10 @@ def read(*rows: Sequence[bytes]) -> InferResult:
 
 
 def test_classes_are_read_whatever_their_labels():
-    told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:caf\xc3\xa9"])
+    told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9toile"])
     assert [list(row.predictions) for row in told.rows] == [
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
-        [Prediction("\ufffd", 0, 0.5), Prediction("caf\xe9", 12, 0.4)],
+        [Prediction("\ufffd", 0, 0.5), Prediction("\xe9toile", 12, 0.4)],
     ]
 
 
