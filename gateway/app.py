@@ -39,10 +39,11 @@ from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
-from gateway.server.workers import die_with_supervisor
+from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings, load_settings
 from gateway.tracing import Tracer, require_sdk
 from gateway.triton.membership import Share, Tritons
+from gateway.triton.notes import Notes
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.trials import Pace
@@ -133,7 +134,7 @@ def _triton_backend(settings: Settings) -> TritonBackend:
         tritons,
         model_name=settings.model,
         seal=Seal(_cache_secret(settings)),
-        quarantine=Quarantine(settings.quarantine_seconds),
+        quarantine=Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
     )
 
