@@ -13,10 +13,11 @@ from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.add import Request, add
 from gateway.repository.entry import Serving
-from tests.models.builders import SMALL, Head, save_labels, save_torchscript
+from tests.networks.builders import Head, save_labels, save_torchscript
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import ready, stub_processes
+from tests.repository.entries import SMALL
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
