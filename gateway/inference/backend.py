@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-from gateway.inference.prediction import Prediction
+from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.selection import Selection
 
 
@@ -47,7 +47,7 @@ class Row:
     """The answer for one image of a batch: predictions by falling score, or `decoded` False or an `error` and none."""
 
     decoded: bool
-    predictions: tuple[Prediction, ...] = ()
+    predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = None
     """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None

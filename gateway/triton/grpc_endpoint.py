@@ -12,13 +12,13 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
-from gateway.errors import DeadlineExceeded, InferenceFailed
-from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.prediction import Prediction
+from gateway.errors import DeadlineExceeded
+from gateway.inference.backend import Call, InferResult
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
+from gateway.triton.reading import read_answer
 from gateway.turns import Turn
 
 T = TypeVar("T")
@@ -44,8 +44,6 @@ INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
 """The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
-CLASSES_AT_ONCE = 500
-"""How many are read before others may have their turn."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
 
@@ -112,7 +110,7 @@ class GrpcEndpoint:
                 if bears
                 else self._ask_uncancelled(asked, None if call.to_its_end else timeout_seconds)
             )
-        return await _read(result, rows=len(batch.raw_image), classified=class_count is not None)
+        return await read_answer(result, rows=len(batch.raw_image), classified=class_count is not None)
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
@@ -170,56 +168,3 @@ class GrpcEndpoint:
         self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()  # seen: nobody may be left to see it
-
-
-async def _read(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
-    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, and PREDICTION.
-
-    PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
-    """
-    response = result.get_response()
-    place = next((index for index, output in enumerate(response.outputs) if output.name == PREDICTION), None)
-    status = result.as_numpy(IMAGE_STATUS)
-    datatype = "BYTES" if classified else "FP32"
-    output = None if place is None else response.outputs[place]
-    if output is None or status is None or output.datatype != datatype or output.shape[0] != rows:
-        raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
-    if classified:
-        answers = await _read_classes(response.raw_output_contents[place], rows, int(output.shape[1]))
-    else:
-        answers = [Row(decoded=True, scores=scores) for scores in result.as_numpy(PREDICTION)]
-    return InferResult(
-        model_name=response.model_name,
-        model_version=response.model_version,
-        rows=tuple(
-            row if code == 0 else Row(decoded=False) for code, row in zip(status.ravel().tolist(), answers, strict=True)
-        ),
-    )
-
-
-async def _read_classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
-    """Read BYTES [N, k], each text after its length, uint32 little-endian.
-
-    Of a model with 21,000 classes a batch has 168,000, so others have their turn meanwhile.
-    """
-    turn = Turn()
-    answers, position = [], 0
-    try:
-        for _ in range(rows):
-            predictions = []
-            for number in range(class_count):
-                begin = position + 4
-                position = begin + int.from_bytes(raw[position:begin], "little")
-                predictions.append(_read_class(raw[begin:position]))
-                if number % CLASSES_AT_ONCE == 0:
-                    await turn.pause_if_over()
-            answers.append(Row(decoded=True, predictions=tuple(predictions)))
-    except ValueError as exc:
-        raise InferenceFailed from exc
-    return answers
-
-
-def _read_class(text: bytes) -> Prediction:
-    """Read "score:class id:label" of the classification extension; the label may hold colons or be absent."""
-    score, class_id, *label = text.decode("utf-8", "replace").split(":", 2)
-    return Prediction(label=label[0] if label else class_id, class_id=int(class_id), score=float(score))
