@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from gateway import __version__
 from gateway.api.answer_room import AnswerRoom
 from gateway.api.auth import RequireKey, document_keys
+from gateway.api.direct import Direct
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.gate import Gate
@@ -165,6 +166,7 @@ def _open_exporter(settings: Settings) -> "Exporter | None":
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(Direct, {predict.PATH: predict.predict_directly}, app.exception_handlers)
     app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)
