@@ -9,8 +9,8 @@ _MOST_PARAMETER_SETS = 16
 def coded_size(hvcc: bytes) -> tuple[int, int, int] | None:
     """Width and height of the largest picture that the stream codes, and bits of a sample.
 
-    `hvcc` is a decoder configuration record (ISO/IEC 14496-15, section 8.3.3.1). None where it has no sequence parameter
-    set. Raises IndexError where it is cut off.
+    `hvcc` is a decoder configuration record (ISO/IEC 14496-15, section 8.3.3.1). None where it has no
+    sequence parameter set. Raises IndexError where it is cut off.
     """
     largest: tuple[int, int, int] | None = None
     position, left = 23, _MOST_PARAMETER_SETS
