@@ -18,6 +18,8 @@ from gateway.repository.preprocessing import Preprocessing, from_mapping
 from gateway.triton.contract import pinned
 
 RECORD = "origin.json"
+FUNCTION_FILES = ("served_function.py", "function.json", "code/")
+"""What lies beside a function's model.py: the adapter, how it is called, and somebody's code."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 

@@ -21,7 +21,7 @@ _QUEUE_POLICY = """\
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
-    Format.FUNCTION: ('backend: "python"', "a Python function, called by Triton's Python backend,"),
+    Format.FUNCTION: ('backend: "python"', "a Python function"),
 }
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
