@@ -10,6 +10,7 @@ from gateway.inference.service import InferenceService
 from gateway.server.connections import Connections
 from gateway.server.draining import Draining
 from gateway.settings import Settings
+from gateway.streams.limit import Streams
 
 
 class State(TypedDict):
@@ -20,6 +21,7 @@ class State(TypedDict):
     uploads: UploadBuffer
     connections: Connections
     draining: Draining
+    streams: Streams
 
 
 def parts_of(scope: Scope) -> State:

@@ -42,7 +42,7 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._all: set[CountedProtocol] = set()
+        self._all: set[asyncio.Protocol] = set()
         self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
         self._answered: dict[CountedProtocol, None] = {}
         self._entering: deque[Callable[[], None]] = deque()
@@ -67,22 +67,28 @@ class Connections:
         metrics.CONNECTIONS.inc()
         return True
 
-    def busy(self, protocol: "CountedProtocol") -> None:
+    def busy(self, protocol: asyncio.Protocol) -> None:
         """It has sent the headers of a request."""
-        self._new.pop(protocol, None)
-        self._answered.pop(protocol, None)
+        for idle in (self._new, self._answered):
+            idle.pop(protocol, None)  # type: ignore[call-overload]  # one that is of another kind is in neither
 
     def idle(self, protocol: "CountedProtocol") -> None:
         """It has its answer."""
         if protocol in self._all:
             self._answered[protocol] = None
 
-    def remove(self, protocol: "CountedProtocol") -> None:
+    def remove(self, protocol: asyncio.Protocol) -> None:
         """Count it no more."""
         if protocol in self._all:
             self._all.remove(protocol)
             self.busy(protocol)
             metrics.CONNECTIONS.dec()
+
+    def replace(self, protocol: "CountedProtocol", successor: asyncio.Protocol) -> None:
+        """Count another protocol in the place of the one that has had the connection so far; it counts as busy."""
+        self.busy(protocol)
+        self._all.discard(protocol)
+        self._all.add(successor)
 
     def enter(self, begin: Callable[[], None]) -> bool:
         """Whether a new connection may begin in this turn of the event loop; else `begin` is called in a later one."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
+import numpy as np
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc import InferResult as TritonResult
 from tritonclient.grpc.aio import InferenceServerClient
@@ -15,8 +16,16 @@ from gateway import tracing
 from gateway.errors import DeadlineExceeded, InferenceFailed
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
+from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.contract import (
+    IMAGE_STATUS,
+    PREDICTION,
+    RAW_IMAGE,
+    RAW_IMAGE_LENGTH,
+    SEQUENCE_FRAMES,
+    SEQUENCE_PREDICTION,
+)
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
 from gateway.turns import Turn
@@ -113,6 +122,31 @@ class GrpcEndpoint:
                 else self._ask_uncancelled(asked, None if call.to_its_end else timeout_seconds)
             )
         return await _read(result, rows=len(batch.raw_image), classified=class_count is not None)
+
+    async def advance(self, step: Step) -> SequenceScores:
+        """Take a sequence one step on; see Endpoint.advance."""
+        scores = InferInput(PREDICTION, [1, len(step.scores)], "FP32")
+        scores.set_data_from_numpy(np.ascontiguousarray(step.scores, np.float32).reshape(1, -1))
+        timeout_seconds = step.deadline.left_seconds
+        asked = self._client.infer(
+            step.model_name,
+            [scores],
+            outputs=[InferRequestedOutput(SEQUENCE_PREDICTION), InferRequestedOutput(SEQUENCE_FRAMES)],
+            request_id=step.request_id,
+            sequence_id=step.sequence_id,
+            sequence_start=step.start,
+            sequence_end=step.end,
+            timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait for a place
+            client_timeout=timeout_seconds + (0 if self.bears_cancellation else ABANDONED_SECONDS),
+            parameters=dict(step.parameters),
+        )
+        result = await (self._ask(asked) if self.bears_cancellation else self._ask_uncancelled(asked, timeout_seconds))
+        told, frames = result.as_numpy(SEQUENCE_PREDICTION), result.as_numpy(SEQUENCE_FRAMES)
+        if told is None or frames is None or told.size != step.scores.size or frames.size != 1:
+            raise InferenceFailed from ValueError(
+                f"{step.model_name!r} lacks {SEQUENCE_PREDICTION} or {SEQUENCE_FRAMES}, or has other shapes"
+            )
+        return SequenceScores(told.ravel(), int(frames.ravel()[0]))
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
