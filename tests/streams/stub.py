@@ -77,8 +77,8 @@ class FrameBackend(StubBackend):
             if self.fault is not None:
                 raise self.fault
             rows = []
-            for row, length in zip(call.batch.raw_image, call.batch.raw_image_length.ravel(), strict=True):
-                bright = float(cv2.imdecode(row[:length], cv2.IMREAD_COLOR).mean() / 255)
+            for image in call.batch.images:
+                bright = float(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR).mean() / 255)
                 rows.append(Row(decoded=True, scores=np.array([1 - bright, bright], np.float32)))
             return InferResult(call.model_name, call.model_version or "1", tuple(rows))
         finally:
