@@ -1,6 +1,7 @@
 """How many connections there may be, who goes when there are too many, and how long a client may take to read."""
 
 import asyncio
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,8 @@ REFUSAL_SECONDS = 2.0
 """How long a connection beyond the limit has to send something and to read its answer."""
 STRETCH_BYTES = 64 * 1024
 """What a client must take in of its answer within `answer_timeout_seconds`."""
+STALLED_SECONDS = 1.0
+"""A client that has not read for so long may lose its connection when answers take too much room."""
 
 
 def answer(error: GatewayError) -> bytes:
@@ -40,11 +43,13 @@ class Connections:
     last answer is longest ago. Where all are busy, the new one is refused.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
-        self._all: set[CountedProtocol] = set()
+        self._clock = clock
+        self._all: set[asyncio.Protocol] = set()
         self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
         self._answered: dict[CountedProtocol, None] = {}
+        self._stalled: dict[CountedProtocol, float] = {}  # since when, the longest first
         self._entering: deque[Callable[[], None]] = deque()
         self._entered = 0
         self.refused = 0
@@ -67,22 +72,48 @@ class Connections:
         metrics.CONNECTIONS.inc()
         return True
 
-    def busy(self, protocol: "CountedProtocol") -> None:
+    def busy(self, protocol: asyncio.Protocol) -> None:
         """It has sent the headers of a request."""
-        self._new.pop(protocol, None)
-        self._answered.pop(protocol, None)
+        for idle in (self._new, self._answered):
+            idle.pop(protocol, None)  # type: ignore[call-overload]  # one that is of another kind is in neither
 
     def idle(self, protocol: "CountedProtocol") -> None:
         """It has its answer."""
         if protocol in self._all:
             self._answered[protocol] = None
 
-    def remove(self, protocol: "CountedProtocol") -> None:
+    def remove(self, protocol: asyncio.Protocol) -> None:
         """Count it no more."""
         if protocol in self._all:
             self._all.remove(protocol)
             self.busy(protocol)
+            self.reads_on(protocol)
             metrics.CONNECTIONS.dec()
+
+    def replace(self, protocol: "CountedProtocol", successor: asyncio.Protocol) -> None:
+        """Count another protocol in the place of the one that has had the connection so far; it counts as busy."""
+        self.busy(protocol)
+        self._all.discard(protocol)
+        self._all.add(successor)
+
+    def stalls(self, protocol: "CountedProtocol") -> None:
+        """Its client does not read as fast as its answer comes."""
+        if protocol in self._all:
+            self._stalled.setdefault(protocol, self._clock())
+
+    def reads_on(self, protocol: asyncio.Protocol) -> None:
+        """Its client has caught up."""
+        self._stalled.pop(protocol, None)  # type: ignore[call-overload]
+
+    def close_slowest_reader(self) -> bool:
+        """Close the connection that has kept its answer waiting for longest, STALLED_SECONDS at least, if any has."""
+        protocol, since = next(iter(self._stalled.items()), (None, 0.0))
+        if protocol is None or self._clock() - since < STALLED_SECONDS:
+            return False
+        self.reads_on(protocol)
+        metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+        protocol.transport.abort()
+        return True
 
     def enter(self, begin: Callable[[], None]) -> bool:
         """Whether a new connection may begin in this turn of the event loop; else `begin` is called in a later one."""
@@ -172,11 +203,13 @@ class CountedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than its answer is made."""
         super().pause_writing()
+        self._counted.stalls(self)
         self._watch_reading()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         super().resume_writing()
+        self._counted.reads_on(self)
         self._stop_watching()
 
     @property

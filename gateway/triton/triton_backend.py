@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import numpy as np
 import structlog
 
 from gateway import metrics
@@ -28,6 +27,7 @@ from gateway.triton.membership import Member, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
+from gateway.triton.sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
 
@@ -65,6 +65,7 @@ class TritonBackend:
     async def close(self) -> None:
         """Stop watching and close every channel; calls in flight are given up."""
         await self._tritons.close()
+        self._quarantine.close()
 
     @property
     def bears_cancellation(self) -> bool:
@@ -82,7 +83,7 @@ class TritonBackend:
         connection also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not
         retried. Images that were under way when a process died are tried once more, each alone, on one other Triton.
         """
-        if call.batch.raw_image.nbytes > QUICKLY_SEALED_BYTES:
+        if sum(map(len, call.batch.images)) > QUICKLY_SEALED_BYTES:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
             codes = self._seal.apply(call.batch)
@@ -117,6 +118,15 @@ class TritonBackend:
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
         return await self._choose((), model_name, model_version).models.labels(model_name, model_version)
+
+    async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
+        """A new sequence of frames; see Backend.sequence."""
+
+        def places(tried: Collection[str]) -> list[Member]:
+            return self._tritons.ready(model_name, model_version, tried)
+
+        name = await self._choose((), model_name, model_version).models.sequence_model(model_name, model_version)
+        return TritonSequence(name, places, self._generator)
 
     async def load(self, name: str) -> None:
         """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
@@ -215,7 +225,7 @@ class TritonBackend:
 
     async def _ask_at(self, member: Member, call: Call) -> InferResult:
         started = time.monotonic()
-        images = len(call.batch.raw_image)
+        images = len(call.batch)
         member.load.images += images
         try:
             result = await member.models.infer(call)
@@ -248,10 +258,10 @@ class TritonBackend:
 
 def _rows(call: Call, rows: Sequence[int]) -> Call:
     """The same call for some of its images."""
-    if len(rows) == len(call.batch.raw_image):
+    batch = call.batch
+    if len(rows) == len(batch):
         return call
-    picked = np.asarray(rows)
-    return replace(call, batch=Batch(call.batch.raw_image[picked], call.batch.raw_image_length[picked]))
+    return replace(call, batch=Batch([batch.images[row] for row in rows], [batch.seals[row] for row in rows]))
 
 
 def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:
