@@ -65,7 +65,7 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            help="A TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
             "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             show_default=False,
         ),
@@ -222,7 +222,7 @@ def add(
 ) -> None:
     """Add a trained classifier: it is tried, finished with softmax or sigmoid where it has none, and written.
 
-    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
+    SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.
     What cannot be right is refused, with the reason. Nothing of a file that could run code is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2

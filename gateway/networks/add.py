@@ -137,11 +137,14 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 pixels=preprocessing.gives_pixels,
                 pixels_implied=request.pixels_implied,
                 gray=(preprocessing.mean[0], preprocessing.std[0]) if request.grayscale else None,
+                may_export=source.kind == "exported" and request.format is None and old is None,
                 mapped_bytes=source.function.size() if source.function else 0,
             ),
             say,
             timeout_seconds=timeout_seconds,
         )
+        written_as = outcome.format or written_as
+        network = network.with_name(written_as.filename)
         _check_devices(outcome.cpu_only, request.serving, say)
         version = Version(
             source.location,

@@ -49,6 +49,8 @@ class Job:
     """Whether that was only taken for granted, since no mean and std were said."""
     gray: tuple[float, float] | None = None
     """The mean and std of a network for gray images."""
+    may_export: bool = False
+    """Whether a program of torch.export may stay one, where TorchScript would answer otherwise."""
     mapped_bytes: int = 0
     """Of files that a function may read."""
 
@@ -65,6 +67,8 @@ class Outcome:
     difference: float
     cpu_only: tuple[str, ...] = ()
     input: str = ""
+    format: Format | None = None
+    """Another format than the job's, where that would answer otherwise."""
 
 
 def start_process() -> subprocess.Popen[str]:
@@ -129,4 +133,10 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         ) from None
     if "error" in values:
         raise ModelFileError(f"{job.source.rpartition('/')[2]}: {values['error']}")
-    return Outcome(**{**values, "cpu_only": tuple(values["cpu_only"])})
+    return Outcome(
+        **{
+            **values,
+            "cpu_only": tuple(values["cpu_only"]),
+            "format": Format(values["format"]) if values["format"] else None,
+        }
+    )

@@ -24,8 +24,9 @@ from gateway.networks.functions import FUNCTION, Said
 from gateway.networks.hub import HUGGING_FACE
 from gateway.networks.isolation import PROGRESS, TIMEOUT_SECONDS, Job, Outcome
 from gateway.networks.originals import original_module
+from gateway.networks.programs import export_program
 from gateway.networks.staged import load_staged
-from gateway.networks.torchscript import Served, convert, cpu_only, export_torchscript
+from gateway.networks.torchscript import ExportError, Served, convert, cpu_only, export_torchscript
 from gateway.networks.trial import (
     ACTIVATION_NAMES,
     Ending,
@@ -64,7 +65,8 @@ def _do_torch(job: Job) -> Outcome:
         served = Served(module, finished, torch.float32)
         if job.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
-            return _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
+            outcome = _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
+            return replace(outcome, input="" if form.is_plain else form.input)
         dtype = DTYPES[job.precision]
         if dtype is not torch.float32:
             _say(f"converting to {job.precision.value}")
@@ -77,11 +79,31 @@ def _do_torch(job: Job) -> Outcome:
         _say(f"writing {Path(job.output).name}")
         output = Path(job.output)
         example = _probes(job)[1]
-        export_torchscript(served, example, output, tolerance=ALLOWED[job.precision])
+        written_as = _write_torch(job, served, example)
+        output = output.with_name(written_as.filename)
+        job = replace(job, format=written_as, output=str(output))
         written = original_module(str(output), "", None)
-        outcome = _outcome(job, findings, expected, written)
+        outcome = replace(_outcome(job, findings, expected, written), format=written_as)
         outcome = replace(outcome, input="" if form.is_plain else form.input)
         return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
+
+
+def _write_torch(job: Job, served: Served, example: Tensor) -> Format:
+    """Write a module as the job says, or as a program where it may be one and TorchScript would answer otherwise."""
+    output, tolerance = Path(job.output), ALLOWED[job.precision]
+    if job.format is Format.EXPORTED:
+        export_program(served, example, output, tolerance=tolerance)
+        return Format.EXPORTED
+    try:
+        export_torchscript(served, example, output, tolerance=tolerance)
+    except (ExportError, RuntimeError) as exc:
+        if not job.may_export:
+            raise
+        reason = str(exc).strip().splitlines()[-1]
+        _say(f"TorchScript would not be the same ({reason}); it stays a program of torch.export")
+        export_program(served, example, output.with_name(Format.EXPORTED.filename), tolerance=tolerance)
+        return Format.EXPORTED
+    return Format.TORCHSCRIPT
 
 
 def _tried(module: torch.nn.Module, side: int) -> object:

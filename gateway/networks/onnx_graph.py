@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gateway.errors import UserError
-from gateway.networks.adapted import LUMA, PIXELS, Form
 from gateway.files import whole_file
+from gateway.networks.adapted import LUMA, PIXELS, Form
 from gateway.networks.files import ModelFileError
 from gateway.networks.trial import Ending
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ANY_BATCH = (
     "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
-    "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), which needs onnxscript"
+    "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), external_data=False), which needs onnxscript"
 )
 OPSET = 17
 """The oldest that has all that torchvision's classifiers need; older runtimes read it too."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway.networks.adapted import PLAIN, Adapted, Form, Gray, arranged
-from gateway.networks.files import ModelFileError
+from gateway.networks.files import Kind, ModelFileError, kind_of
 from gateway.networks.function_process import FunctionProcess
 from gateway.networks.functions import find_function, is_function
 from gateway.networks.hub import HUGGING_FACE, TIMM, read_folder
@@ -20,9 +20,10 @@ from gateway.repository.preprocessing import weights_enum
 
 
 def original_module(source: str, weights: str, classes: int | None) -> nn.Module:
-    """The network of a source, ready to be asked: a prefix and a name or folder, or a TorchScript file.
+    """The network of a source, ready to be asked: a prefix and a name or folder, or a file.
 
-    `weights` is a file, the name of torchvision weights or "". Raises UserError.
+    The file is of TorchScript or torch.export. `weights` is a file, the name of torchvision weights or "".
+    Raises UserError.
     """
     if source.startswith(TORCHVISION):
         return _torchvision(source.removeprefix(TORCHVISION), weights, classes)
@@ -36,6 +37,10 @@ def original_module(source: str, weights: str, classes: int | None) -> nn.Module
         from gateway.networks.export import RECIPES
 
         return RECIPES[source.removeprefix(RECIPE)].build().eval()
+    if kind_of(Path(source)) is Kind.EXPORTED_PROGRAM:
+        from gateway.networks.programs import load_program
+
+        return load_program(Path(source))
     module: nn.Module = load_torchscript(Path(source))
     return module
 

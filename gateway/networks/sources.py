@@ -19,6 +19,8 @@ from gateway.networks.hub import (
 from gateway.networks.labels import given_labels
 from gateway.repository.preprocessing import Preprocessing, from_weights, weights_enum
 
+KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
+"""Files that are models as they are, as Source names them."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
 RECIPE = "recipe:"
@@ -33,7 +35,7 @@ class SourceError(UserError):
 class Source:
     """A model as the user names it; `like` names the torchvision weights that it was trained like.
 
-    `kind` is torchscript, onnx, torchvision, timm, huggingface, recipe or function.
+    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function.
     `sha256` is of the file, of the weights' file for torchvision and timm, of all files of a function or folder, or "".
     `labels` and `preprocessing` are those that come with it.
     """
@@ -82,9 +84,9 @@ def find_source(
     if weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
     kind = kind_of(path)
-    if kind not in {Kind.TORCHSCRIPT, Kind.ONNX}:
+    if kind not in KINDS:
         raise refuse(path, kind)
-    return Source("onnx" if kind is Kind.ONNX else "torchscript", str(path), "", like or "", digest(path))
+    return Source(KINDS[kind], str(path), "", like or "", digest(path))
 
 
 def _torchvision(architecture: str, weights: str | None, like: str | None) -> Source:

@@ -146,5 +146,5 @@ def without_deprecations() -> Iterator[None]:
         warnings.simplefilter("ignore", FutureWarning)
         # What a trace has bound to its example is found by comparing answers.
         warnings.simplefilter("ignore", TracerWarning)
-        warnings.filterwarnings("ignore", "Constant folding", UserWarning)
+        warnings.filterwarnings("ignore", "Constant folding|no signature found", UserWarning)
         yield

@@ -68,6 +68,12 @@ def save_torchscript(module: nn.Module, path: Path, side: int = 32, *, channels:
     return path
 
 
+def save_program(module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True) -> Path:
+    shapes = ({0: torch.export.Dim.DYNAMIC},) if dynamic else None
+    torch.export.save(torch.export.export(module.eval(), (torch.rand(2, 3, side, side),), dynamic_shapes=shapes), path)
+    return path
+
+
 def save_onnx(
     module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True, channels: int = 3, batch: int = 2
 ) -> Path:

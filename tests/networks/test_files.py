@@ -84,8 +84,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, torch_s
     [
         (Kind.STATE_DICT, r"torchvision:ARCH --weights model\.pt"),
         (Kind.CHECKPOINT, r"torchvision:ARCH --weights model\.pt"),
-        (Kind.PICKLED_MODULE, r"torch\.jit\.trace"),
-        (Kind.EXPORTED_PROGRAM, r"torch\.onnx\.export"),
+        (Kind.PICKLED_MODULE, r"torch\.export\.save\(torch\.export\.export\(model\.eval"),
         (Kind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_folder_that_is_no_classifier_is_refused(tmp_path, config, files, reas
 
 
 def test_a_folder_without_a_configuration_or_with_a_broken_one_is_refused(tmp_path):
-    with pytest.raises(HubError, match=r"a folder without config\.json: SOURCE is a file"):
+    with pytest.raises(HubError, match=r"is a folder; SOURCE must be a file.* or a folder with config\.json"):
         read_folder(tmp_path)
     for text, reason in (("{", "cannot be read as JSON"), ("[]", "does not contain a JSON object")):
         (tmp_path / "config.json").write_text(text)

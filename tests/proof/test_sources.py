@@ -17,10 +17,10 @@ from gateway.networks.add import Request, add
 from gateway.networks.originals import original_probabilities
 from gateway.proof.parity import Comparison, Parity, compare
 from gateway.proof.pictures import image_files, read_pictures
-from gateway.repository.entry import Entry, Serving
+from gateway.repository.entry import Entry, Format, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
-from tests.networks.builders import Head, save_labels, save_onnx
+from tests.networks.builders import Head, save_labels, save_onnx, save_program
 from tests.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.networks.pretrained import timm_network, vit_folder
 
@@ -125,8 +125,8 @@ class Answers:
 
     def agree(self, tolerance: float = 1e-4) -> bool:
         # Answers that are all alike would agree whatever was served.
-        told_apart = np.abs(self.original[0] - self.original[1]).max() > 0.01
-        return bool(told_apart and np.abs(self.served - self.original).max() < tolerance)
+        assert np.abs(self.original[0] - self.original[1]).max() > 0.01
+        return bool(np.abs(self.served - self.original).max() < tolerance)
 
 
 @pytest.fixture
@@ -161,3 +161,11 @@ def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_pa
     gray = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
     labels = save_labels(tmp_path / "labels.txt")
     assert agree(Request(str(network), "gray", labels, preprocessing=gray, grayscale=True))
+
+
+def test_a_program_of_torch_export_is_served_as_it_is_and_as_torchscript(agree, tmp_path):
+    """One after the other, and each is held to the program itself."""
+    head = Preprocessing((40,), 32, "bilinear", (0.5,) * 3, (0.25,) * 3)
+    program, labels = save_program(Head(), tmp_path / "head.pt2"), save_labels(tmp_path / "labels.txt")
+    for name, written_as in (("program", Format.EXPORTED), ("script", None)):
+        assert agree(Request(str(program), name, labels, preprocessing=head, format=written_as))
