@@ -186,8 +186,8 @@ def _json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text())
     except FileNotFoundError as exc:
         raise HubError(
-            f"{path.parent} is a folder; SOURCE must be a file, such as the model.pt2 in it, or a folder with config.json "
-            "as Hugging Face and timm write it"
+            f"{path.parent} is a folder; SOURCE must be a file, such as the model.pt2 in it, or a folder with "
+            "config.json as Hugging Face and timm write it"
         ) from exc
     except (OSError, ValueError) as exc:
         raise HubError(f"{path} cannot be read as JSON: {exc}") from exc

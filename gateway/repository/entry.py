@@ -73,6 +73,8 @@ class Serving:
     gpus: tuple[int, ...] = ()
     cache: bool = True
     cache_classifier: bool = False
+    tensorrt: bool = False
+    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model by TensorRT."""
 
     def __post_init__(self) -> None:
         for what, value, least, most in (
