@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import struct
 from collections.abc import Iterator
 
 import httpx
@@ -100,7 +101,7 @@ def test_requests_that_wait_behind_another_end_with_their_connection(gateway: Ga
     for _ in range(10):
         with target(gateway).connect() as connection:
             connection.sendall(slow + request("GET /nowhere HTTP/1.1") * 12)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close by a reset
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
     wait_for(lambda: counted(gateway) >= before + 10)  # each of the first ones has ended, one way or the other
     assert not faults(gateway, offset)
 
