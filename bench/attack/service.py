@@ -4,11 +4,9 @@ import http.client
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from gateway.children import Waited, end, is_ok, wait_ready
+from gateway.hosts import LOOPBACK, free_port
 from gateway.settings import GIB, variable
 
 START_SECONDS = 240.0
@@ -89,9 +89,7 @@ class Running:
 @contextmanager
 def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -> Iterator[Running]:
     """Start it on a free port, and stop it at the end; `module` runs it. Raises ServiceFailed."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
+    port = free_port()
     told = {variable(name): str(value) for name, value in {**SETTINGS, **settings, "port": port}.items()}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         log = Path(folder) / "log"
@@ -107,12 +105,7 @@ def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -
             _wait_ready(running, process)
             yield running
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, STOP_SECONDS)
 
 
 # In place of preexec_fn, which may deadlock in a process with threads.
@@ -124,14 +117,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def _wait_ready(running: Running, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            if json.loads(running.get("/health/ready")).get("status") == "ready":
-                return
-        except (OSError, ValueError):
-            pass  # it does not listen yet
-        time.sleep(0.2)
-    raise ServiceFailed("\n".join(running.log.read_text(errors="replace").splitlines()[-20:]))
+    waited = wait_ready(
+        lambda: is_ok(LOOPBACK, running.port, "/health/ready", timeout_seconds=60.0),
+        lambda: process.poll() is None,
+        START_SECONDS,
+    )
+    if waited is not Waited.READY:
+        raise ServiceFailed("\n".join(running.log.read_text(errors="replace").splitlines()[-20:]))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
 import anyio
@@ -29,7 +29,6 @@ from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.padding import pad
 from gateway.ingest.prepare import (
     DecodePolicy,
     Image,
@@ -245,9 +244,7 @@ class RunningRequest:
         if deadline.passed:
             raise DeadlineExceeded
         metrics.BATCH_IMAGES.observe(len(items))
-        batch = Batch(*pad([item.image.payload for item in items]))
-        for item in items:
-            item.image = replace(item.image, payload=b"")  # the batch has it, and memory counts
+        batch = Batch([item.image.payload for item in items])
         query, backend = self._query, self._shared.backend
         bears = backend.bears_cancellation
         name, version, selection = query.model_name, query.model_version, query.selection

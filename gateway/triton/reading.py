@@ -1,8 +1,10 @@
 """Triton's answers, read so that what a thousand images share is held once."""
 
+import struct
 from array import array
 
-from tritonclient.grpc import InferResult as TritonResult
+import numpy as np
+from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import InferResult, Row
@@ -36,28 +38,34 @@ class Labels:
 _LABELS = Labels()
 
 
-async def read_answer(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
+async def read_answer(response: ModelInferResponse, *, rows: int, classified: bool) -> InferResult:
     """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, and PREDICTION.
 
     PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
     """
-    response = result.get_response()
-    place = next((index for index, output in enumerate(response.outputs) if output.name == PREDICTION), None)
-    status = result.as_numpy(IMAGE_STATUS)
-    datatype = "BYTES" if classified else "FP32"
-    output = None if place is None else response.outputs[place]
-    if output is None or status is None or output.datatype != datatype or output.shape[0] != rows:
+    outputs = {
+        output.name: (output.datatype, list(output.shape), raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)
+    }
+    nothing: tuple[str, list[int], bytes] = ("", [], b"")
+    datatype, shape, raw = outputs.get(PREDICTION, nothing)
+    status_type, status_shape, statuses = outputs.get(IMAGE_STATUS, nothing)
+    if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2) or (
+        (status_type, status_shape) != ("INT32", [rows, 1])
+    ):
         raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
-    if classified:
-        answers = await _classes(response.raw_output_contents[place], rows, int(output.shape[1]))
-    else:
-        answers = [Row(decoded=True, scores=scores) for scores in result.as_numpy(PREDICTION)]
+    try:
+        codes = struct.unpack(f"<{rows}i", statuses)
+        if classified:
+            answers = await _classes(raw, rows, shape[1])
+        else:
+            answers = [Row(decoded=True, scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
+    except (ValueError, OverflowError, struct.error) as exc:
+        raise InferenceFailed from exc
     return InferResult(
         model_name=response.model_name,
         model_version=response.model_version,
-        rows=tuple(
-            row if code == 0 else Row(decoded=False) for code, row in zip(status.ravel().tolist(), answers, strict=True)
-        ),
+        rows=tuple(row if code == 0 else Row(decoded=False) for code, row in zip(codes, answers, strict=True)),
     )
 
 
@@ -68,21 +76,18 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
     """
     turn = Turn()
     answers, position = [], 0
-    try:
-        for _ in range(rows):
-            labels, class_ids, scores = [], array("i"), array("d")
-            for number in range(class_count):
-                begin = position + 4
-                position = begin + int.from_bytes(raw[position:begin], "little")
-                # "score:class id:label"; the label may hold colons or be absent
-                score, _, rest = raw[begin:position].partition(b":")
-                class_id, _, label = rest.partition(b":")
-                scores.append(float(score))
-                class_ids.append(int(class_id))
-                labels.append(_LABELS.text(label or class_id))
-                if number % CLASSES_AT_ONCE == 0:
-                    await turn.pause_if_over()
-            answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
-    except (ValueError, OverflowError) as exc:
-        raise InferenceFailed from exc
+    for _ in range(rows):
+        labels, class_ids, scores = [], array("i"), array("d")
+        for number in range(class_count):
+            begin = position + 4
+            position = begin + int.from_bytes(raw[position:begin], "little")
+            # "score:class id:label"; the label may hold colons or be absent
+            score, _, rest = raw[begin:position].partition(b":")
+            class_id, _, label = rest.partition(b":")
+            scores.append(float(score))
+            class_ids.append(int(class_id))
+            labels.append(_LABELS.text(label or class_id))
+            if number % CLASSES_AT_ONCE == 0:
+                await turn.pause_if_over()
+        answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
     return answers

@@ -33,7 +33,7 @@ def test_a_request_whose_answers_nobody_takes_reads_no_further_until_somebody_do
     loop = Loop()
     backend = ScriptedBackend()
     backend.at_once = lambda call: call.outcome.set_result(
-        InferResult("m", "1", (Row(decoded=True, predictions=MANY),) * len(call.call.batch.raw_image))
+        InferResult("m", "1", (Row(decoded=True, predictions=MANY),) * len(call.call.batch))
     )
     service, body = service_of(backend), Body()
     for _ in range(50):
@@ -49,7 +49,7 @@ def test_a_request_whose_answers_nobody_takes_reads_no_further_until_somebody_do
 
     request = start(loop, stream())
     loop.settle()
-    asked = sum(len(call.call.batch.raw_image) for call in backend.calls)
+    asked = sum(len(call.call.batch) for call in backend.calls)
     assert 5 <= asked <= 5 + 4 + 1  # past the limit, what was in flight, and one that was read
     may_take.set()
     for _ in range(20):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tritonclient.grpc import InferResult as TritonResult
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import InferenceFailed
@@ -15,14 +14,14 @@ from gateway.triton.contract import IMAGE_STATUS, PREDICTION
 from gateway.triton.reading import Labels, read_answer
 
 
-def answer_of(*rows: Sequence[bytes]) -> TritonResult:
+def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
     """Triton's answer with classes for each image, all decoded."""
     response = ModelInferResponse(model_name="m", model_version="1")
     response.outputs.add(name=PREDICTION, datatype="BYTES", shape=[len(rows), len(rows[0])])
     response.outputs.add(name=IMAGE_STATUS, datatype="INT32", shape=[len(rows), 1])
     texts = (len(text).to_bytes(4, "little") + text for row in rows for text in row)
     response.raw_output_contents.extend([b"".join(texts), np.zeros(len(rows), np.int32).tobytes()])
-    return TritonResult(response)
+    return response
 
 
 def read(*rows: Sequence[bytes]) -> InferResult:
@@ -30,10 +29,10 @@ def read(*rows: Sequence[bytes]) -> InferResult:
 
 
 def test_classes_are_read_whatever_their_labels():
-    told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9toile"])
+    told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
     assert [list(row.predictions) for row in told.rows] == [
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
-        [Prediction("\ufffd", 0, 0.5), Prediction("\xe9toile", 12, 0.4)],
+        [Prediction("\ufffd", 0, 0.5), Prediction("\xe9t\xe9", 12, 0.4)],
     ]
 
 

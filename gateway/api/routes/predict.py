@@ -15,7 +15,7 @@ from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.query import make_query, status_of
+from gateway.api.query import make_query, predict_parameters, status_of
 from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
 from gateway.api.shapes import ForeignResponse, brackets, shaped
 from gateway.api.state import state
@@ -27,6 +27,7 @@ from gateway.inference.selection import Selection
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
+PATH = "/predict"
 
 MAX_LABEL_PARTS = 4_000
 """Each image's classes are compared with all of them."""
@@ -79,7 +80,7 @@ REQUEST_BODY: dict[str, Any] = {
 
 
 @router.post(
-    "/predict",
+    PATH,
     summary="Classify images",
     response_model=PredictResponse | ForeignResponse,
     responses={
@@ -135,6 +136,11 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     held = current.resources.enter_context(parts["answers"].open())
     collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
     return await _answer(query, collected, parameters.format, held)
+
+
+async def predict_directly(request: Request) -> Response:
+    """`predict` for gateway.api.direct; raises pydantic's ValidationError for parameters that FastAPI would refuse."""
+    return await predict(request, predict_parameters(request.scope["query_string"]))
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
