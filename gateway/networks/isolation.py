@@ -5,8 +5,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway.networks.files import ModelFileError
@@ -55,6 +57,9 @@ class Outcome:
     cpu_only: tuple[str, ...] = ()
 
 
+JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)
+
+
 def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
     """Do a job in a process of its own; raises ModelFileError with its reasons, or WorkFailed."""
     process = subprocess.Popen(
@@ -73,7 +78,7 @@ def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Out
     timer = threading.Timer(timeout_seconds, process.kill)
     timer.start()
     try:
-        process.stdin.write(json.dumps(asdict(job)))
+        process.stdin.write(JOB.dump_json(job).decode())
         process.stdin.close()
         answer = process.stdout.read()
         code = process.wait()
@@ -112,4 +117,4 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         ) from None
     if "error" in values:
         raise ModelFileError(f"{Path(job.source).name}: {values['error']}")
-    return Outcome(**{**values, "cpu_only": tuple(values["cpu_only"])})
+    return OUTCOME.validate_python(values)

@@ -183,7 +183,9 @@ async def _read(result: TritonResult, *, rows: int, classified: bool) -> InferRe
     datatype = "BYTES" if classified else "FP32"
     output = None if place is None else response.outputs[place]
     if output is None or status is None or output.datatype != datatype or output.shape[0] != rows:
-        raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
+        raise InferenceFailed from ValueError(
+            "the response lacks PREDICTION or IMAGE_STATUS, or has a different number of rows"
+        )
     if classified:
         answers = await _read_classes(response.raw_output_contents[place], rows, int(output.shape[1]))
     else:
