@@ -44,7 +44,7 @@ def service(repository: Path, *, cache_bytes: int, say: Say) -> Iterator[Service
     runtime = ensure_runtime(default_cache_dir(), say)
     with EmbeddedTriton(runtime, repository, on_log=lambda _: None, cache_bytes=cache_bytes) as triton:
         triton.wait_ready(START_SECONDS)
-        with _gateway(triton.url) as (http_url, gateway):
+        with gateway_at(triton.url) as (http_url, gateway):
             assert triton.pid is not None
             yield Service(
                 triton.url,
@@ -67,11 +67,15 @@ def _triton_processes(server: psutil.Process) -> dict[str, list[psutil.Process]]
 
 
 @contextmanager
-def _gateway(triton_url: str) -> Iterator[tuple[str, int]]:
+def gateway_at(triton_url: str, tree: Path | None = None) -> Iterator[tuple[str, int]]:
+    """A gateway with this environment's settings; its URL and process id. `tree`: another checkout, whose code it runs.
+
+    Raises GatewayFailed.
+    """
     port = free_port()
     environment = {**os.environ, variable("triton_url"): triton_url, variable("port"): str(port)}
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log)
+        process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log, cwd=tree)
         try:
             _wait_ready(process, port, lambda: _tail(log.fileno()))
             yield f"http://127.0.0.1:{port}", process.pid

@@ -12,7 +12,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from gateway import __version__
+from gateway.api.answer_room import AnswerRoom
 from gateway.api.auth import RequireKey, document_keys
+from gateway.api.direct import Direct
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
 from gateway.api.gate import Gate
@@ -40,10 +42,11 @@ from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
-from gateway.server.workers import die_with_supervisor
+from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings, load_settings
 from gateway.tracing import require_sdk
 from gateway.triton.membership import Share, Tritons
+from gateway.triton.notes import Notes
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.trials import Pace
@@ -84,12 +87,14 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
+                connections = Connections(settings.max_connections)
                 async with heartbeat():
                     yield State(
                         settings=settings,
                         service=service,
                         uploads=UploadBuffer(settings.max_bytes_waiting),
-                        connections=Connections(settings.max_connections),
+                        answers=AnswerRoom(settings.max_bytes_unread, connections.close_slowest_reader),
+                        connections=connections,
                         draining=draining,
                     )
             await service.close()
@@ -135,7 +140,7 @@ def _triton_backend(settings: Settings) -> TritonBackend:
         tritons,
         model_name=settings.model,
         seal=Seal(_cache_secret(settings)),
-        quarantine=Quarantine(settings.quarantine_seconds),
+        quarantine=Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
     )
 
@@ -161,6 +166,7 @@ def _open_exporter(settings: Settings) -> "Exporter | None":
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
+    app.add_middleware(Direct, {predict.PATH: predict.predict_directly}, app.exception_handlers)
     app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)

@@ -22,6 +22,7 @@ START_SECONDS = 240.0
 STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
 """Of one process (RLIMIT_DATA): what bursts it fails there, and leaves the machine alone."""
+UP, FLEET = ("gateway", "up"), ("bench.attack.fleet",)
 SETTINGS = {"log_format": "json", "log_level": "info"}
 
 
@@ -67,10 +68,15 @@ class Running:
         finally:
             connection.close()
 
+    def all_ready(self) -> bool:
+        """Whether every Triton answers."""
+        endpoints = json.loads(self.get("/health/ready")).get("endpoints", [])
+        return bool(endpoints) and all(endpoint["ready"] for endpoint in endpoints)
+
     def gauge(self, *names: str) -> float:
-        """The sum of gauges."""
+        """The sum of gauges, or of counters with the labels that a name has."""
         lines = self.get("/metrics").decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition(" ")[0] in names)
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] in names)
 
     def events(self, offset: int) -> list[dict[str, object]]:
         """What was logged since the log had that many bytes."""
@@ -81,15 +87,15 @@ class Running:
 
 
 @contextmanager
-def running_service(settings: dict[str, object]) -> Iterator[Running]:
-    """Start it on a free port, and stop it at the end; raises ServiceFailed."""
+def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -> Iterator[Running]:
+    """Start it on a free port, and stop it at the end; `module` runs it. Raises ServiceFailed."""
     port = free_port()
     told = {variable(name): str(value) for name, value in {**SETTINGS, **settings, "port": port}.items()}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), sys.executable, "-m", "gateway", "up"],
+                [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), sys.executable, "-m", *module],
                 env={**os.environ, **told},
                 stdout=output,
                 stderr=output,
