@@ -126,7 +126,7 @@ class TooCostly(ImageError):
 class ImageQuarantined(ImageError):
     """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
 
-    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
+    code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
 
 
 class RequestError(GatewayError):

@@ -172,7 +172,7 @@ class CountedProtocol(HttpToolsProtocol):
         elif not self._told:
             self._told = True
             most = self._counted.most
-            sentence = f"There are {most} connections, as many as may; try again later."
+            sentence = f"There are {most} connections, the maximum; try again later."
             self.transport.write(answer(Overloaded(sentence, limit="max_connections", value=most)))
             if self.transport.can_write_eof():
                 self.transport.write_eof()  # a close with bytes unread could take the answer away

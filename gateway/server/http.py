@@ -142,7 +142,7 @@ class BoundedHeadersProtocol(CountedProtocol):
         self._header_count += 1
         if self._header_count > self._max_headers:
             most = self._max_headers
-            sentence = f"A request may have {most} headers, trailers included."
+            sentence = f"A request may have at most {most} headers, including trailers."
             self._close_with(HeadersTooLarge(sentence, limit="max_headers", value=most))
             raise HeadersTooLong
         # A trailer is passed over (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
