@@ -1,7 +1,11 @@
-"""What the whole suite shares: one real Triton with the default model."""
+"""What the whole suite shares: one real Triton with the default model, a small model, photographs."""
 
+import io
+import shutil
 import signal
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,11 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
+from gateway.networks import isolation
 from gateway.networks.export import export_default
+from gateway.repository.entry import Entry
+from tests.networks.warm_jobs import WarmProcess
+from tests.photos import PHOTOS, photo
 
 
 def pytest_configure() -> None:
@@ -17,6 +25,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+COLD_START = isolation.start_process
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 
@@ -26,6 +35,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if STARTS_TRITON & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.triton)
+
+
+def pytest_collection_finish() -> None:
+    """Torch on one core: with more of them it waits for those that Triton and the networks' processes have."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_jobs() -> Iterator[None]:
+    """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "start_process", WarmProcess)
+        yield
+
+
+@pytest.fixture
+def cold_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes for jobs start as they do outside of tests."""
+    monkeypatch.setattr(isolation, "start_process", COLD_START)
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +83,37 @@ def triton_client(triton: EmbeddedTriton) -> Iterator[InferenceServerClient]:
     """A blocking gRPC client of `triton`."""
     with InferenceServerClient(triton.url) as connection:
         yield connection
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the photographs, as JPEG."""
+    folder = tmp_path_factory.mktemp("photos")
+    for name in PHOTOS:
+        (folder / f"{name}.jpg").write_bytes(photo(name))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def added_head(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Entry]:
+    """A repository with a small model `head` of five classes in it; not to be changed."""
+    # Torch takes seconds to import, and most tests do without it.
+    from gateway.networks.add import Request, add
+    from tests.networks.builders import Head, save_labels, save_torchscript
+    from tests.repository.entries import SMALL
+
+    folder = tmp_path_factory.mktemp("head")
+    request = Request(
+        source=str(save_torchscript(Head(), folder / "head.pt")),
+        name="head",
+        labels=save_labels(folder / "labels.txt"),
+        preprocessing=SMALL,
+    )
+    with redirect_stdout(io.StringIO()):
+        return folder / "models", add(request, folder / "models", print)
+
+
+@pytest.fixture
+def own_head(added_head: tuple[Path, Entry], tmp_path: Path) -> Path:
+    """A copy of the repository with `head`, to be changed."""
+    return Path(shutil.copytree(added_head[0], tmp_path / "models"))

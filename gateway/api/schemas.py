@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.inference.backend import EndpointHealth, ModelHealth, ModelInfo
+from gateway.inference.prediction import Predictions
 from gateway.inference.query import Result
 
 
@@ -236,15 +237,18 @@ class Problem(Schema):
 
 
 def result_out(result: Result) -> dict[str, object]:
-    """One result as `ResultOut` has it: plain data, of which a thousand predictions take a tenth of the time."""
-    error = result.error
+    """One result as `ResultOut` has it: plain data, since a thousand predictions as objects take five times as long."""
+    error, known = result.error, Predictions.of(result.predictions)
     return {
         "index": result.index,
         "filename": result.filename,
         "status": "ok" if error is None else "error",
         "width": result.width,
         "height": result.height,
-        "predictions": result.predictions,
+        "predictions": [
+            {"label": label, "class_id": class_id, "score": score}
+            for label, class_id, score in zip(known.labels, known.class_ids, known.scores, strict=True)
+        ],
         "error": None if error is None else {"code": error.code, "message": error.message},
     }
 

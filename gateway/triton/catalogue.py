@@ -81,8 +81,9 @@ class Models:
             sent_at = time.monotonic()
             try:
                 multi_label = await self._is_multi_label(ensemble)
+                known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
-                    replace(call, model_name=ensemble, model_version=version),
+                    call if known_as else replace(call, model_name=ensemble, model_version=version),
                     class_count=_class_count(call.selection, multi_label=multi_label),
                 )
             except ModelNotFound as exc:
@@ -103,7 +104,7 @@ class Models:
             for row in result.rows:
                 rows.append(_select(row, call.selection, multi_label=multi_label))
                 await turn.pause_if_over()
-            return replace(result, rows=tuple(rows), multi_label=multi_label)
+            return InferResult(result.model_name, result.model_version, tuple(rows), multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise missing

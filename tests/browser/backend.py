@@ -62,8 +62,8 @@ class ColourBackend(StubBackend):
         info = await self.model(call.model_name)
         selection = call.selection or Selection()
         rows = []
-        for row, (length,) in zip(call.batch.raw_image, call.batch.raw_image_length, strict=True):
-            scores = _scores(cv2.imdecode(row[:length], cv2.IMREAD_COLOR), info)
+        for image in call.batch.images:
+            scores = _scores(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR), info)
             best = sorted(scores, key=lambda prediction: -prediction.score)
             kept = best[: selection.class_count(multi_label=False)]
             rows.append(Row(decoded=True, predictions=selection.apply(kept, multi_label=False)))

@@ -20,9 +20,10 @@ from gateway.keys import add_key
 from gateway.networks.add import Request, add
 from gateway.repository.entry import Serving
 from tests.asking import encode
-from tests.models.builders import SMALL, Head, save_labels, save_torchscript
+from tests.networks.builders import Head, save_labels, save_torchscript
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
+from tests.repository.entries import SMALL
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from gateway.repository.render import render
 from gateway.triton.batching import loses_instances
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
-from tests.models.test_add import entry
+from tests.repository.entries import entry
 
 INSTANCES = 4
 CLIENTS = 64

@@ -22,15 +22,9 @@ from gateway.networks.torchscript import without_deprecations
 from gateway.repository.entry import Entry, EntryError, read_entry
 from gateway.repository.writing import rewrite
 from gateway.triton.model_config import read_model_config
-from tests.models.builders import Head, save_labels, save_torchscript
+from tests.networks.builders import Head, save_labels, save_torchscript
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
-
-
-@pytest.fixture
-def own_head(added_head: tuple[Path, Entry], tmp_path: Path) -> Path:
-    """A copy of the repository with `head`, to be changed."""
-    return Path(shutil.copytree(added_head[0], tmp_path / "models"))
 
 
 @pytest.fixture(scope="module")

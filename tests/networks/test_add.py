@@ -1,65 +1,33 @@
 """From a trained network to a complete entry, or to a sentence that says why not."""
 
-import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
 from gateway.networks.add import Request, add, check_gpus
-from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway.networks.files import ModelFileError
 from gateway.networks.isolation import WorkFailed
 from gateway.networks.sources import SourceError
 from gateway.networks.torchscript import cpu_only, load_torchscript, without_deprecations
-from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, Version, read_entry
-from gateway.repository.manage import remove, remove_version, use_version
-from gateway.repository.render import render
+from gateway.repository.entry import EntryError, Format, Precision, Serving, read_entry
 from gateway.triton.contract import (
-    MODEL_PARAMETER,
-    MULTI_LABEL_PARAMETER,
-    PRECISION_PARAMETER,
-    VERSION_PARAMETER,
     breaches,
 )
 from gateway.triton.model_config import parameters, read_model_config
-from tests.models.builders import SMALL, Head, save_labels, save_torchscript
+from tests.networks.builders import Head, save_labels, save_torchscript
+from tests.repository.entries import SMALL
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
-
-
-@pytest.fixture
-def own_head(added_head: tuple[Path, Entry], tmp_path: Path) -> Path:
-    """A copy of the repository with `head`, to be changed."""
-    return Path(shutil.copytree(added_head[0], tmp_path / "models"))
 
 
 def request(folder: Path, **changes) -> Request:
     defaults = {"name": "head", "labels": save_labels(folder / "labels.txt"), "preprocessing": SMALL}
     return Request(source=str(folder / "head.pt"), **{**defaults, **changes})
-
-
-def entry(**changes) -> Entry:
-    version = Version("head.pt", "", "", "logits", Precision.FP32, 0.0)
-    defaults = {"name": "head", "classes": 5, "preprocessing": SMALL, "format": Format.TORCHSCRIPT}
-    return Entry(**{**defaults, "multi_label": False, "serving": Serving(), "versions": {1: version}, **changes})
-
-
-def config(text: str) -> ModelConfig:
-    return text_format.Parse(text, ModelConfig())
-
-
-def test_the_projects_own_configurations_are_written_from_the_same_templates():
-    for folder, text in render(default_entry(EFFICIENTNET_LITE0), command="export").items():
-        assert (DEFAULT_MODEL_REPOSITORY / folder / "config.pbtxt").read_text() == text, folder
 
 
 def test_a_model_gets_all_that_triton_needs(added_head):
@@ -84,25 +52,6 @@ def test_a_model_gets_all_that_triton_needs(added_head):
     assert not list(repository.glob(".*"))
 
 
-def test_the_ensemble_tells_the_gateway_what_it_is():
-    versions = {number: replace(entry().versions[1], precision=Precision.BF16) for number in (1, 2)}
-    texts = render(entry(multi_label=True, versions=versions, in_use=2))
-    told = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}
-    assert told["head"] == {
-        MODEL_PARAMETER: "head",
-        VERSION_PARAMETER: "2",
-        PRECISION_PARAMETER: "bf16",
-        MULTI_LABEL_PARAMETER: "true",
-    }
-    assert [each[VERSION_PARAMETER] for each in told.values()] == ["2", "1", "2"]
-    steps = [config(texts[name]).ensemble_scheduling.step[1] for name in told]
-    assert [(step.model_name, step.model_version) for step in steps] == [
-        ("head_classifier", 2),
-        ("head_classifier", 1),
-        ("head_classifier", 2),
-    ]
-
-
 def test_the_written_network_gives_the_originals_probabilities_and_is_frozen(added_head):
     repository, made = added_head
     network = load_torchscript(made.model_file(repository, 1))
@@ -113,27 +62,6 @@ def test_the_written_network_gives_the_originals_probabilities_and_is_frozen(add
     assert made.versions[1].difference < 1e-6
 
 
-def test_options_of_serving_reach_the_configuration():
-    serving = Serving(
-        max_batch_size=4096, preferred=(32, 1024), queue_delay_us=100, instances=3, gpus=(0, 1), cache=False
-    )
-    texts = render(entry(serving=serving))
-    classifier, ensemble = config(texts["head_classifier"]), config(texts["head"])
-    (group,) = classifier.instance_group
-    assert (group.kind, group.count, list(group.gpus)) == (ModelInstanceGroup.KIND_GPU, 3, [0, 1])
-    assert classifier.max_batch_size == ensemble.max_batch_size == 4096
-    assert list(classifier.dynamic_batching.preferred_batch_size) == [32, 1024]
-    assert classifier.dynamic_batching.max_queue_delay_microseconds == 100
-    # Both would cost instances; without a delay there is a policy.
-    assert not classifier.dynamic_batching.HasField("default_queue_policy")
-    without = config(render(entry())["head_classifier"]).dynamic_batching
-    assert not without.max_queue_delay_microseconds
-    assert without.default_queue_policy.allow_timeout_override
-    assert not ensemble.response_cache.enable
-    # A warmup of 1,024 images would hold up every start.
-    assert [warmup.batch_size for warmup in classifier.model_warmup] == [1, 32]
-
-
 def test_gpus_that_are_not_there_are_refused(monkeypatch):
     monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 0)
     with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
@@ -142,19 +70,6 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
     with pytest.raises(EntryError, match="names GPU 1, and this machine has 1 GPU, numbered from 0"):
         check_gpus(Serving(gpus=(0, 1)))
     check_gpus(Serving(gpus=(0,)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"max_batch_size": 8, "preferred": (16,)}, "preferred batch size 16 is not between 1 and the largest, 8"),
-        ({"instances": 0}, "instances: 0 is not between 1 and 64"),
-        ({"gpus": (-1,)}, "numbers from 0"),
-    ],
-)
-def test_serving_that_cannot_be_is_refused(changes, reason):
-    with pytest.raises(EntryError, match=reason):
-        Serving(**changes)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +101,7 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path):
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path):
+def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path, cold_jobs):
     whole = save_torchscript(Head(), tmp_path / "head.pt").read_bytes()
     damaged = bytearray(whole)
     middle = whole.index(b"code/__torch__")
@@ -206,35 +121,8 @@ class Endless(torch.nn.Module):
 def test_a_network_that_never_answers_is_given_up(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
-    with pytest.raises(WorkFailed, match="given up after 5 s"):
-        add(request(tmp_path), tmp_path / "models", print, timeout_seconds=5)
-
-
-def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
-    second = save_torchscript(Head(seed=1), tmp_path / "head.pt")
-    made = add(Request(source=str(second), name="head", version=2), own_head, print)
-    assert (made.in_use, sorted(made.versions)) == (1, [1, 2])
-    assert made.folders == ("head", "head.v1", "head.v2", "head_preprocessor", "head_classifier")
-
-    def served() -> tuple[list[str], int]:
-        step = read_model_config(own_head / "head" / "config.pbtxt").ensemble_scheduling.step[1]
-        return [path.name for path in (own_head / "head").iterdir() if path.is_dir()], step.model_version
-
-    assert served() == (["1"], 1)
-    use_version(own_head, "head", 2)
-    assert served() == (["2"], 2)
-    use_version(own_head, "head", 1)
-    assert served() == (["1"], 1)
-    with pytest.raises(EntryError, match="version 1 of head is in use"):
-        remove_version(own_head, "head", 1)
-    with pytest.raises(EntryError, match=r"head has no version 7; there is 1, 2"):
-        use_version(own_head, "head", 7)
-    left, gone = remove_version(own_head, "head", 2)
-    assert gone == ("head.v1", "head.v2")
-    assert sorted(path.name for path in (own_head / "head_classifier").iterdir() if path.is_dir()) == ["1"]
-    assert read_entry(own_head, "head") == left
-    remove(left, own_head)
-    assert [path.name for path in own_head.iterdir()] == ["retired.json"]
+    with pytest.raises(WorkFailed, match="given up after 1 s"):
+        add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +146,7 @@ def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes,
     assert not (own_head / "head_classifier" / "2").exists()
 
 
-def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path):
+def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs):
     path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
     result = CliRunner().invoke(
         app,
@@ -304,13 +192,6 @@ def test_the_commands_list_and_show_what_is_there(added_head):
     missing = CliRunner().invoke(app, ["model", "show", "tail", *where])
     assert "no model 'tail'" in str(missing.exception)
     assert "there are: head" in str(missing.exception)
-
-
-def test_a_record_that_cannot_be_read_is_named(own_head):
-    path = own_head / "head" / "origin.json"
-    path.write_text(json.dumps({"name": "head"}))
-    with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):
-        read_entry(own_head, "head")
 
 
 class OnTheCpu(torch.nn.Module):

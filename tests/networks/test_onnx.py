@@ -10,7 +10,7 @@ from gateway.networks.files import ModelFileError
 from gateway.networks.onnx_graph import check_signature, finish, load_onnx, runner, to_fp16, write
 from gateway.networks.trial import Ending, try_out
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
-from tests.models.builders import Head, save_onnx
+from tests.networks.builders import Head, save_onnx
 
 IMAGES = torch.randn(3, 3, 32, 32)
 

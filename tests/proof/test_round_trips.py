@@ -28,8 +28,7 @@ from gateway.proof.pictures import image_files, read_pictures
 from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, read_entry, write_record
 from gateway.repository.preprocessing import Preprocessing, from_weights, reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
-from tests.models.builders import (
-    SMALL,
+from tests.networks.builders import (
     Head,
     lite,
     lite_preprocessing,
@@ -39,6 +38,7 @@ from tests.models.builders import (
     seeded,
 )
 from tests.photos import PHOTOS, photo, unlike_any
+from tests.repository.entries import SMALL
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from gateway.networks.files import ModelFileError
 from gateway.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
-from tests.models.builders import Head
+from tests.networks.builders import Head
 
 
 class Calling(nn.Module):

@@ -1,0 +1,45 @@
+"""What happens to the versions of a model after it was added."""
+
+import json
+
+import pytest
+
+from gateway.networks.add import Request, add
+from gateway.repository.entry import EntryError, read_entry
+from gateway.repository.manage import remove, remove_version, use_version
+from gateway.triton.model_config import read_model_config
+from tests.networks.builders import Head, save_torchscript
+
+
+def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
+    second = save_torchscript(Head(seed=1), tmp_path / "head.pt")
+    made = add(Request(source=str(second), name="head", version=2), own_head, print)
+    assert (made.in_use, sorted(made.versions)) == (1, [1, 2])
+    assert made.folders == ("head", "head.v1", "head.v2", "head_preprocessor", "head_classifier")
+
+    def served() -> tuple[list[str], int]:
+        step = read_model_config(own_head / "head" / "config.pbtxt").ensemble_scheduling.step[1]
+        return [path.name for path in (own_head / "head").iterdir() if path.is_dir()], step.model_version
+
+    assert served() == (["1"], 1)
+    use_version(own_head, "head", 2)
+    assert served() == (["2"], 2)
+    use_version(own_head, "head", 1)
+    assert served() == (["1"], 1)
+    with pytest.raises(EntryError, match="version 1 of head is in use"):
+        remove_version(own_head, "head", 1)
+    with pytest.raises(EntryError, match=r"head has no version 7; there is 1, 2"):
+        use_version(own_head, "head", 7)
+    left, gone = remove_version(own_head, "head", 2)
+    assert gone == ("head.v1", "head.v2")
+    assert sorted(path.name for path in (own_head / "head_classifier").iterdir() if path.is_dir()) == ["1"]
+    assert read_entry(own_head, "head") == left
+    remove(left, own_head)
+    assert [path.name for path in own_head.iterdir()] == ["retired.json"]
+
+
+def test_a_record_that_cannot_be_read_is_named(own_head):
+    path = own_head / "head" / "origin.json"
+    path.write_text(json.dumps({"name": "head"}))
+    with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):
+        read_entry(own_head, "head")
