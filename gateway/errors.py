@@ -161,9 +161,9 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field that is neither a file nor a parameter."""
+    """A form field that is neither a file nor a parameter, or a member that the JSON body does not have."""
 
-    code, summary = "unknown_field", "The form has an unknown field"
+    code, summary = "unknown_field", "The body has an unknown field"
 
 
 class NoFiles(RequestError):
