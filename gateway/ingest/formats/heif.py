@@ -47,6 +47,8 @@ class Heif:
     kinds: dict[int, bytes]
     parts: dict[int, list[int]]
     has_alpha: bool
+    steps: Steps = field(repr=False)
+    """What is left of them for the pictures' own headers."""
 
     @property
     def own(self) -> Properties:
@@ -164,6 +166,7 @@ def _read_meta(file: _Boxes, start: int, end: int) -> Heif:
         kinds=_kinds(file, *boxes[b"iinf"]) if b"iinf" in boxes else {},
         parts=_parts(file, *boxes[b"iref"]) if b"iref" in boxes else {},
         has_alpha=any(name == b"auxC" and value[4:].startswith(_ALPHA_URNS) for name, value in properties),
+        steps=file.steps,
     )
 
 
