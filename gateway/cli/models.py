@@ -304,7 +304,7 @@ def _preprocessing(
     missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
     if missing or crop is None:
         raise SourceError(
-            f"{', '.join(given)} do not fully describe how images were prepared in training: add {', '.join(missing)}"
+            f"{', '.join(given)} cannot fully describe how images were prepared in training: add {', '.join(missing)}"
         )
     return Preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
