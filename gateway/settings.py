@@ -67,6 +67,7 @@ NOT_ABOVE = (
     ("max_file_bytes", "max_bytes_waiting"),
     ("batch_max_images", "max_images_in_flight"),
     ("batch_max_bytes", "max_bytes_in_flight"),
+    ("stream_frame_bytes", "max_bytes_waiting"),
 )
 """Pairs of settings that contradict each other where the first is larger than the second."""
 
@@ -161,6 +162,16 @@ class Settings(BaseSettings):
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
     """Connections of one process; beyond, an idle one is closed for a new one, or the new one gets 503 `overloaded`."""
+    max_streams: int = Field(64, ge=0, le=100_000)
+    """Streams of frames (WebSockets) that may be open in one process; the next one gets 503 `overloaded`."""
+    stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
+    """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
+    stream_frames_waiting: int = Field(2, ge=1, le=1_000)
+    """Frames of one stream that may wait; of more, the oldest are dropped, or with `drop=never` read later."""
+    stream_frames_in_flight: int = Field(2, ge=1, le=64)
+    """Frames of one stream that may be classified at once."""
+    stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
+    """Longest time without a frame before a stream is closed."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be on their way through Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)

@@ -46,7 +46,7 @@ class Connections:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self._clock = clock
-        self._all: set[CountedProtocol] = set()
+        self._all: set[asyncio.Protocol] = set()
         self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
         self._answered: dict[CountedProtocol, None] = {}
         self._stalled: dict[CountedProtocol, float] = {}  # since when, the longest first
@@ -72,17 +72,17 @@ class Connections:
         metrics.CONNECTIONS.inc()
         return True
 
-    def busy(self, protocol: "CountedProtocol") -> None:
+    def busy(self, protocol: asyncio.Protocol) -> None:
         """It has sent the headers of a request."""
-        self._new.pop(protocol, None)
-        self._answered.pop(protocol, None)
+        for idle in (self._new, self._answered):
+            idle.pop(protocol, None)  # type: ignore[call-overload]  # one that is of another kind is in neither
 
     def idle(self, protocol: "CountedProtocol") -> None:
         """It has its answer."""
         if protocol in self._all:
             self._answered[protocol] = None
 
-    def remove(self, protocol: "CountedProtocol") -> None:
+    def remove(self, protocol: asyncio.Protocol) -> None:
         """Count it no more."""
         if protocol in self._all:
             self._all.remove(protocol)
@@ -90,14 +90,20 @@ class Connections:
             self.reads_on(protocol)
             metrics.CONNECTIONS.dec()
 
+    def replace(self, protocol: "CountedProtocol", successor: asyncio.Protocol) -> None:
+        """Count another protocol in the place of the one that has had the connection so far; it counts as busy."""
+        self.busy(protocol)
+        self._all.discard(protocol)
+        self._all.add(successor)
+
     def stalls(self, protocol: "CountedProtocol") -> None:
         """Its client does not read as fast as its answer comes."""
         if protocol in self._all:
             self._stalled.setdefault(protocol, self._clock())
 
-    def reads_on(self, protocol: "CountedProtocol") -> None:
+    def reads_on(self, protocol: asyncio.Protocol) -> None:
         """Its client has caught up."""
-        self._stalled.pop(protocol, None)
+        self._stalled.pop(protocol, None)  # type: ignore[call-overload]
 
     def close_slowest_reader(self) -> bool:
         """Close the connection that has kept its answer waiting for longest, STALLED_SECONDS at least, if any has."""

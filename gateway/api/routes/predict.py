@@ -29,6 +29,7 @@ from gateway.settings import Settings
 router = APIRouter(tags=["classify"])
 PATH = "/predict"
 
+RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
@@ -47,7 +48,8 @@ REQUEST_BODY: dict[str, Any] = {
                 },
             }
         },
-        "image/*": {"schema": {"type": "string", "format": "binary", "description": "One raw image."}},
+        "image/*": {"schema": RAW_IMAGE},
+        "application/octet-stream": {"schema": RAW_IMAGE},
         "application/json": {
             "schema": {
                 "type": "object",

@@ -83,6 +83,15 @@ _BINARY = {
 }
 
 REQUEST: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Inference-Header-Content-Length",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "integer", "minimum": 0},
+            "description": "Bytes of the JSON at the start of a binary body.",
+        }
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -91,7 +100,7 @@ REQUEST: dict[str, Any] = {
         },
     },
 }
-"""The binary form's header is left out of the parameters: clients of the protocol set it by themselves."""
+"""The body is read as a stream, and the header of the binary form with it."""
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
