@@ -272,7 +272,7 @@ def triton_alive(
 
 
 def main() -> None:
-    """Entry point: what users can mend is told in a sentence, without a traceback."""
+    """Entry point: errors that users can fix are one sentence, without a traceback."""
     try:
         app()
     except UserError as exc:

@@ -273,7 +273,7 @@ def add(
         resize_library=resize_library,
     )
     entry = add_model(request, model_repository, say)
-    # A new ensemble brings its steps; a step that is there must be told of its new version.
+    # A new ensemble brings its steps; an existing step must learn of its new version.
     _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
 

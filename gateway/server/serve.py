@@ -20,7 +20,7 @@ KEEP_ALIVE_SECONDS = 75
 
 
 class AddressUnusable(UserError):
-    """The API cannot listen where it was told to; the message names the port."""
+    """The API cannot listen on the configured address; the message names the port."""
 
 
 def check_address(settings: Settings) -> None:
