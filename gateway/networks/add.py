@@ -116,7 +116,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
         else find_labels(source, request.labels)
     )
     if request.labels and (twice := repeated(labels)):
-        say(f"some labels occur more than once; only class_id tells these classes apart: {twice}")
+        say(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
         _check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or _first_version(repository, request.name)

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gateway.networks.confinement import confine
 from gateway.networks.files import ModelFileError
 from gateway.networks.functions import FUNCTION, Said
 from gateway.networks.hub import HUGGING_FACE
-from gateway.networks.isolation import PROGRESS, TIMEOUT_SECONDS, Job, Outcome
+from gateway.networks.isolation import JOB, OUTCOME, PROGRESS, TIMEOUT_SECONDS, Job, Outcome
 from gateway.networks.originals import original_module
 from gateway.networks.programs import export_program
 from gateway.networks.staged import load_staged
@@ -271,13 +271,6 @@ def _confine(job: Job) -> None:
     confine(sum(path.stat().st_size for path in sources), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 
 
-def _job(values: dict[str, Any]) -> Job:
-    gray = tuple(values["gray"]) if values["gray"] else None
-    return Job(
-        **{**values, "precision": Precision(values["precision"]), "format": Format(values["format"]), "gray": gray}
-    )
-
-
 def main() -> None:
     """Read a Job from stdin, write one line of JSON to stdout."""
     # Libraries print what they like; only the answer may go to the parent.
@@ -286,14 +279,14 @@ def main() -> None:
     # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     try:
-        job = _job(json.load(sys.stdin))
+        job = JOB.validate_json(sys.stdin.buffer.read())
         _confine(job)
-        answer = asdict(do(job))
+        answer = OUTCOME.dump_python(do(job), mode="json")
     except UserError as exc:
         answer = {"error": str(exc)}
     except MemoryError:
         answer = {"error": "it takes more memory than a network of its size should: is the file damaged?"}
-    except Exception as exc:  # the parent tells it as a sentence; what led there is on stderr
+    except Exception as exc:  # the parent reports it as a sentence; the traceback is on stderr
         traceback.print_exc()
         answer = {"error": f"{type(exc).__name__}: {exc}"}
     answers.write(json.dumps(answer) + "\n")

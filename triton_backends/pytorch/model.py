@@ -54,7 +54,7 @@ class TritonPythonModel:
         except Exception as exc:  # RuntimeError of TorchScript, and anything of torch.export
             kind = "program of torch.export" if path.suffix == ".pt2" else "TorchScript module"
             raise pb_utils.TritonModelException(
-                f"{path} is no {kind} that torch {torch.__version__} loads: {exc}"
+                f"{path} is not a {kind} that torch {torch.__version__} loads: {exc}"
             ) from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {describe(self.device)}")
 
