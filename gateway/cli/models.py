@@ -65,7 +65,8 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            help="A TorchScript file, an ONNX file, torchvision:ARCH, or a Python function, FILE.py:NAME.",
+            help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             show_default=False,
         ),
     ],
@@ -120,7 +121,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", help="For torchvision:ARCH, a weights file to use instead of a download."),
+        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH: a weights file instead of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -191,6 +192,17 @@ def add(
     trust: Annotated[
         bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
     ] = False,
+    grayscale: Annotated[
+        bool,
+        typer.Option(
+            "--grayscale",
+            help="It takes one channel; --mean and --std are one number each.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
+    ] = False,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -217,7 +229,7 @@ def add(
 ) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
-    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
+    SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.
     A model that cannot be right is refused with the reason. Without --trust, no code in a file is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
@@ -256,13 +268,23 @@ def add(
         labels=labels,
         like=like,
         preprocessing=_preprocessing(
-            preprocessing, like, resize, crop, mean, std, interpolation, pixels=pixels or implied
+            preprocessing,
+            like,
+            resize,
+            crop,
+            mean,
+            std,
+            interpolation,
+            pixels=pixels or implied,
+            grayscale=grayscale,
         ),
         input=input_form,
         output=output,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
+        grayscale=grayscale,
+        offline=offline,
         trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
@@ -288,6 +310,7 @@ def _preprocessing(
     interpolation: str | None,
     *,
     pixels: bool,
+    grayscale: bool,
 ) -> Preprocessing | None:
     """What the options say; None where they leave it to --like, or say nothing."""
     if pixels and (mean is not None or std is not None):
@@ -310,9 +333,15 @@ def _preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
-        mean=numbers(mean) if mean is not None else AS_PIXELS["mean"],
-        std=numbers(std) if std is not None else AS_PIXELS["std"],
+        mean=_channels(mean, grayscale=grayscale) if mean is not None else AS_PIXELS["mean"],
+        std=_channels(std, grayscale=grayscale) if std is not None else AS_PIXELS["std"],
     )
+
+
+def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
+    """One number for each channel of the image; that of a gray one three times."""
+    found = numbers(text)
+    return found * 3 if grayscale and len(found) == 1 else found
 
 
 def _trusts(source: str) -> bool:

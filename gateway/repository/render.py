@@ -21,6 +21,7 @@ _QUEUE_POLICY = """\
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
+    Format.EXPORTED: ('platform: "pytorch_libtorch"', "a program of torch.export"),
     Format.FUNCTION: ('backend: "python"', "a Python function"),
 }
 _PARAMETERS = {
@@ -39,6 +40,7 @@ parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,
     Format.FUNCTION: "",
 }
+_PARAMETERS[Format.EXPORTED] = _PARAMETERS[Format.TORCHSCRIPT]
 
 
 def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
