@@ -111,6 +111,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # Clients that are generated from the document name their functions by it: predict, list_models, …
+        generate_unique_id_function=lambda route: route.name,
     )
     _add_middleware(app, settings, None if exporter is None else exporter.tracer)
     add_handlers(app)

@@ -126,7 +126,7 @@ class TooCostly(ImageError):
 class ImageQuarantined(ImageError):
     """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
 
-    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
+    code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
 
 
 class RequestError(GatewayError):
@@ -161,9 +161,9 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field that is neither a file nor a parameter."""
+    """A form field that is neither a file nor a parameter, or a member that the JSON body does not have."""
 
-    code, summary = "unknown_field", "The form has an unknown field"
+    code, summary = "unknown_field", "The body has an unknown field"
 
 
 class NoFiles(RequestError):

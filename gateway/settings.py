@@ -267,7 +267,7 @@ class Settings(BaseSettings):
             pairs = [share.split(":") for share in match["shares"].split(",")] if match else []
             shares = {str(int(version)): int(share) for version, share in pairs}
             if match is None or match["model"] in splits or len(shares) < len(pairs) or not any(shares.values()):
-                msg = f"{part.strip()!r} is no split; a split is a model, and versions with shares: flowers=1:90,2:10"
+                msg = f"{part.strip()!r} is not a split, which is a model and versions with shares: flowers=1:90,2:10"
                 raise ValueError(msg)
             splits[match["model"]] = shares
         return splits
@@ -276,7 +276,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_headers_name(cls, name: str) -> str:
         if not _HEADER_NAME.fullmatch(name):
-            msg = "is no name of a header, such as X-Client-ID"
+            msg = "is not a header name, such as X-Client-ID"
             raise ValueError(msg)
         return name
 
@@ -289,11 +289,11 @@ class Settings(BaseSettings):
     @classmethod
     def _origins_have_no_path(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         if "*" in origins and len(origins) > 1:
-            msg = "* means every origin and stands alone"
+            msg = "* means every origin; do not combine it with others"
             raise ValueError(msg)
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                msg = f"{origin!r} is no origin: a scheme, a host and perhaps a port, such as https://app.example:8443"
+                msg = f"{origin!r} is not an origin: use a scheme, a host and, if needed, a port, such as https://app.example:8443"
                 raise ValueError(msg)
         # Browsers send scheme and host in small letters.
         return tuple(origin.lower() for origin in origins)

@@ -125,6 +125,7 @@ class _Forms:
         self.cat, self.gray, self.faded = cat, cat.convert("L"), fading(cat)
         self.gray_faded = self.faded.convert("LA")
         self.upside_down = turned(cat, 3)
+        self.quantised = {colours: cat.quantize(colours) for colours in (2, 4, 16, 256)}
 
     def sample(self, name: str, data: bytes, far: float = 0, *, gray: bool = False, fades: bool = False) -> Sample:
         shown = (self.gray_faded if gray else self.faded) if fades else (self.gray if gray else self.cat)
@@ -178,7 +179,7 @@ class _Forms:
                 data = encoders.png(pixels.astype(np.uint16) * 257, colour, 16, interlaced=interlaced)
                 yield self.sample(f"PNG {name} 16 bit{suffix}", data, far=0.5, fades=True, gray=is_gray)
         for bits in (1, 2, 4, 8):
-            quantised = self.cat.quantize(2**bits, dither=Image.Dither.FLOYDSTEINBERG)
+            quantised = self.quantised[2**bits]
             palette = bytes(quantised.getpalette()).ljust(3 * 2**bits, b"\0")[: 3 * 2**bits]
             data = encoders.png(np.asarray(quantised)[..., None], PALETTE, bits, chunks=((b"PLTE", palette),))
             yield self.sample(f"PNG palette {bits} bit", data, far=(60, 40, 20, 10)[(1, 2, 4, 8).index(bits)])
@@ -192,25 +193,28 @@ class _Forms:
     def webp(self) -> Iterator[Sample]:
         cat = self.cat
         yield self.sample("WebP lossy", encode(cat, "WEBP", quality=95), far=3)
-        yield self.sample("WebP lossless", encode(cat, "WEBP", lossless=True))
+        yield self.sample("WebP lossless", encode(cat, "WEBP", lossless=True, method=0))
         yield self.sample("WebP lossy with alpha", encode(self.faded, "WEBP", quality=95), far=3, fades=True)
         yield self.sample(
-            "WebP lossless with alpha", encode(self.faded, "WEBP", lossless=True, exact=True), far=0.5, fades=True
+            "WebP lossless with alpha",
+            encode(self.faded, "WEBP", lossless=True, method=0, exact=True),
+            far=0.5,
+            fades=True,
         )
         frames = {"save_all": True, "append_images": [self.upside_down], "duration": 100}
-        yield self.sample("WebP animated", encode(cat, "WEBP", lossless=True, **frames))
+        yield self.sample("WebP animated", encode(cat, "WEBP", lossless=True, method=0, **frames))
         frames["append_images"] = [self.faded.transpose(Image.Transpose.ROTATE_180)]
-        data = encode(self.faded, "WEBP", lossless=True, exact=True, **frames)
+        data = encode(self.faded, "WEBP", lossless=True, method=0, exact=True, **frames)
         yield self.sample("WebP animated with alpha", data, far=0.5, fades=True)
         for orientation in STORED_TURNED:
-            data = encode(turned(self.cat, orientation), "WEBP", lossless=True, exif=exif(orientation))
+            data = encode(turned(self.cat, orientation), "WEBP", lossless=True, method=0, exif=exif(orientation))
             yield self.sample(f"WebP orientation {orientation}", data)
 
     def bmp(self) -> Iterator[Sample]:
         bgr = np.ascontiguousarray(np.asarray(self.cat)[..., ::-1])
         height, width = bgr.shape[:2]
         for bits, levels in ((1, 2), (4, 16), (8, 256)):
-            quantised = self.cat.quantize(levels)
+            quantised = self.quantised[levels]
             colours = np.array(quantised.getpalette()).reshape(-1, 3)
             palette = np.zeros((levels, 4), np.uint8)
             palette[: len(colours), :3] = colours[:levels, ::-1]
@@ -249,12 +253,13 @@ class _Forms:
             yield self.sample(f"BMP 32 bit with alpha V{(header - 76) // 16 + 2}", data, far=0.5, fades=True)
 
     def gif(self) -> Iterator[Sample]:
-        cat = self.cat
-        yield self.sample("GIF palette", encode(cat.quantize(256), "GIF"), far=10)
-        yield self.sample("GIF interlaced", encode(cat.quantize(256), "GIF", interlace=1), far=10)
+        yield self.sample("GIF palette", encode(self.quantised[256], "GIF"), far=10)
+        yield self.sample("GIF interlaced", encode(self.quantised[256], "GIF", interlace=1), far=10)
         yield self.sample("GIF gray", encode(self.gray, "GIF"), gray=True)
         frames = [self.upside_down.quantize(256)]
-        yield self.sample("GIF animated", encode(cat.quantize(256), "GIF", save_all=True, append_images=frames), far=10)
+        yield self.sample(
+            "GIF animated", encode(self.quantised[256], "GIF", save_all=True, append_images=frames), far=10
+        )
         yield self.sample("GIF transparent", encode(self.faded, "GIF"), far=20, fades=True)
 
     def tiff(self) -> Iterator[Sample]:
@@ -266,7 +271,7 @@ class _Forms:
         yield self.sample("TIFF RGB 8 bit JPEG", encode(cat, "TIFF", compression="jpeg", quality=95), far=3)
         yield self.sample("TIFF bilevel group4", encode(cat.convert("1"), "TIFF", compression="group4"), far=120)
         yield self.sample("TIFF gray 8 bit", encode(self.gray, "TIFF"), gray=True)
-        yield self.sample("TIFF palette", encode(cat.quantize(256), "TIFF"), far=10)
+        yield self.sample("TIFF palette", encode(self.quantised[256], "TIFF"), far=10)
         yield self.sample("TIFF CMYK", encode(cat.convert("CMYK"), "TIFF"), far=1)
         yield self.sample("TIFF YCbCr", encode(cat.convert("YCbCr"), "TIFF"), far=2)
         wide = pixels.astype(np.uint16) * 257

@@ -22,8 +22,8 @@ KEY_SUBPROTOCOL = "gateway-key."
 """Before the key in the subprotocols of a WebSocket, where a web page opens one: it cannot send headers."""
 
 MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
-UNKNOWN = "The API key is not known: it may have been removed, or copied in part."
-NO_ADMIN = "This API key may ask, but not change what is served; that takes an admin's."
+UNKNOWN = "Unknown API key: it may have been removed, or copied incompletely."
+NO_ADMIN = "This key cannot manage models; use an admin key."
 SCHEMES: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -132,7 +132,10 @@ def document_keys(app: FastAPI, *, admin_only: bool) -> None:
                         "content": v2_content if speaks_v2(path) else content,
                     }
                 if is_admins(path):
-                    operation["responses"]["403"] = {"description": "The API key is no admin's.", "content": content}
+                    operation["responses"]["403"] = {
+                        "description": "The API key is valid but is not an admin key.",
+                        "content": content,
+                    }
         return schema
 
     app.openapi = with_keys  # type: ignore[method-assign]  # FastAPI's documented way

@@ -135,7 +135,7 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field that is neither a file nor a parameter."""
+    """A form field that is neither a file nor a parameter, or a member that the JSON body does not have."""
 
     status = 400
     code = "unknown_field"

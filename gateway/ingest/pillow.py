@@ -25,10 +25,10 @@ from gateway.ingest.formats import heic
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 
 if heic.AVAILABLE:
-    import pi_heif
+    import pillow_heif
 
     # One thread: the pictures of several decoders share the cores already.
-    pi_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
+    pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 
 # Loaded above, since loading them is nothing that a picture's budget should pay for.
 _PLUGINS = (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import to_json
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway import metrics
 from gateway.errors import GatewayError, Overloaded
@@ -142,6 +142,7 @@ class CountedProtocol(HttpToolsProtocol):
         settings: Settings = self.app_state["settings"]
         self._counted: Connections = self.app_state["connections"]
         self._answer_seconds = settings.answer_timeout_seconds
+        self._served: RequestResponseCycle | None = None
         self._unread_bytes = 0
         self._unread: asyncio.TimerHandle | None = None
         self._no_room = self._told = False
@@ -163,6 +164,7 @@ class CountedProtocol(HttpToolsProtocol):
             if self._leaving is not None:
                 self._leaving.cancel()
         self._stop_watching()
+        self._leave_requests()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -172,7 +174,7 @@ class CountedProtocol(HttpToolsProtocol):
         elif not self._told:
             self._told = True
             most = self._counted.most
-            sentence = f"There are {most} connections, as many as may; try again later."
+            sentence = f"There are {most} connections, the maximum; try again later."
             self.transport.write(answer(Overloaded(sentence, limit="max_connections", value=most)))
             if self.transport.can_write_eof():
                 self.transport.write_eof()  # a close with bytes unread could take the answer away
@@ -192,9 +194,12 @@ class CountedProtocol(HttpToolsProtocol):
         if self._idle:
             self._stop_watching()  # what is written from now on would be taken for what is not read
         super().on_headers_complete()
+        if not self.pipeline:
+            self._served = self.cycle
 
     def on_response_complete(self) -> None:
         """Be idle, unless another request waits; what is written may not be read yet."""
+        self._served = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self._idle:
             self._counted.idle(self)
@@ -211,6 +216,16 @@ class CountedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._counted.reads_on(self)
         self._stop_watching()
+
+    def _leave_requests(self) -> None:
+        """Tell the request that is served that its client has gone, and begin none that waits behind it.
+
+        uvicorn tells the last one that came alone.
+        """
+        self.pipeline.clear()
+        if self._served is not None:
+            self._served.disconnected = True
+            self._served.message_event.set()
 
     @property
     def _idle(self) -> bool:

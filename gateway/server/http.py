@@ -19,6 +19,8 @@ MAX_PIPELINED = 16
 """When so many requests of a connection wait for the answers to those before them, no more are parsed."""
 PIECE_BYTES = 16 * 1024
 """How much is parsed before others may have a turn: of the smallest requests or chunks, some milliseconds' worth."""
+MAX_LENGTH_DIGITS = 20
+"""Of 64 bits. The parser takes any number of zeros before them; Python reads no number of thousands of digits."""
 FRAMING_SHARE = 8
 """A body in chunks may have a byte of framing for so many of its own; six go with a chunk, so 48 in each are fine."""
 
@@ -135,6 +137,9 @@ class BoundedHeadersProtocol(CountedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, with its colon, space and line end."""
+        if len(value) > MAX_LENGTH_DIGITS and name.lower() == b"content-length":
+            self._close_with(InvalidRequest())
+            raise HeadersTooLong
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._max_header_bytes:
             self._refuse()
@@ -142,7 +147,7 @@ class BoundedHeadersProtocol(CountedProtocol):
         self._header_count += 1
         if self._header_count > self._max_headers:
             most = self._max_headers
-            sentence = f"A request may have {most} headers, trailers included."
+            sentence = f"A request may have at most {most} headers, including trailers."
             self._close_with(HeadersTooLarge(sentence, limit="max_headers", value=most))
             raise HeadersTooLong
         # A trailer is passed over (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
@@ -183,7 +188,10 @@ class BoundedHeadersProtocol(CountedProtocol):
                     return
                 if not self._offered:
                     return
-                self.parser.feed_data(self._without_offer())
+                request = self._without_offer()
+                if not self.parser.should_keep_alive():  # a parser takes nothing after such a request
+                    self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(request)
             else:
                 return
 

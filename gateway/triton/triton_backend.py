@@ -112,7 +112,7 @@ class TritonBackend:
         if name in found:
             return found[name]
         near = difflib.get_close_matches(name, found, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists those there are."
+        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
         raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
@@ -234,7 +234,7 @@ class TritonBackend:
             near = None
             with contextlib.suppress(GatewayError):  # a hint is no reason for another error
                 near = await member.models.near(call.model_name)
-            hint = f"did you mean {near!r}?" if near else "GET /models lists those there are."
+            hint = f"did you mean {near!r}?" if near else "GET /models lists the models."
             raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
         except DeadlineExceeded:
             member.load.observe(time.monotonic() - started)

@@ -8,7 +8,7 @@ from gateway.ingest.formats.heif import Heif, Properties, brands, is_opacity, re
 from gateway.ingest.formats.hevc import coded_size
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
-AVAILABLE = importlib.util.find_spec("pi_heif") is not None
+AVAILABLE = importlib.util.find_spec("pillow_heif") is not None
 """Whether its decoder, which is an extra, is installed."""
 _BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"})
 _PICTURE, _GRID = b"hvc1", b"grid"

@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FunctionError(Exception):
-    """A function that cannot be served; the message says why and what to do."""
+    """A function that cannot be served, or whose answer cannot; the message says why and what to do."""
 
 
 class ServedFunction:
@@ -62,7 +62,7 @@ class ServedFunction:
         result = self._call(batch if self._as_tensor else batch.numpy(), len(images))
         scores = _tensor(chosen(result, self._output)).detach().cpu().float()
         if scores.dim() != 2 or len(scores) != len(images):
-            raise ValueError(
+            raise FunctionError(
                 f"{self.name} gave {list(scores.shape)} for a batch of {len(images)}, and one row of scores for each "
                 "image, [N, classes], is expected"
             )
@@ -111,22 +111,22 @@ def arranged(images: Tensor, wanted: str) -> Tensor:
 
 
 def chosen(result: object, which: str) -> object:
-    """One of several results, by name or by number; raises ValueError with those that there are."""
+    """One of several results, by name or by number; raises FunctionError with those that there are."""
     if isinstance(result, Mapping):
         names = [str(name) for name in result]
         if not which and len(names) == 1:
             return next(iter(result.values()))
         if which in names:
             return result[which]
-        raise ValueError(f"it returns {', '.join(names)}: choose the scores with --output NAME")
+        raise FunctionError(f"it returns {', '.join(names)}: choose the scores with --output NAME")
     if isinstance(result, (list, tuple)) and not _is_rows(result):
         if not which and len(result) == 1:
             return result[0]
         if which.isdecimal() and int(which) < len(result):
             return result[int(which)]
-        raise ValueError(f"it returns {len(result)} values: choose the scores with --output INDEX, 0 is the first")
+        raise FunctionError(f"it returns {len(result)} values: choose the scores with --output INDEX, 0 is the first")
     if which:
-        raise ValueError(f"it returns one value, so there is nothing for --output {which} to choose")
+        raise FunctionError(f"it returns one value, so there is nothing for --output {which} to choose")
     return result
 
 
@@ -142,7 +142,7 @@ def _tensor(scores: object) -> Tensor:
         return scores
     array = np.asarray(scores)
     if array.dtype.kind not in "fiu":
-        raise TypeError(f"scores are numbers, and these are {type(scores).__name__} of {array.dtype}")
+        raise FunctionError(f"scores are numbers, and these are {type(scores).__name__} of {array.dtype}")
     return torch.from_numpy(np.array(array, dtype=np.float32))
 
 
