@@ -77,6 +77,8 @@ class Serving:
     gpus: tuple[int, ...] = ()
     cache: bool = True
     cache_classifier: bool = False
+    sequence_model: str = ""
+    """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
 
     def __post_init__(self) -> None:
         for what, value, least, most in (
