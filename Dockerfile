@@ -17,7 +17,7 @@ COPY constraints.txt LICENSE pyproject.toml README.md ./
 COPY gateway gateway
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt '.[otel]'
+ && pip --python /opt/gateway/bin/python install -c constraints.txt '.[heic,otel]'
 
 
 # The resize kernel, where there is a compiler. Its one wheel serves every CPython from 3.11 on, that of NVIDIA's image too.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 from unittest import mock
@@ -27,7 +27,6 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.ingest.padding import pad
 from gateway.triton import triton_backend
 from gateway.triton.balancing import less_loaded
 from gateway.triton.membership import Member, Share, Tritons
@@ -94,7 +93,7 @@ class Client:
 
     async def _one(self) -> None:
         self.sent += 1
-        batch = Batch(*pad([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)]))
+        batch = Batch([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)])
         sent = time.perf_counter()
         try:
             await self.backend.infer(Call(batch, MODEL, "", Selection(), Deadline.after(5), "scale"))
@@ -252,7 +251,7 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)) + "\n"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
-from gateway.inference.prediction import Prediction
+from gateway.inference.prediction import Prediction, Predictions
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
@@ -37,18 +37,22 @@ class Selection:
             return self.top_k
         return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
 
-    def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> tuple[Prediction, ...]:
+    def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> Predictions:
         """What is told of `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
         threshold = self.threshold
         if threshold is None and multi_label and self.top_k is None and not self.labels:
             threshold = MULTI_LABEL_THRESHOLD
-        chosen = predictions
+        known = Predictions.of(predictions)
+        most = self.top_k or self.max_top_k
+        if threshold is None and not self.labels:
+            return known[:most]
+        places: Sequence[int] = range(len(known))
         if self.labels:
-            wanted = self._wanted({prediction.label for prediction in predictions})
-            chosen = [prediction for prediction in chosen if prediction.label in wanted]
+            wanted = self._wanted(set(known.labels))
+            places = [place for place in places if known.labels[place] in wanted]
         if threshold is not None:
-            chosen = [prediction for prediction in chosen if prediction.score >= threshold]
-        return tuple(chosen[: self.top_k or self.max_top_k])
+            places = [place for place in places if known.scores[place] >= threshold]
+        return known.take(places[:most])
 
     def _wanted(self, known: set[str]) -> set[str]:
         wanted = set()

@@ -79,14 +79,14 @@ class FakeTriton:
         self._turn += 1
         for step in steps:
             first_instance = self._turn % self.instances == 0
-            if first_instance and any(row[: len(KILLER)].tobytes() == KILLER for row in call.batch.raw_image):
+            if first_instance and any(image.startswith(KILLER) for image in call.batch.images):
                 self.kill(step)
             if step in self.dead and first_instance:
                 raise StubDied(step)
             if step in self.failing:
                 raise InferenceFailed
         row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1)))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
 class FakeEndpoint:

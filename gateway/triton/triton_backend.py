@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import numpy as np
 import structlog
 
 from gateway import metrics
@@ -65,6 +64,7 @@ class TritonBackend:
     async def close(self) -> None:
         """Stop watching and close every channel; calls in flight are given up."""
         await self._tritons.close()
+        self._quarantine.close()
 
     @property
     def bears_cancellation(self) -> bool:
@@ -82,7 +82,7 @@ class TritonBackend:
         connection also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not
         retried. Images that were under way when a process died are tried once more, each alone, on one other Triton.
         """
-        if call.batch.raw_image.nbytes > QUICKLY_SEALED_BYTES:
+        if sum(map(len, call.batch.images)) > QUICKLY_SEALED_BYTES:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
             codes = self._seal.apply(call.batch)
@@ -215,7 +215,7 @@ class TritonBackend:
 
     async def _ask_at(self, member: Member, call: Call) -> InferResult:
         started = time.monotonic()
-        images = len(call.batch.raw_image)
+        images = len(call.batch)
         member.load.images += images
         try:
             result = await member.models.infer(call)
@@ -248,10 +248,10 @@ class TritonBackend:
 
 def _rows(call: Call, rows: Sequence[int]) -> Call:
     """The same call for some of its images."""
-    if len(rows) == len(call.batch.raw_image):
+    batch = call.batch
+    if len(rows) == len(batch):
         return call
-    picked = np.asarray(rows)
-    return replace(call, batch=Batch(call.batch.raw_image[picked], call.batch.raw_image_length[picked]))
+    return replace(call, batch=Batch([batch.images[row] for row in rows], [batch.seals[row] for row in rows]))
 
 
 def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:

@@ -30,7 +30,7 @@ class Wide(StubBackend):
             count = call.selection.class_count(multi_label=False)
             chosen = (Prediction(f"class {n}", n, float(score)) for n, score in enumerate(scores[:count]))
             row = Row(decoded=True, predictions=tuple(chosen))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
 def classify(client: Client, count: int, top_k: int, **headers: str) -> httpx.Response:

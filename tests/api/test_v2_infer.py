@@ -246,7 +246,7 @@ class Switched(Scorer):
     async def infer(self, call):
         self.asked.append(call)
         scores = SCORES if len(self.asked) == 1 else np.array([0.1, 0.2, 0.7], np.float32)
-        return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(call.batch.raw_image))
+        return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(call.batch))
 
 
 def test_a_model_that_changes_its_classes_meanwhile_costs_only_the_images_after():

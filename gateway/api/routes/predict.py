@@ -9,12 +9,13 @@ from fastapi import Query as QueryParameter
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, json_elements
+from gateway.api.answer_room import HeldAnswer
+from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
 from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.query import make_query, status_of
+from gateway.api.query import make_query, predict_parameters, status_of
 from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
 from gateway.api.shapes import ForeignResponse, brackets, shaped
 from gateway.api.state import state
@@ -26,6 +27,7 @@ from gateway.inference.selection import Selection
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
+PATH = "/predict"
 
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
@@ -75,7 +77,7 @@ REQUEST_BODY: dict[str, Any] = {
 
 
 @router.post(
-    "/predict",
+    PATH,
     summary="Classify images",
     response_model=PredictResponse | ForeignResponse,
     responses={
@@ -128,8 +130,14 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
-    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions))
-    return await _answer(query, collected, parameters.format)
+    held = current.resources.enter_context(parts["answers"].open())
+    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
+    return await _answer(query, collected, parameters.format, held)
+
+
+async def predict_directly(request: Request) -> Response:
+    """`predict` for gateway.api.direct; raises pydantic's ValidationError for parameters that FastAPI would refuse."""
+    return await predict(request, predict_parameters(request.scope["query_string"]))
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
@@ -165,17 +173,19 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     )
 
 
-async def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
-    """Raises a lone file's error where the shape has no place for it, and what `status_of` raises."""
+async def _answer(query: Query, results: list[Result], shape: Shape, held: HeldAnswer) -> Response:
+    """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
     status = status_of(results)
     if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
         raise results[0].error
     if shape is not Shape.NATIVE:
         before, after = brackets(shape, len(results))
-        pieces = await json_elements(shaped(shape, result, query) for result in results)
-        return PiecedAnswer([before, *pieces, after], status)
-    version = next((result.model_version for result in results if result.model_version), None)
-    model = to_json(ModelOut(name=query.model_name, version=version))
-    pieces = await json_elements(map(result_out, results))
-    summary = to_json(summarise(results))
-    return PiecedAnswer([b'{"model":', model, b',"results":[', *pieces, b'],"summary":', summary, b"}"], status)
+        pieces = await json_array((shaped(shape, result, query) for result in results), held)
+    else:
+        version = next((result.model_version for result in results if result.model_version), None)
+        before = b'{"model":%b,"results":[' % to_json(ModelOut(name=query.model_name, version=version))
+        after = b'],"summary":%b}' % to_json(summarise(results))
+        pieces = await json_array(map(result_out, results), held)
+    pieces.appendleft(before)
+    pieces.append(after)
+    return PiecedAnswer(pieces, held, status)
