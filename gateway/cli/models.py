@@ -16,6 +16,7 @@ from gateway.networks.sources import SourceError
 from gateway.repository.entry import Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
+from gateway.triton.contract import SEQUENCE_MODEL
 
 model_app = typer.Typer(
     help="Models: from a trained network to Triton's model repository.",
@@ -134,9 +135,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--weights", help="For torchvision:ARCH or timm:ARCH, a weights file to use instead of a download."
-        ),
+        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH: a weights file instead of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -244,6 +243,23 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = False,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Write the stateful model for its streams as well, if it is missing.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
+    sequence_model: Annotated[
+        str,
+        typer.Option(
+            "--sequence-model",
+            help="A stateful model of your own for its streams, a folder of the repository.",
+            show_default=False,
+            rich_help_panel=SERVING,
+        ),
+    ] = "",
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")
     ] = False,
@@ -272,6 +288,13 @@ def add(
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
+    from gateway.repository.stateful import provide_stateful
+
+    if stream or sequence_model:
+        follower = sequence_model or SEQUENCE_MODEL
+        if provide_stateful(follower, model_repository):
+            say(f"wrote {model_repository / follower}")
+        _tell(url, load=(follower,))
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
 
@@ -285,6 +308,7 @@ def add(
         cache=not no_cache,
         cache_classifier=cache_classifier,
         tensorrt=tensorrt,
+        sequence_model=sequence_model,
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")

@@ -18,6 +18,9 @@ _QUEUE_POLICY = """\
     timeout_action: REJECT
   }
 """
+_STREAM = """
+# The stateful model that follows its streams.
+parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
@@ -71,6 +74,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),
+        "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(serving.preferred, side),
     }
     texts = {
