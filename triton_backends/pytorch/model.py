@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 from torch import Tensor
-from torch.export.passes import move_to_device_pass
 
 # TorchScript is what the platform is, whatever torch says of its future.
 warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+.*deprecated")
@@ -103,7 +102,9 @@ def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function
         return torch.jit.load(path, map_location=device).eval()
     program = torch.export.load(path)
     if device.type != "cpu":
-        # A program keeps the device that it was exported on.
+        # Imported here alone, since it takes a second. A program keeps the device that it was exported on.
+        from torch.export.passes import move_to_device_pass
+
         program = move_to_device_pass(program, device)
     return program.module()
 
