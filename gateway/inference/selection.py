@@ -1,7 +1,7 @@
 """Which of a model's classes a request wants to hear of."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
@@ -9,10 +9,20 @@ from gateway.inference.prediction import Prediction, Predictions
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
+MAX_LABEL_PARTS = 4_000
+"""Each image's classes are compared with all of them."""
 _TOLD_CHARACTERS = 80
 
 MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
+
+
+def bounded_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Each label once; raises InvalidParameter where there are too many, with commas between them or within them."""
+    different = tuple(dict.fromkeys(labels))
+    if sum(label.count(",") + 1 for label in different) > MAX_LABEL_PARTS:
+        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS}, counted by the commas between and within them.")
+    return different
 
 
 @dataclass(frozen=True, slots=True)
