@@ -15,6 +15,7 @@ from gateway.networks.sources import SourceError
 from gateway.repository.entry import Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
+from gateway.triton.contract import SEQUENCE_MODEL
 
 model_app = typer.Typer(
     help="Models: from a trained network to Triton's model repository.",
@@ -65,7 +66,8 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            help="A TorchScript file, an ONNX file, torchvision:ARCH, or a Python function, FILE.py:NAME.",
+            help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             show_default=False,
         ),
     ],
@@ -120,7 +122,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", help="For torchvision:ARCH, a weights file to use instead of a download."),
+        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH: a weights file instead of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -191,6 +193,17 @@ def add(
     trust: Annotated[
         bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
     ] = False,
+    grayscale: Annotated[
+        bool,
+        typer.Option(
+            "--grayscale",
+            help="It takes one channel; --mean and --std are one number each.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
+    ] = False,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -205,6 +218,23 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = False,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Write the stateful model for its streams as well, if it is missing.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
+    sequence_model: Annotated[
+        str,
+        typer.Option(
+            "--sequence-model",
+            help="A stateful model of your own for its streams, a folder of the repository.",
+            show_default=False,
+            rich_help_panel=SERVING,
+        ),
+    ] = "",
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")
     ] = False,
@@ -215,10 +245,10 @@ def add(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Add a trained classifier: it is tried, finished with softmax or sigmoid where it has none, and written.
+    """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
-    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
-    What cannot be right is refused, with the reason. Nothing of a file that could run code is executed.
+    SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.
+    A model that cannot be right is refused with the reason. Without --trust, no code in a file is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
 
@@ -233,6 +263,13 @@ def add(
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
+    from gateway.repository.stateful import provide_stateful
+
+    if stream or sequence_model:
+        follower = sequence_model or SEQUENCE_MODEL
+        if provide_stateful(follower, model_repository):
+            say(f"wrote {model_repository / follower}")
+        _tell(url, load=(follower,))
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
 
@@ -245,6 +282,7 @@ def add(
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,
+        sequence_model=sequence_model,
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
@@ -256,13 +294,23 @@ def add(
         labels=labels,
         like=like,
         preprocessing=_preprocessing(
-            preprocessing, like, resize, crop, mean, std, interpolation, pixels=pixels or implied
+            preprocessing,
+            like,
+            resize,
+            crop,
+            mean,
+            std,
+            interpolation,
+            pixels=pixels or implied,
+            grayscale=grayscale,
         ),
         input=input_form,
         output=output,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
+        grayscale=grayscale,
+        offline=offline,
         trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
@@ -273,7 +321,7 @@ def add(
         resize_library=resize_library,
     )
     entry = add_model(request, model_repository, say)
-    # A new ensemble brings its steps; a step that is there must be told of its new version.
+    # A new ensemble brings its steps; an existing step must learn of its new version.
     _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
 
@@ -288,6 +336,7 @@ def _preprocessing(
     interpolation: str | None,
     *,
     pixels: bool,
+    grayscale: bool,
 ) -> Preprocessing | None:
     """What the options say; None where they leave it to --like, or say nothing."""
     if pixels and (mean is not None or std is not None):
@@ -304,15 +353,21 @@ def _preprocessing(
     missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
     if missing or crop is None:
         raise SourceError(
-            f"{', '.join(given)} do not fully describe how images were prepared in training: add {', '.join(missing)}"
+            f"{', '.join(given)} cannot fully describe how images were prepared in training: add {', '.join(missing)}"
         )
     return Preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
-        mean=numbers(mean) if mean is not None else AS_PIXELS["mean"],
-        std=numbers(std) if std is not None else AS_PIXELS["std"],
+        mean=_channels(mean, grayscale=grayscale) if mean is not None else AS_PIXELS["mean"],
+        std=_channels(std, grayscale=grayscale) if std is not None else AS_PIXELS["std"],
     )
+
+
+def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
+    """One number for each channel of the image; that of a gray one three times."""
+    found = numbers(text)
+    return found * 3 if grayscale and len(found) == 1 else found
 
 
 def _trusts(source: str) -> bool:
@@ -344,7 +399,7 @@ def _summary(entry: Entry, repository: Path, version: int) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="The new model's name; NAME.py is written here.", show_default=False)],
 ) -> None:
-    """Write NAME.py, a commented start of a Python function to be added by `gateway model add NAME.py:classify`."""
+    """Write NAME.py, a commented template of a Python function for `gateway model add NAME.py:classify`."""
     from gateway.networks.functions import write_skeleton
 
     path = write_skeleton(name, Path.cwd())
@@ -403,7 +458,7 @@ def versions(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Show a model's versions; choose the one that answers. With --url the Triton that serves it follows at once."""
+    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
     from gateway.repository.entry import read_entry
     from gateway.repository.manage import remove_version, use_version
     from gateway.repository.summary import versioned
@@ -424,7 +479,7 @@ def versions(
 
 
 def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
-    """Have a running Triton take up what has changed."""
+    """Make a running Triton reload what has changed."""
     from gateway.triton.blocking import BlockingTriton
 
     if url is not None:

@@ -49,7 +49,7 @@ def _orientation_by_xmp(file: Heif) -> int:
 
 
 def _check_frames(file: Heif) -> None:
-    """Hold each AV1 picture to the size that its item tells: decoders set memory aside for the picture's own."""
+    """Hold each AV1 picture to the size that its item states: decoders set memory aside for the picture's own."""
     total = 0
     for item, properties in file.properties.items():
         if not {b"av1C", b"ispe"} <= properties.keys() or not file.extents.get(item):

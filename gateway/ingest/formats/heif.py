@@ -25,7 +25,7 @@ Properties = dict[bytes, bytes]
 
 
 def brands(data: bytes) -> frozenset[bytes]:
-    """The brands of an ISO base media file; none where it is no such file."""
+    """The brands of an ISO base media file; none for any other file."""
     if data[4:8] != b"ftyp":
         return frozenset()
     end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
