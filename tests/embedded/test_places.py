@@ -56,6 +56,7 @@ def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(whe
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]
 
 
+@pytest.mark.slow
 def test_without_a_checkout_the_models_are_in_the_user_s_data_folder(wheel, tmp_path):
     export = gateway(wheel, tmp_path, "-m", "gateway", "model", "export")
     assert export.returncode == 0, export.stderr
