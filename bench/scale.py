@@ -14,20 +14,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 from unittest import mock
 
 import psutil
 import typer
+from prometheus_client import REGISTRY
 
-from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.ingest.padding import pad
 from gateway.triton import triton_backend
 from gateway.triton.balancing import less_loaded
 from gateway.triton.membership import Member, Share, Tritons
@@ -94,7 +93,7 @@ class Client:
 
     async def _one(self) -> None:
         self.sent += 1
-        batch = Batch(*pad([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)]))
+        batch = Batch([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)])
         sent = time.perf_counter()
         try:
             await self.backend.infer(Call(batch, MODEL, "", Selection(), Deadline.after(5), "scale"))
@@ -137,20 +136,25 @@ async def until(condition: Callable[[], bool], seconds: float = 60) -> float:
     return time.perf_counter() - started
 
 
+def probes_sent() -> float:
+    """How many trial inferences this process has sent so far."""
+    return REGISTRY.get_sample_value("gateway_probes_total") or 0.0
+
+
 async def cost(number: int, aperture: int, rate: float, seconds: float) -> list[str]:
     """A row: what that many Tritons cost."""
     with simulated(number) as tritons:
         async with gateway(list(tritons.addresses), aperture=aperture) as (backend, members):
             before = psutil.Process().memory_info().rss
-            probes, used = metrics.PROBES._value.get(), cpu_seconds()
+            probes, used = probes_sent(), cpu_seconds()
             await asyncio.sleep(seconds)
-            idle_probes = (metrics.PROBES._value.get() - probes) / seconds
+            idle_probes = (probes_sent() - probes) / seconds
             idle_cpu = (cpu_seconds() - used) / seconds
             client = Client(backend)
-            probes, used = metrics.PROBES._value.get(), cpu_seconds()
+            probes, used = probes_sent(), cpu_seconds()
             await client.run(rate, seconds)
             busy = cpu_seconds() - used
-            busy_probes = (metrics.PROBES._value.get() - probes) / seconds
+            busy_probes = (probes_sent() - probes) / seconds
             after = psutil.Process().memory_info().rss
             return [
                 str(number),
@@ -252,7 +256,7 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)) + "\n"
 

@@ -19,11 +19,16 @@ from tritonclient.grpc import service_pb2_grpc
 
 from gateway.triton.fake_endpoint import FakeTriton
 
-OPTIONS = [("grpc.so_reuseport", 0)]
+LABELS = ("cat", "dog", "bird", "fish", "horse")
+OPTIONS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+
+_TEXTS = [b"%.6f:%d:%b" % (0.5**number, number, label.encode()) for number, label in enumerate(LABELS, 1)]
+CLASSES = [len(text).to_bytes(4, "little") + text for text in _TEXTS]
+"""What every picture shows, as the classification extension has it: each text after its length."""
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """One Triton: `instances` that take `seconds` for a call each."""
+    """One Triton: `instances` that take `seconds` for a call each; with 0 seconds each call is answered at once."""
 
     def __init__(self, instances: int, seconds: float) -> None:
         self._fake = FakeTriton()
@@ -46,15 +51,16 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ModelConfigResponse(config=self._fake.config(request.name))
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: object) -> pb.ModelInferResponse:
-        """Two classes for each image, after a while."""
-        async with self._free:
-            await asyncio.sleep(self._seconds)
+        """A few classes for each image, after a while."""
+        if self._seconds:
+            async with self._free:
+                await asyncio.sleep(self._seconds)
         rows = request.inputs[0].shape[0]
+        best = CLASSES[: max(1, request.outputs[0].parameters["classification"].int64_param)]
         response = pb.ModelInferResponse(model_name=request.model_name, model_version="1")
-        response.outputs.add(name="PREDICTION", datatype="BYTES", shape=[rows, 1])
+        response.outputs.add(name="PREDICTION", datatype="BYTES", shape=[rows, len(best)])
         response.outputs.add(name="IMAGE_STATUS", datatype="INT32", shape=[rows, 1])
-        text = b"0.900000:0:cat"
-        response.raw_output_contents.append((len(text).to_bytes(4, "little") + text) * rows)
+        response.raw_output_contents.append(b"".join(best) * rows)
         response.raw_output_contents.append(np.zeros(rows, np.int32).tobytes())
         return response
 

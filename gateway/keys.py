@@ -1,22 +1,21 @@
 """API keys: a file of their names and hashes, and the check of a key that somebody sends.
 
-name:sha256-hex        one line for each key; empty lines and lines that begin with # are passed over
+name:sha256-hex        one line for each key; empty lines and lines that begin with # are skipped
 """
 
-import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
 from gateway.errors import UserError
+from gateway.files import locked, whole_file
 
 log = structlog.get_logger("gateway")
 
@@ -48,7 +47,7 @@ def digest(key: bytes) -> str:
 
 
 class Keys:
-    """The names of the keys that are let in, by digest; it holds no key."""
+    """The names of the accepted keys, by digest; it holds no key."""
 
     def __init__(self, digests: Mapping[str, str]) -> None:
         self.digests = dict(digests)
@@ -58,7 +57,7 @@ class Keys:
         given = digest(key)
         found = None
         for name, known in self.digests.items():
-            # Never broken off, so that the time tells neither how much of a digest is right nor which key it was.
+            # Never stops early, so that the time reveals neither how much of a digest is right nor which key it was.
             if hmac.compare_digest(given, known):
                 found = name
         return found
@@ -79,7 +78,7 @@ class KeyFile:
 
     @property
     def keys(self) -> Keys:
-        """The keys that are let in now."""
+        """The keys that are accepted now."""
         stamp = _stamp(self._path)
         if stamp != self._seen:
             self._seen = stamp
@@ -119,7 +118,7 @@ def remove_key(path: Path, name: str) -> None:
     with _changing(path):
         text = _read(path)
         if name not in _parse(path, text):
-            raise KeysError(f"there is no key named {name} in {path}; gateway key list shows those there are")
+            raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")
         lines = text.splitlines(keepends=True)
         _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
 
@@ -132,7 +131,7 @@ def _read(path: Path) -> str:
     except OSError as exc:
         raise KeysError(f"cannot read the API keys in {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise KeysError(f"cannot read the API keys in {path}: it is no text") from exc
+        raise KeysError(f"cannot read the API keys in {path}: it is not UTF-8 text") from exc
 
 
 def _parse(path: Path, text: str) -> dict[str, str]:
@@ -162,34 +161,26 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Keep other commands from changing the file in the meantime, which would lose a key; raises KeysError."""
-    try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as exc:
-        raise KeysError(f"cannot write API keys to {path}: {path.parent}: {exc.strerror}") from exc
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    except OSError as exc:
-        raise KeysError(f"cannot write API keys to {path}: {exc.strerror}") from exc
-    finally:
-        os.close(folder)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path.parent))
+        except OSError as exc:
+            raise KeysError(f"cannot write API keys to {path}: {path.parent}: {exc.strerror}") from exc
+        try:
+            yield
+        except OSError as exc:
+            raise KeysError(f"cannot write API keys to {path}: {exc.strerror}") from exc
 
 
 def _write(path: Path, text: str) -> None:
     """Replace the file at once, so that a gateway never reads half of it; owner and mode of an old one are kept."""
     target = path.resolve()
-    handle, draft = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mode = FILE_MODE
-        with suppress(FileNotFoundError):
-            old = target.stat()
-            mode = old.st_mode & 0o777
-            # Only root may give a file away; for all others it is theirs already.
+    old = None
+    with suppress(FileNotFoundError):
+        old = target.stat()
+    with whole_file(target, mode=FILE_MODE if old is None else old.st_mode & 0o777) as draft:
+        draft.write_text(text, encoding="utf-8")
+        # Only root may give a file away; for all others it is theirs already.
+        if old is not None:
             with suppress(PermissionError):
                 os.chown(draft, old.st_uid, old.st_gid)
-        Path(draft).chmod(mode)
-        Path(draft).replace(target)
-    finally:
-        Path(draft).unlink(missing_ok=True)

@@ -87,6 +87,12 @@ BYTES_WAITING_LIMIT = Gauge(
 UPLOADS_DISPLACED = Counter(
     "gateway_uploads_displaced_total", "Uploads that had to make room for others, as they came slowest."
 )
+ANSWER_BYTES = Gauge(
+    "gateway_answer_bytes", "Bytes of answers that are made or not read yet.", multiprocess_mode="livesum"
+)
+ANSWER_BYTES_LIMIT = Gauge(
+    "gateway_answer_limit_bytes", "Bytes of answers that may be made and unread at once.", multiprocess_mode="livesum"
+)
 CONNECTIONS = Gauge("gateway_connections", "Connections of clients.", multiprocess_mode="livesum")
 CONNECTIONS_LIMIT = Gauge(
     "gateway_connections_limit", "Connections that there may be at once.", multiprocess_mode="livesum"
@@ -109,6 +115,22 @@ DECODERS_LOST = Counter(
     "gateway_decoders_lost_total",
     "Decoder processes that ended in the midst of an image: out of time, stuck, or by a crash.",
     ["reason"],
+)
+
+STREAMS = Gauge("gateway_streams", "Streams of frames that are open.", multiprocess_mode="livesum")
+STREAMS_LIMIT = Gauge(
+    "gateway_streams_limit", "Streams of frames that may be open at once.", multiprocess_mode="livesum"
+)
+STREAM_FRAMES = Counter(
+    "gateway_stream_frames_total", "Frames of streams: answered, failed, or dropped for newer ones.", ["outcome"]
+)
+STREAM_SECONDS = Histogram(
+    "gateway_stream_latency_seconds",
+    "Time from the last byte of a stream's frame to its answer, its wait included.",
+    buckets=_SECONDS,
+)
+SEQUENCES_RESTARTED = Counter(
+    "gateway_sequences_restarted_total", "Times that a stream's state was lost with a Triton or a model's process."
 )
 
 CALL_SECONDS = Histogram(
@@ -154,6 +176,8 @@ for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
 for _reason in ("idle", "refused", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
+for _outcome in ("answered", "failed", "dropped"):
+    STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
 

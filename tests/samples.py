@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
+import pillow_heif
 import skimage.data
 import tifffile
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from tests import encoders
+
+pillow_heif.register_heif_opener()
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 STORED_TURNED = {
@@ -64,6 +67,7 @@ def samples(width: int = 451, height: int = 300) -> tuple[Sample, ...]:
     forms = _Forms(photograph() if (width, height) == photograph().size else photograph().resize((width, height)))
     return (
         *forms.jpeg(), *forms.png(), *forms.webp(), *forms.bmp(), *forms.gif(), *forms.tiff(), *forms.avif(),
+        *forms.heic(), *forms.jpeg2000(),
     )  # fmt: skip
 
 
@@ -126,7 +130,8 @@ class _Forms:
     def sample(self, name: str, data: bytes, far: float = 0, *, gray: bool = False, fades: bool = False) -> Sample:
         shown = (self.gray_faded if gray else self.faded) if fades else (self.gray if gray else self.cat)
         picture = on_white(shown) if fades else shown.convert("RGB")
-        image_format, _, variant = name.partition(" ")
+        two_words = name.startswith("JPEG 2000 ")
+        image_format, variant = ("JPEG 2000", name[10:]) if two_words else name.split(" ", maxsplit=1)
         return Sample(image_format, variant, data, far, np.asarray(picture))
 
     def jpeg(self) -> Iterator[Sample]:
@@ -312,6 +317,34 @@ class _Forms:
         for orientation in STORED_TURNED:
             data = encode(turned(self.cat, orientation), "AVIF", quality=90, speed=9, exif=exif(orientation))
             yield self.sample(f"AVIF orientation {orientation}", data, far=4)
+
+    def heic(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("HEIC lossy", encode(cat, "HEIF", quality=90), far=4)
+        yield self.sample("HEIC full colour", encode(cat, "HEIF", quality=95, chroma=444), far=4)
+        yield self.sample("HEIC with alpha", encode(self.faded, "HEIF", quality=90), far=4, fades=True)
+        collection = {"save_all": True, "append_images": [self.upside_down]}
+        yield self.sample("HEIC of several pictures", encode(cat, "HEIF", quality=90, **collection), far=4)
+        deep = np.asarray(cat).astype(np.uint16) << 8
+        ten = pillow_heif.from_bytes("RGB;16", cat.size, deep.tobytes())
+        out = io.BytesIO()
+        ten.save(out, quality=90)
+        yield self.sample("HEIC 10 bit", out.getvalue(), far=6)
+        for number in STORED_TURNED:
+            data = encode(turned(cat, number), "HEIF", quality=90, exif=exif(number))
+            yield self.sample(f"HEIC turned by {number}", data, far=4)
+
+    def jpeg2000(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("JPEG 2000 lossless", encode(cat, "JPEG2000"))
+        yield self.sample("JPEG 2000 codestream", encode(cat, "JPEG2000", no_jp2=True))
+        lossy = {"irreversible": True, "quality_mode": "dB", "quality_layers": [30, 42]}
+        yield self.sample("JPEG 2000 lossy", encode(cat, "JPEG2000", **lossy), far=4)
+        yield self.sample("JPEG 2000 tiles", encode(cat, "JPEG2000", tile_size=(64, 64)))
+        yield self.sample("JPEG 2000 with alpha", encode(self.faded, "JPEG2000"), far=1, fades=True)
+        yield self.sample("JPEG 2000 gray", encode(self.gray, "JPEG2000"), gray=True)
+        deep = encode(Image.fromarray(np.asarray(self.gray).astype(np.uint16) * 257), "JPEG2000")
+        yield self.sample("JPEG 2000 gray 16 bit", deep, gray=True)
 
 
 def _tifffile(pixels: NDArray[np.integer], **options: object) -> bytes:

@@ -41,7 +41,7 @@ class WideBackend(StubBackend):
         else:
             known = self._predictions[: call.selection.class_count(multi_label=False)]
             row = Row(decoded=True, predictions=call.selection.apply(known, multi_label=False))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
 def main() -> None:

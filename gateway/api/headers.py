@@ -1,6 +1,5 @@
 """Headers that keep browsers from making more of an answer than it is."""
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY_HEADERS = {
@@ -10,6 +9,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'self'",
 }
+_RAW = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 
 class SecurityHeaders:
@@ -26,12 +26,12 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
+                given = {name for name, _ in message["headers"]}
+                added = [header for header in _RAW if header[0] not in given]
                 # What has an ETag is a file of a page, which may be asked for again; the rest is true only now.
-                if "etag" not in headers:
-                    headers.setdefault("Cache-Control", "no-store")
+                if given.isdisjoint((b"etag", b"cache-control")):
+                    added.append((b"cache-control", b"no-store"))
+                message["headers"] = [*message["headers"], *added]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

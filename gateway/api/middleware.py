@@ -4,9 +4,11 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import structlog
+from opentelemetry import trace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import metrics, tracing
@@ -46,12 +48,15 @@ class RequestContext:
     Handlers add to the request's Exchange. With a tracer, POST requests get a span.
     """
 
-    def __init__(self, app: ASGIApp, tracer: tracing.Tracer | None = None) -> None:
+    def __init__(self, app: ASGIApp, tracer: trace.Tracer | None = None) -> None:
         self._app = app
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] == "websocket":
+            await self._serve_websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,18 +104,47 @@ class RequestContext:
             fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
             _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
 
-    def _trace(self, scope: Scope) -> tracing.ServerSpan | None:
-        """Take up the client's trace, or begin one where spans are exported."""
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a stream of frames: its event and its metrics come at its end."""
+        request_id = _request_id(scope)
+        exchange = exchanges.begin(scope, request_id)
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        tracing.join(tracing.received(scope["headers"]))
+        started = time.perf_counter()
+        status = CLIENT_GONE
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] in {"websocket.accept", "websocket.http.response.start"}:
+                status = int(message.get("status", HTTPStatus.SWITCHING_PROTOCOLS))
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("unexpected_error")
+            exchange.event["code"] = InternalError.code
+            raise
+        finally:
+            exchange.resources.close()
+            route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
+            metrics.REQUESTS.labels(route, str(status), exchange.event.get("code", "")).inc()
+            seconds = round(time.perf_counter() - started, 6)
+            fields = {"method": "WEBSOCKET", "path": scope["path"], **exchange.event, "total_seconds": seconds}
+            _log(status, fields, faulty="code" in exchange.event, quiet=False)
+
+    def _trace(self, scope: Scope) -> trace.Span | None:
+        """Continue the client's trace, or begin one where spans are exported."""
         parent = tracing.received(scope["headers"])
-        span = begin(self._tracer, scope, parent) if self._tracer is not None and scope["method"] == "POST" else None
-        if span is not None:
-            tracing.current.set(span)
-            structlog.contextvars.bind_contextvars(trace_id=span.context.trace_id)
-        elif parent is not None:
-            tracing.current.set(tracing.Span(parent))
-            structlog.contextvars.bind_contextvars(trace_id=parent.trace_id)
+        span = None
+        if self._tracer is not None and scope["method"] == "POST":
+            span = begin(self._tracer, scope, parent)
         else:
-            tracing.current.set(None)
+            tracing.join(parent)
+        if (trace_id := tracing.trace_id()) is not None:
+            structlog.contextvars.bind_contextvars(trace_id=trace_id)
         return span
 
 

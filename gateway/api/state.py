@@ -5,11 +5,13 @@ from typing import TypedDict, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
+from gateway.api.answer_room import AnswerRoom
 from gateway.inference.buffer import UploadBuffer
 from gateway.inference.service import InferenceService
 from gateway.server.connections import Connections
 from gateway.server.draining import Draining
 from gateway.settings import Settings
+from gateway.streams.limit import Streams
 
 
 class State(TypedDict):
@@ -18,8 +20,10 @@ class State(TypedDict):
     settings: Settings
     service: InferenceService
     uploads: UploadBuffer
+    answers: AnswerRoom
     connections: Connections
     draining: Draining
+    streams: Streams
 
 
 def parts_of(scope: Scope) -> State:

@@ -1,7 +1,6 @@
 """The API as a child process: one supervisor with its workers, started, watched and stopped as a whole."""
 
 import contextlib
-import http.client
 import json
 import os
 import signal
@@ -9,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from http import HTTPStatus
 
+from gateway.children import Waited, get, wait_ready
 from gateway.embedded import launch
 from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.errors import UserError
@@ -19,7 +20,9 @@ from gateway.settings import Settings, variable
 SERVE = (sys.executable, "-m", "gateway", "serve")
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 5.0
-POLL_SECONDS = 0.1
+LISTEN_SECONDS = 2.0
+HANG_SECONDS = 60.0
+"""An API that answered nobody for so long hangs. A restart ends requests, and a busy machine is slow."""
 EXIT_SECONDS = 5.0
 """For the process to end after its last request."""
 
@@ -36,7 +39,14 @@ class ApiProcess:
 
     name = "the API"
 
-    def __init__(self, settings: Settings, triton_url: str, *, command: Sequence[str] = SERVE) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        triton_url: str,
+        *,
+        command: Sequence[str] = SERVE,
+        hang_seconds: float = HANG_SECONDS,
+    ) -> None:
         self._settings = settings
         self._environment = {
             **os.environ,
@@ -45,6 +55,8 @@ class ApiProcess:
             variable("model"): settings.model,
         }
         self._command = command
+        self._hang_seconds = hang_seconds
+        self._answered_at = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         """Whether all of its group is gone: then the group's number may soon be another's."""
@@ -68,31 +80,34 @@ class ApiProcess:
         )
         UNDERTAKER.watch(self._process.pid)
         self._stopped = False
+        self._answered_at = time.monotonic()
 
     def ready(self) -> bool:
-        """Whether it answers at all: its readiness also tells of Triton, which has a keeper of its own."""
+        """Whether it answers at all: its readiness also depends on Triton, which has its own keeper."""
         return self._ask("/health/live")[0]
 
     def answers(self) -> bool:
-        """True: its supervisor ends workers that hang, and how busy it is says nothing about its health."""
-        return True
+        """Whether it has answered anything lately: its supervisor ends workers that hang, and nobody else ends it.
+
+        Waits for two seconds at most.
+        """
+        answered, _ = self._ask("/health/live", LISTEN_SECONDS, any_status=True)
+        if answered:
+            self._answered_at = time.monotonic()
+        return time.monotonic() - self._answered_at < self._hang_seconds
 
     def hangs(self) -> bool:
-        """False, for the same reason."""
+        """False: until it is ready it has its time to start."""
         return False
 
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Wait until images are classified; raises ApiFailed where it ends before, or is not ready in time."""
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            if not self.alive:
+        match wait_ready(lambda: self._ask("/health/ready")[0], lambda: self.alive, timeout_seconds):
+            case Waited.ENDED:
                 raise ApiFailed(f"the API ended with code {self.poll()} while it started; its log above says why")
-            ready, said = self._ask("/health/ready")
-            if ready:
-                return
-            if time.monotonic() > deadline:
+            case Waited.LATE:
+                _, said = self._ask("/health/ready")
                 raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {said}")
-            time.sleep(POLL_SECONDS)
 
     def stop(self, grace_seconds: float | None = None) -> None:
         """End it: requests in flight may finish within the grace, then all that is left is killed.
@@ -115,20 +130,16 @@ class ApiProcess:
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process, signal.SIGKILL)
 
-    def _ask(self, path: str) -> tuple[bool, str]:
-        """Whether the answer is 200, and what is said otherwise."""
-        connection = http.client.HTTPConnection(
-            reachable(self._settings.host), self._settings.port, timeout=ANSWER_TIMEOUT_SECONDS
-        )
+    def _ask(
+        self, path: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS, *, any_status: bool = False
+    ) -> tuple[bool, str]:
+        """Whether the answer is 200, or there is one at all, and what is said otherwise."""
+        host, port = reachable(self._settings.host), self._settings.port
         try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read(10_000)
-        except (OSError, http.client.HTTPException) as exc:
-            return False, f"it does not answer on port {self._settings.port}: {exc}"
-        finally:
-            connection.close()
-        return answer.status == http.HTTPStatus.OK, f"it says: {_detail(body)}"
+            status, body = get(host, port, path, timeout_seconds=timeout_seconds)
+        except OSError as exc:
+            return False, f"it does not answer on port {port}: {exc}"
+        return any_status or status == HTTPStatus.OK, f"it says: {_detail(body)}"
 
 
 def _detail(body: bytes) -> str:

@@ -1,6 +1,5 @@
 """A Triton server as a child process: started, watched and stopped in order."""
 
-import http.client
 import os
 import secrets
 import signal
@@ -8,12 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from gateway.children import Waited, get, is_ok, wait_ready
 from gateway.embedded import launch
 from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.embedded.runtime import Runtime, TritonRuntimeError
@@ -31,11 +30,11 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
-POLL_SECONDS = 0.05
+ANSWER_SECONDS = 2.0
 
 
 class PortTaken(TritonRuntimeError):
-    """Another process listens on a port that Triton was told to use."""
+    """Another process listens on a port that Triton should use."""
 
 
 class StartFailed(TritonRuntimeError):
@@ -81,6 +80,7 @@ class EmbeddedTriton:
         self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=REMEMBERED_LINES)
+        self._was_ready = False
         self._stopped = False
         """Whether all of its process group is gone: then the group's number may soon be another's."""
 
@@ -125,13 +125,15 @@ class EmbeddedTriton:
     def start(self) -> None:
         """Start the process and return at once; raises PortTaken or TritonRuntimeError."""
         if self.alive:
-            raise TritonRuntimeError(f"this Triton runs already, as process {self.pid}")
+            raise TritonRuntimeError(f"this Triton is already running, as process {self.pid}")
         if not self.model_repository.is_dir():
             raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
         for path in (self.model_repository, self.runtime.backend_directory):
             if any(map(str.isspace, str(path))):
-                # The backend takes its processes' command line apart at blanks, and waits for ever for what then dies.
-                raise TritonRuntimeError(f"Triton's Python backend bears no blank in a path: move {path} elsewhere")
+                # The backend splits its processes' command line at spaces, then waits for ever for a process that died.
+                raise TritonRuntimeError(
+                    f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
+                )
         self._take_ports()
         self._lines.clear()
         started = threading.Event()
@@ -167,43 +169,31 @@ class EmbeddedTriton:
         return self._says("/v2/health/ready")
 
     def answers(self) -> bool:
-        """Whether the server says that it is alive, whatever its models do; waits for two seconds at most."""
+        """Whether the server reports that it is alive, whatever its models do; waits for two seconds at most."""
         return self._says("/v2/health/live")
 
     def hangs(self) -> bool:
         """Whether the server takes a connection and does not answer within two seconds; one that starts takes none."""
-        connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
         try:
-            connection.request("GET", "/v2/health/live")
-            connection.getresponse()
+            get(reachable(self.host), self.http_port, "/v2/health/live", timeout_seconds=ANSWER_SECONDS)
         except TimeoutError:
             return True
-        except (OSError, http.client.HTTPException):
+        except OSError:
             return False
-        finally:
-            connection.close()
         return False
 
     def _says(self, path: str) -> bool:
-        connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=ANSWER_SECONDS)
 
     def wait_ready(self, timeout_seconds: float = 120.0) -> None:
         """Wait until `ready`; raises StartFailed with Triton's reasons when it ends before, or is not ready in time."""
-        deadline = time.monotonic() + timeout_seconds
-        while not self.ready():
-            if not self.alive:
+        match wait_ready(self.ready, lambda: self.alive, timeout_seconds):
+            case Waited.ENDED:
                 self._join_log()
                 raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
-            if time.monotonic() > deadline:
+            case Waited.LATE:
                 raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
-            time.sleep(POLL_SECONDS)
+        self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
         """End the server: requests in flight may finish within the grace, then everything that is left is killed.
@@ -279,6 +269,9 @@ class EmbeddedTriton:
             # Explicit, because only then a model whose stub died can be unloaded and loaded again.
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._load_models),
+            # A first start tells its operator what is wrong with a model. Later nobody may be there, and a model that
+            # was damaged meanwhile must not keep the others from being served again.
+            *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),
             # Completing a configuration starts every Python model once more, and ours are complete.
             "--disable-auto-complete-config",
             f"--cache-directory={self.runtime.cache_directory}",

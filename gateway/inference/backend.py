@@ -10,20 +10,21 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-from gateway.inference.prediction import Prediction
+from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.selection import Selection
+from gateway.inference.sequence import Sequence as FrameSequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
-    """Encoded images, padded to one length.
+    """Encoded images, one at least, that travel together."""
 
-    `raw_image` is uint8 [N, L], zero-padded; `raw_image_length` int32 [N, 1] holds the true lengths in bytes. The last
-    SEAL_BYTES of each row belong to the backend: see gateway.ingest.padding.
-    """
+    images: Sequence[bytes]
+    seals: Sequence[bytes] = ()
+    """A code of each image, once the backend has sealed them: see gateway.triton.seal."""
 
-    raw_image: NDArray[np.uint8]
-    raw_image_length: NDArray[np.int32]
+    def __len__(self) -> int:
+        return len(self.images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Row:
     """The answer for one image of a batch: predictions by falling score, or `decoded` False or an `error` and none."""
 
     decoded: bool
-    predictions: tuple[Prediction, ...] = ()
+    predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = None
     """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
@@ -83,6 +84,10 @@ class ModelInfo:
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None
+    resize_size: tuple[int, ...] = ()
+    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () where it does not say."""
+    crop_size: tuple[int, ...] = ()
+    """Pixels that it then cuts from the middle: height and width, or one for both; () where it does not say."""
     reason: str | None = None
     """Why the model is not ready, where Triton says so."""
     steps: tuple[str, ...] = field(default=())
@@ -141,7 +146,7 @@ class Backend(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect; a server that is away is no error."""
+        """Connect; an unreachable server is not an error."""
         ...
 
     def health(self) -> Sequence[EndpointHealth]:
@@ -169,6 +174,10 @@ class Backend(Protocol):
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes, by class id; raises what `infer` raises."""
+        ...
+
+    async def sequence(self, model_name: str, model_version: str) -> FrameSequence:
+        """A new sequence of frames for the stateful model that goes with a model; raises ModelNotFound without one."""
         ...
 
     async def load(self, name: str) -> None:

@@ -1,12 +1,13 @@
 """What a request asks of the service, and what it gets for each file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError
-from gateway.inference.prediction import Prediction
+from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
 
@@ -18,7 +19,7 @@ class Query:
     model_name: str
     model_version: str
     selection: Selection | None
-    """What is told of each image; None for the scores of every class, without labels."""
+    """What each image's result contains; None for the scores of every class, without labels."""
     timeout_seconds: float
     request_id: str
     split: bool = False
@@ -34,7 +35,7 @@ class Result:
     filename: str
     width: int | None = None
     height: int | None = None
-    predictions: tuple[Prediction, ...] = ()
+    predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = field(default=None, compare=False)
     """In place of predictions, where the query has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
@@ -46,4 +47,4 @@ class Result:
         """The highest score of what is answered; None where that is nothing."""
         if self.scores is not None:
             return float(self.scores.max(initial=0.0))
-        return max((prediction.score for prediction in self.predictions), default=None)
+        return max(Predictions.of(self.predictions).scores, default=None)

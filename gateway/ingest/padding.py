@@ -5,20 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-SEAL_BYTES = 16
-"""Zero bytes at the end of every row, behind the longest image: room for what gateway.triton.seal writes there."""
-
 
 def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Zero-pad encoded images to one length.
 
-    Returns RAW_IMAGE uint8 [N, max length + SEAL_BYTES] and RAW_IMAGE_LENGTH int32 [N, 1]; raises ValueError on an
+    Returns RAW_IMAGE uint8 [N, max length] and RAW_IMAGE_LENGTH int32 [N, 1]; raises ValueError on an
     empty sequence.
     """
     if not payloads:
         raise ValueError("there is nothing to pad")
     lengths = np.fromiter(map(len, payloads), dtype=np.int32, count=len(payloads))
-    raw_image = np.empty((len(payloads), int(lengths.max()) + SEAL_BYTES), dtype=np.uint8)
+    raw_image = np.empty((len(payloads), int(lengths.max())), dtype=np.uint8)
     for row, payload in zip(raw_image, payloads, strict=True):
         row[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
         row[len(payload) :] = 0

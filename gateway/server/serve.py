@@ -5,9 +5,7 @@ import os
 import secrets
 import signal
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
@@ -15,13 +13,14 @@ import uvicorn
 from gateway.errors import UserError
 from gateway.logs import configure_logs
 from gateway.server.http import BoundedHeadersProtocol
+from gateway.server.workers import sharing
 from gateway.settings import Settings, variable
 
 KEEP_ALIVE_SECONDS = 75
 
 
 class AddressUnusable(UserError):
-    """The API cannot listen where it was told to; the message names the port."""
+    """The API cannot listen on the configured address; the message names the port."""
 
 
 def check_address(settings: Settings) -> None:
@@ -46,11 +45,11 @@ def serve(settings: Settings) -> None:
     check_address(settings)
     configure_logs(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
+        # uvicorn stops in order and then raises the signal again: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)
     # Workers that share a port share Triton's cache as well; each would make up a secret of its own.
     os.environ.setdefault(variable("cache_secret"), secrets.token_hex(32))
-    with _shared_metrics(settings.workers):
+    with sharing(settings.workers):
         uvicorn.run(
             "gateway.app:create_app_from_environment",
             factory=True,
@@ -67,7 +66,11 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "loop": "uvloop",
         # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
         "http": BoundedHeadersProtocol,
+        # Not uvicorn's choice: BoundedHeadersProtocol hands the connections that it upgrades to one of ours.
         "ws": "none",
+        "ws_max_size": settings.stream_frame_bytes,
+        # Pictures do not get smaller, and a few bytes could be inflated to megabytes.
+        "ws_per_message_deflate": False,
         "log_config": None,
         "log_level": settings.log_level.value,
         "access_log": False,
@@ -80,14 +83,3 @@ def server_options(settings: Settings) -> dict[str, Any]:
 def export_environment(overrides: Mapping[str, object]) -> None:
     """Set GATEWAY_ variables, for this process and the workers that it will start."""
     os.environ.update({variable(field): str(value) for field, value in overrides.items() if value is not None})
-
-
-@contextmanager
-def _shared_metrics(workers: int) -> Iterator[None]:
-    """A folder in which several workers keep their counters, so that any of them can tell all."""
-    if workers == 1:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        yield

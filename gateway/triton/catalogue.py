@@ -13,7 +13,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
+from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
@@ -22,6 +22,9 @@ from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
     PREDICTION,
+    SEQUENCE_MODEL,
+    SEQUENCE_PARAMETER,
+    SEQUENCE_PREDICTION,
     breaches,
     pinned,
     pinned_versions,
@@ -81,8 +84,9 @@ class Models:
             sent_at = time.monotonic()
             try:
                 multi_label = await self._is_multi_label(ensemble)
+                known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
-                    replace(call, model_name=ensemble, model_version=version),
+                    call if known_as else replace(call, model_name=ensemble, model_version=version),
                     class_count=_class_count(call.selection, multi_label=multi_label),
                 )
             except ModelNotFound as exc:
@@ -103,7 +107,7 @@ class Models:
             for row in result.rows:
                 rows.append(_select(row, call.selection, multi_label=multi_label))
                 await turn.pause_if_over()
-            return replace(result, rows=tuple(rows), multi_label=multi_label)
+            return InferResult(result.model_name, result.model_version, tuple(rows), multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise missing
@@ -135,6 +139,27 @@ class Models:
             if not others:
                 raise
             return await self._read_labels(*others[0])
+
+    async def sequence_model(self, model_name: str, model_version: str) -> str:
+        """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
+        config = None
+        for ensemble, version in self._ensembles(model_name, model_version):
+            with contextlib.suppress(ModelNotFound):
+                config = await self._endpoint.config(ensemble, version)
+                break
+        if config is None:
+            raise ModelNotFound
+        name = parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
+        try:
+            given = {output.name for output in (await self._endpoint.config(name)).output}
+        except ModelNotFound as exc:
+            raise ModelNotFound(
+                f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
+                f"repository, or ask with 'smoothing=none'."
+            ) from exc
+        if SEQUENCE_PREDICTION not in given:
+            raise ContractBroken(f"The model {name!r} gives no {SEQUENCE_PREDICTION}, and so cannot follow a stream.")
+        return name
 
     async def load(self, name: str) -> None:
         """Load a model with all its versions, or take up what has changed in its files.
@@ -197,7 +222,7 @@ class Models:
         config = await self._endpoint.config(name, versions[-1])
         told = parameters(config)
         if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
-            return None  # a version's own ensemble is told of with its model
+            return None  # a version's own ensemble is listed with its model
         others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
         names = steps(config)
         info = ModelInfo(
@@ -212,11 +237,12 @@ class Models:
         )
         try:
             height, width = await self._input_size(names[-1]) if names else (None, None)
+            resize, crop = await self._sizes_of(names[0]) if names else ((), ())
             labels = await self._read_labels(name, versions[-1])
         except GatewayError as error:
             # A model that has failed must not take the list, or the others' descriptions, with it.
             return replace(info, ready=False, reason=error.message)
-        return replace(info, input_height=height, input_width=width, labels=labels)
+        return replace(info, input_height=height, input_width=width, resize_size=resize, crop_size=crop, labels=labels)
 
     async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
@@ -234,9 +260,20 @@ class Models:
         dims = (await self._endpoint.config(step)).input[0].dims
         return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
 
+    async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
+        told = parameters(await self._endpoint.config(preprocessor))
+        return _integers(told.get("resize_size", "")), _integers(told.get("crop_size", ""))
+
     def _forget(self, name: str) -> None:
         self._multi_label.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    """Numbers with commas; () where they are none, as a preprocessor of somebody else's may have them."""
+    numbers = [number.strip() for number in text.split(",")]
+    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:

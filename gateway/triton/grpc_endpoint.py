@@ -2,30 +2,31 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tritonclient.grpc import InferInput, InferRequestedOutput
-from tritonclient.grpc import InferResult as TritonResult
-from tritonclient.grpc.aio import InferenceServerClient
+import grpc
+from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
-from gateway.errors import DeadlineExceeded, InferenceFailed
-from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.prediction import Prediction
+from gateway.errors import DeadlineExceeded
+from gateway.inference.backend import Call, InferResult
+from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
+from gateway.triton.reading import read_answer
+from gateway.triton.stepping import read_step, step_request
+from gateway.triton.wire import infer_request
 from gateway.turns import Turn
 
 T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 CHANNEL_OPTIONS = [
-    # Giving options replaces tritonclient's own, so its message lengths are set here again.
+    # Pictures and scores are larger than gRPC's 4 MiB.
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # A Triton that stopped answering is noticed within seconds, also between requests.
@@ -44,8 +45,6 @@ INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
 """The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
-CLASSES_AT_ONCE = 500
-"""How many are read before others may have their turn."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
 
@@ -66,7 +65,10 @@ class GrpcEndpoint:
         self.bears_cancellation = False
         """Whether a call may be cancelled; false until `learn_version` knows better."""
         self._keeps_instances = False
-        self._client = InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub = GRPCInferenceServiceStub(self._channel)
+        # The stub's own would take a message where we have its bytes.
+        self._infer = self._channel.unary_unary(f"/{INFER}", response_deserializer=pb.ModelInferResponse.FromString)
         host, _, port = address.rpartition(":")
         self._attributes: dict[str, tracing.Attribute] = {
             "rpc.system.name": "grpc",
@@ -75,7 +77,7 @@ class GrpcEndpoint:
             "server.port": int(port),
         }
         """Of a span (OpenTelemetry's semantic conventions for RPC)."""
-        self._abandoned: set[asyncio.Task[TritonResult]] = set()
+        self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def infer(self, call: Call, *, class_count: int | None) -> InferResult:
         """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
@@ -84,52 +86,47 @@ class GrpcEndpoint:
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
-        batch, turn = call.batch, Turn()
-        inputs = [
-            InferInput(RAW_IMAGE, batch.raw_image.shape, "UINT8").set_data_from_numpy(batch.raw_image),
-            InferInput(RAW_IMAGE_LENGTH, batch.raw_image_length.shape, "INT32").set_data_from_numpy(
-                batch.raw_image_length
-            ),
-        ]
-        await turn.pause_if_over()  # the message is another copy of what may be 20 MB
-        outputs = [InferRequestedOutput(PREDICTION, class_count=class_count or 0), InferRequestedOutput(IMAGE_STATUS)]
-        attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(batch.raw_image)}
+        turn, timeout_seconds, bears = Turn(), call.deadline.left_seconds, self.bears_cancellation
+        request = infer_request(call, class_count, timeout_seconds)
+        await turn.pause_if_over()  # gRPC makes another copy of what may be 20 MB
+        attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
         with tracing.call(INFER, attributes) as headers:
-            timeout_seconds = call.deadline.left_seconds
-            asked = self._client.infer(
-                call.model_name,
-                inputs,
-                model_version=call.model_version,
-                outputs=outputs,
-                request_id=call.request_id,
-                timeout=max(1, int(timeout_seconds * 1e6)),  # microseconds: how long it may wait in a queue
-                client_timeout=timeout_seconds + (0 if self.bears_cancellation else ABANDONED_SECONDS),
-                headers=headers,
+            asked = self._infer(
+                request,
+                timeout=timeout_seconds + (0 if bears else ABANDONED_SECONDS),
+                metadata=None if headers is None else tuple(headers.items()),
             )
-            bears = self.bears_cancellation
-            result = await (
-                self._ask(asked)
-                if bears
-                else self._ask_uncancelled(asked, None if call.to_its_end else timeout_seconds)
+            # Where a call has an owner that lets it come to its end, nobody cancels it.
+            response = await (
+                self._ask(asked) if bears or call.to_its_end else self._ask_uncancelled(asked, timeout_seconds)
             )
-        return await _read(result, rows=len(batch.raw_image), classified=class_count is not None)
+        return await read_answer(response, rows=len(call.batch), classified=class_count is not None)
+
+    async def advance(self, step: Step) -> SequenceScores:
+        """Take a sequence one step on; see Endpoint.advance."""
+        timeout_seconds, bears = step.deadline.left_seconds, self.bears_cancellation
+        asked = self._stub.ModelInfer(
+            step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if bears else ABANDONED_SECONDS)
+        )
+        response = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
+        return read_step(response, step)
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
-        metadata = await self._ask(self._client.get_server_metadata(client_timeout=ASK_TIMEOUT_SECONDS))
+        metadata = await self._ask(self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=ASK_TIMEOUT_SECONDS))
         numbers = version_numbers(metadata.version)
         self.bears_cancellation = numbers >= BEARS_CANCELLATION
         self._keeps_instances = numbers >= KEEPS_INSTANCES
         return str(metadata.version)
 
-    async def index(self) -> RepositoryIndexResponse:
+    async def index(self) -> pb.RepositoryIndexResponse:
         """Every model of the repository with its versions, state and reason."""
-        return await self._ask(self._client.get_model_repository_index(client_timeout=ASK_TIMEOUT_SECONDS))
+        return await self._ask(self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=ASK_TIMEOUT_SECONDS))
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
-        call = self._client.get_model_config(name, version, client_timeout=ASK_TIMEOUT_SECONDS)
-        return (await self._ask(call)).config
+        request = pb.ModelConfigRequest(name=name, version=version)
+        return (await self._ask(self._stub.ModelConfig(request, timeout=ASK_TIMEOUT_SECONDS))).config
 
     def losing(self, models: Iterable[ModelConfig]) -> list[str]:
         """Which of some models will run on ever fewer of their instances under load; see gateway.triton.batching."""
@@ -137,26 +134,31 @@ class GrpcEndpoint:
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it where its files have changed."""
-        await self._ask(self._client.load_model(name, client_timeout=LOAD_TIMEOUT_SECONDS))
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def unload(self, name: str) -> None:
         """Unload a model; what it is working on is finished first."""
-        await self._ask(self._client.unload_model(name, client_timeout=LOAD_TIMEOUT_SECONDS))
+        request = pb.RepositoryModelUnloadRequest(model_name=name)
+        await self._ask(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def close(self) -> None:
         """Close the channel; calls in flight are given up."""
         for task in self._abandoned:
             task.cancel()
         await asyncio.gather(*self._abandoned, return_exceptions=True)
-        await self._client.close()
+        await self._channel.close()
 
     async def _ask(self, call: Awaitable[T]) -> T:
         try:
             return await call
-        except InferenceServerException as exc:
-            raise translate(exc) from exc
+        except grpc.RpcError as exc:
+            said = InferenceServerException(exc.details(), status=str(exc.code()))
+            raise translate(said) from said
 
-    async def _ask_uncancelled(self, call: Awaitable[TritonResult], timeout_seconds: float | None) -> TritonResult:
+    async def _ask_uncancelled(
+        self, call: Awaitable[pb.ModelInferResponse], timeout_seconds: float | None
+    ) -> pb.ModelInferResponse:
         """Wait `timeout_seconds` at most; the call runs on when they have passed or the waiting is cancelled."""
         task = asyncio.ensure_future(self._ask(call))
         self._abandoned.add(task)
@@ -166,60 +168,7 @@ class GrpcEndpoint:
             raise DeadlineExceeded
         return task.result()
 
-    def _forget(self, task: "asyncio.Task[TritonResult]") -> None:
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()  # seen: nobody may be left to see it
-
-
-async def _read(result: TritonResult, *, rows: int, classified: bool) -> InferResult:
-    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, and PREDICTION.
-
-    PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
-    """
-    response = result.get_response()
-    place = next((index for index, output in enumerate(response.outputs) if output.name == PREDICTION), None)
-    status = result.as_numpy(IMAGE_STATUS)
-    datatype = "BYTES" if classified else "FP32"
-    output = None if place is None else response.outputs[place]
-    if output is None or status is None or output.datatype != datatype or output.shape[0] != rows:
-        raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
-    if classified:
-        answers = await _read_classes(response.raw_output_contents[place], rows, int(output.shape[1]))
-    else:
-        answers = [Row(decoded=True, scores=scores) for scores in result.as_numpy(PREDICTION)]
-    return InferResult(
-        model_name=response.model_name,
-        model_version=response.model_version,
-        rows=tuple(
-            row if code == 0 else Row(decoded=False) for code, row in zip(status.ravel().tolist(), answers, strict=True)
-        ),
-    )
-
-
-async def _read_classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
-    """Read BYTES [N, k], each text after its length, uint32 little-endian.
-
-    Of a model with 21,000 classes a batch has 168,000, so others have their turn meanwhile.
-    """
-    turn = Turn()
-    answers, position = [], 0
-    try:
-        for _ in range(rows):
-            predictions = []
-            for number in range(class_count):
-                begin = position + 4
-                position = begin + int.from_bytes(raw[position:begin], "little")
-                predictions.append(_read_class(raw[begin:position]))
-                if number % CLASSES_AT_ONCE == 0:
-                    await turn.pause_if_over()
-            answers.append(Row(decoded=True, predictions=tuple(predictions)))
-    except ValueError as exc:
-        raise InferenceFailed from exc
-    return answers
-
-
-def _read_class(text: bytes) -> Prediction:
-    """Read "score:class id:label" of the classification extension; the label may hold colons or be absent."""
-    score, class_id, *label = text.decode("utf-8", "replace").split(":", 2)
-    return Prediction(label=label[0] if label else class_id, class_id=int(class_id), score=float(score))

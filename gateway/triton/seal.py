@@ -8,34 +8,26 @@ under the gateway's keys either.
 """
 
 import hashlib
-
-import numpy as np
+from collections.abc import Sequence
 
 from gateway.inference.backend import Batch
-from gateway.ingest.padding import SEAL_BYTES
 
+SEAL_BYTES = 16
 PURPOSE = b"RAW_IMAGE seal 1"
 """Sets these codes apart from any other use of the secret. A new number where the gateway asks for other outputs: the
 cache's key knows nothing of them, and an answer with other outputs must not be found."""
 
 
 class Seal:
-    """Writes a message authentication code of each image (keyed BLAKE2b, RFC 7693) into the end of its row."""
+    """Makes a message authentication code of each image (keyed BLAKE2b, RFC 7693): the end of its row."""
 
     def __init__(self, secret: bytes) -> None:
         self._key = hashlib.blake2b(secret, person=b"cache secret").digest()
 
-    def apply(self, batch: Batch) -> list[bytes]:
-        """Fill the last SEAL_BYTES of each row, in place; returns the codes, which identify the images.
-
-        Raises ValueError where an image reaches into them: see gateway.ingest.padding.
-        """
-        room = batch.raw_image.shape[1] - SEAL_BYTES
-        if len(batch.raw_image_length) and int(batch.raw_image_length.max()) > room:
-            raise ValueError(f"RAW_IMAGE has no {SEAL_BYTES} bytes behind its longest image")
-        codes = []
-        for row, length in zip(batch.raw_image, batch.raw_image_length.ravel().tolist(), strict=True):
-            code = hashlib.blake2b(row[:length].data, digest_size=SEAL_BYTES, key=self._key, person=PURPOSE).digest()
-            row[room:] = np.frombuffer(code, np.uint8)
-            codes.append(code)
-        return codes
+    def apply(self, batch: Batch) -> Sequence[bytes]:
+        """Seal a batch; returns the codes, which identify the images."""
+        batch.seals = [
+            hashlib.blake2b(image, digest_size=SEAL_BYTES, key=self._key, person=PURPOSE).digest()
+            for image in batch.images
+        ]
+        return batch.seals

@@ -43,7 +43,7 @@ class StubBackend:
         if self.fault is not None:
             raise self.fault
         row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
     async def models(self) -> Sequence[ModelInfo]:
         if self.fault is not None and not isinstance(self.fault, GatewayError):

@@ -31,7 +31,7 @@ class Scorer(StubBackend):
         if self.fault is not None:
             raise self.fault
         assert call.selection is None
-        rows = (Row(decoded=True, scores=SCORES),) * len(call.batch.raw_image)
+        rows = (Row(decoded=True, scores=SCORES),) * len(call.batch)
         return Inferred(call.model_name, call.model_version or "1", rows)
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:

@@ -30,7 +30,7 @@ class Wide(StubBackend):
             count = call.selection.class_count(multi_label=False)
             chosen = (Prediction(f"class {n}", n, float(score)) for n, score in enumerate(scores[:count]))
             row = Row(decoded=True, predictions=tuple(chosen))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch.raw_image))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
 def classify(client: Client, count: int, top_k: int, **headers: str) -> httpx.Response:
@@ -86,3 +86,10 @@ def test_a_query_has_a_bound_and_its_faults_are_not_all_told():
     assert "more." in most.json()["detail"]
     assert len(most.content) < 2_000
     assert str(MAX_QUERY_PARAMETERS) in more.json()["detail"]
+
+
+@pytest.mark.parametrize(("labels", "status"), [("cat" + "," * 3_999, 200), ("cat" + "," * 4_000, 422)])
+def test_labels_have_a_bound_however_they_are_written(labels, status):
+    with client_of() as client:
+        answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
+    assert answer.status_code == status

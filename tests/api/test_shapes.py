@@ -21,9 +21,7 @@ class Seer(StubBackend):
         self.multi_label = multi_label
 
     async def infer(self, call: Call) -> InferResult:
-        return InferResult(
-            call.model_name, call.model_version or "1", (ROW,) * len(call.batch.raw_image), self.multi_label
-        )
+        return InferResult(call.model_name, call.model_version or "1", (ROW,) * len(call.batch), self.multi_label)
 
 
 @pytest.fixture

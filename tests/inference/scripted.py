@@ -75,7 +75,7 @@ class PendingCall:
         return not self.outcome.done()
 
     def answer(self, version: str = "1") -> None:
-        rows = (ROW,) * len(self.call.batch.raw_image)
+        rows = (ROW,) * len(self.call.batch)
         self.outcome.set_result(InferResult(self.call.model_name, self.call.model_version or version, rows))
 
     def fail(self, error: Exception) -> None:

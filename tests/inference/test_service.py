@@ -143,7 +143,7 @@ def test_the_calls_deadline_is_that_of_its_oldest_image(loop):
     loop.settle()
     backend.pending[0].answer()
     loop.settle()
-    assert [len(pending.call.batch.raw_image) for pending in backend.calls] == [1, 1, 2]
+    assert [len(pending.call.batch) for pending in backend.calls] == [1, 1, 2]
     assert [pending.call.deadline.at - 1_000 for pending in backend.calls] == [5, 6, 7]
     while backend.pending:
         backend.pending[0].answer()

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.ingest.padding import pad
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.healing import Healer
 from gateway.triton.membership import Share, Tritons
@@ -23,7 +22,7 @@ PACE = Pace(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
 
 
 def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:
-    return Call(Batch(*pad(images)), model, version, Selection(), Deadline.after(seconds), "test")
+    return Call(Batch(images), model, version, Selection(), Deadline.after(seconds), "test")
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -9,12 +9,13 @@ from fastapi import Query as QueryParameter
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, json_elements
+from gateway.api.answer_room import HeldAnswer
+from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
 from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.query import make_query, status_of
+from gateway.api.query import make_query, predict_parameters, status_of
 from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
 from gateway.api.shapes import ForeignResponse, brackets, shaped
 from gateway.api.state import state
@@ -22,34 +23,37 @@ from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.query import Query, Result
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Selection, bounded_labels
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
+PATH = "/predict"
 
+RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
         "multipart/form-data": {
             "schema": {
                 "type": "object",
-                "description": "Files, and before the first one the parameters of the query, each as a field.",
+                "description": "Files; parameters of the query may precede them as form fields.",
                 "required": ["files"],
                 "properties": {
                     "files": {
                         "type": "array",
                         "minItems": 1,
                         "items": {"type": "string", "format": "binary"},
-                        "description": "The images; any field name is taken if its part has a file name.",
+                        "description": "The images; any field name is accepted if its part has a file name.",
                     }
                 },
             }
         },
-        "image/*": {"schema": {"type": "string", "format": "binary", "description": "One raw image."}},
+        "image/*": {"schema": RAW_IMAGE},
+        "application/octet-stream": {"schema": RAW_IMAGE},
         "application/json": {
             "schema": {
                 "type": "object",
-                "description": "Images in base64. Hugging Face's `inputs` and `parameters` are taken, too.",
+                "description": "Images in base64. Hugging Face's `inputs` and `parameters` are accepted, too.",
                 "required": ["images"],
                 "additionalProperties": False,
                 "properties": {
@@ -75,7 +79,7 @@ REQUEST_BODY: dict[str, Any] = {
 
 
 @router.post(
-    "/predict",
+    PATH,
     summary="Classify images",
     response_model=PredictResponse | ForeignResponse,
     responses={
@@ -86,8 +90,8 @@ REQUEST_BODY: dict[str, Any] = {
                 400: "The body is malformed.",
                 404: "There is no such model.",
                 408: "The upload took too long.",
-                413: "The request, or its one file, is too large.",
-                415: "The body, or its one file, has a type that is not taken.",
+                413: "The request, or its only file, is too large.",
+                415: "The body, or its only file, has an unsupported type.",
                 422: "A parameter is invalid, or no file could be classified.",
                 431: "Headers are too large.",
                 502: "The inference server failed.",
@@ -125,11 +129,17 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         await _check_function(function[-1], service.backend, query.model_name)
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
-        raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
+        raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
-    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions))
-    return await _answer(query, collected, parameters.format)
+    held = current.resources.enter_context(parts["answers"].open())
+    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
+    return await _answer(query, collected, parameters.format, held)
+
+
+async def predict_directly(request: Request) -> Response:
+    """`predict` for gateway.api.direct; raises pydantic's ValidationError for parameters that FastAPI would refuse."""
+    return await predict(request, predict_parameters(request.scope["query_string"]))
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
@@ -146,7 +156,7 @@ async def _check_function(function: str, backend: Backend, model_name: str) -> N
     ends_in = "sigmoid" if (await backend.model(model_name)).multi_label else "softmax"
     if function != ends_in:
         raise InvalidParameter(
-            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are told as they are; "
+            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
             f"leave it out, or send {ends_in!r}."
         )
 
@@ -159,23 +169,25 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     return Selection(
         top_k=top_k,
         threshold=parameters.threshold,
-        labels=tuple(parameters.labels),
+        labels=bounded_labels(parameters.labels),
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )
 
 
-async def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
-    """Raises a lone file's error where the shape has no place for it, and what `status_of` raises."""
+async def _answer(query: Query, results: list[Result], shape: Shape, held: HeldAnswer) -> Response:
+    """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
     status = status_of(results)
     if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
         raise results[0].error
     if shape is not Shape.NATIVE:
         before, after = brackets(shape, len(results))
-        pieces = await json_elements(shaped(shape, result, query) for result in results)
-        return PiecedAnswer([before, *pieces, after], status)
-    version = next((result.model_version for result in results if result.model_version), None)
-    model = to_json(ModelOut(name=query.model_name, version=version))
-    pieces = await json_elements(map(result_out, results))
-    summary = to_json(summarise(results))
-    return PiecedAnswer([b'{"model":', model, b',"results":[', *pieces, b'],"summary":', summary, b"}"], status)
+        pieces = await json_array((shaped(shape, result, query) for result in results), held)
+    else:
+        version = next((result.model_version for result in results if result.model_version), None)
+        before = b'{"model":%b,"results":[' % to_json(ModelOut(name=query.model_name, version=version))
+        after = b'],"summary":%b}' % to_json(summarise(results))
+        pieces = await json_array(map(result_out, results), held)
+    pieces.appendleft(before)
+    pieces.append(after)
+    return PiecedAnswer(pieces, held, status)

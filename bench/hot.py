@@ -1,0 +1,86 @@
+"""`python -m bench.hot`: a single image's processor time in the gateway, before a Triton that answers at once.
+
+`--beside ../before` measures another checkout's gateway as well, in turns.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+
+from bench.cpu import accounted
+from bench.http_load import HttpLoad
+from bench.photos import coffee
+from bench.remote import Remote
+from bench.scale import simulated, table
+from bench.servers import gateway_at
+from bench.simulated import LABELS
+from bench.tally import Tally, percentile
+
+WARM_UP_SECONDS = 2.0
+HERE = "this"
+
+
+def main(
+    beside: Annotated[
+        list[Path] | None, typer.Option(help="Another checkout, to compare with; repeatable.", exists=True)
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 5.0,
+    rounds: Annotated[int, typer.Option(help="Each measures every gateway once; medians count.", min=1)] = 7,
+    concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 16,
+) -> None:
+    """Print the gateway's processor time for a request with one image; GATEWAY_ variables reach the gateway."""
+    photo = replace(coffee(), label=LABELS[0])
+    tallies: dict[str, list[Tally]] = {}
+    with ExitStack() as stack:
+        gateways = {
+            name: stack.enter_context(_measured(tree))
+            for name, tree in [(HERE, None), *((tree.name, tree) for tree in beside or [])]
+        }
+        for sender, _ in gateways.values():
+            sender.call("run", [photo], WARM_UP_SECONDS, concurrency, 1)
+        for number in range(rounds):
+            for name, (sender, process) in gateways.items():
+                tally = accounted(
+                    {"gateway": [process]}, lambda s=sender: s.call("run", [photo], seconds, concurrency, 1)
+                )
+                tallies.setdefault(name, []).append(tally)
+                cost = tally.cpu_milliseconds()["gateway"]
+                print(f"bench | round {number + 1}: {name} {cost:.2f} ms, {tally.rate:.0f}/s", file=sys.stderr)
+    print(table(["gateway", "CPU an image", "least – most", "images/s", "p50", "beside this one"], _rows(tallies)))
+
+
+@contextmanager
+def _measured(tree: Path | None) -> Iterator[tuple[Remote, psutil.Process]]:
+    """A gateway with a Triton that answers at once, who sends to it, and its process."""
+    with (
+        simulated(1, seconds=0) as triton,
+        gateway_at(triton.addresses[0], tree) as (url, process_id),
+        Remote(HttpLoad, url) as sender,
+    ):
+        yield sender, psutil.Process(process_id)
+
+
+def _rows(tallies: dict[str, list[Tally]]) -> Iterator[list[str]]:
+    costs = {name: [each.cpu_milliseconds()["gateway"] for each in rounds] for name, rounds in tallies.items()}
+    for name, rounds in tallies.items():
+        latencies = [seconds for each in rounds for seconds in each.latencies_seconds]
+        ratios = [mine / here for mine, here in zip(costs[name], costs[HERE], strict=True)]
+        yield [
+            name,
+            f"{statistics.median(costs[name]):.2f} ms",
+            f"{min(costs[name]):.2f} – {max(costs[name]):.2f}",
+            f"{statistics.median(each.rate for each in rounds):.0f}",
+            f"{1e3 * percentile(latencies, 50):.1f} ms",
+            f"{statistics.median(ratios):.2f}",
+        ]
+
+
+if __name__ == "__main__":
+    typer.run(main)

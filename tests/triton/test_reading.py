@@ -1,0 +1,55 @@
+"""How Triton's answers are read."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tritonclient.grpc.service_pb2 import ModelInferResponse
+
+from gateway.errors import InferenceFailed
+from gateway.inference.backend import InferResult
+from gateway.inference.prediction import Prediction
+from gateway.triton.contract import IMAGE_STATUS, PREDICTION
+from gateway.triton.reading import Labels, read_answer
+
+
+def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
+    """Triton's answer with classes for each image, all decoded."""
+    response = ModelInferResponse(model_name="m", model_version="1")
+    response.outputs.add(name=PREDICTION, datatype="BYTES", shape=[len(rows), len(rows[0])])
+    response.outputs.add(name=IMAGE_STATUS, datatype="INT32", shape=[len(rows), 1])
+    texts = (len(text).to_bytes(4, "little") + text for row in rows for text in row)
+    response.raw_output_contents.extend([b"".join(texts), np.zeros(len(rows), np.int32).tobytes()])
+    return response
+
+
+def read(*rows: Sequence[bytes]) -> InferResult:
+    return asyncio.run(read_answer(answer_of(*rows), rows=len(rows), classified=True))
+
+
+def test_classes_are_read_whatever_their_labels():
+    told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
+    assert [list(row.predictions) for row in told.rows] == [
+        [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
+        [Prediction("\ufffd", 0, 0.5), Prediction("\xe9t\xe9", 12, 0.4)],
+    ]
+
+
+def test_images_share_the_texts_of_their_labels():
+    one, other = read([b"0.7:1:a label"], [b"0.6:1:a label"]).rows
+    assert one.predictions[0].label is other.predictions[0].label
+
+
+@pytest.mark.parametrize("text", [b"", b"0.5", b"x:1:cat", b"0.5:x:cat", b"0.5:99999999999999999999:cat"])
+def test_what_is_no_class_is_a_fault(text):
+    with pytest.raises(InferenceFailed):
+        read([text])
+
+
+def test_labels_of_models_that_are_gone_are_not_held_for_ever():
+    labels = Labels(most=2)
+    kept = labels.text(b"a")
+    assert labels.text(b"a") is kept
+    assert [labels.text(raw) for raw in (b"b", b"c", b"a")] == ["b", "c", "a"]
+    assert len(labels._texts) == 2

@@ -1,0 +1,67 @@
+"""What goes to Triton is put together by hand: it must be what protobuf makes of the same call."""
+
+import struct
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc._utils import _get_inference_request
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from gateway.deadline import Deadline
+from gateway.inference.backend import Batch, Call
+from gateway.inference.selection import Selection
+from gateway.ingest.padding import pad
+from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.seal import SEAL_BYTES, Seal
+from gateway.triton.wire import infer_request
+
+TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}
+
+
+def parsed(batch: Batch, version: str = "", class_count: int | None = 5) -> ModelInferRequest:
+    call = Call(batch, "flowers", version, Selection(), Deadline.after(1), "an id")
+    return ModelInferRequest.FromString(infer_request(call, class_count, 1.5))
+
+
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=9),
+    st.sampled_from(["", "1", "12"]),
+    st.none() | st.integers(1, 2**31 - 1),
+)
+def test_tritons_own_client_would_send_the_same(images, version, class_count):
+    tensors = zip(TENSORS.items(), pad(images), strict=True)
+    theirs = _get_inference_request(
+        model_name="flowers",
+        inputs=[InferInput(name, array.shape, kind).set_data_from_numpy(array) for (name, kind), array in tensors],
+        model_version=version,
+        request_id="an id",
+        outputs=[InferRequestedOutput(PREDICTION, class_count=class_count or 0), InferRequestedOutput(IMAGE_STATUS)],
+        sequence_id=0,
+        sequence_start=False,
+        sequence_end=False,
+        priority=0,
+        timeout=1_500_000,
+        parameters=None,
+    )
+    assert parsed(Batch(images), version, class_count) == theirs
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
+def test_a_seal_stands_at_the_end_of_its_row_behind_the_longest_image(images):
+    batch = Batch(images)
+    codes = Seal(b"secret of a test").apply(batch)
+    request = parsed(batch)
+
+    rows = np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(request.inputs[0].shape)
+    assert rows.shape[1] == max(map(len, images)) + SEAL_BYTES
+    assert [row[-SEAL_BYTES:].tobytes() for row in rows] == list(codes)
+    for row, image in zip(rows, images, strict=True):
+        assert row[: len(image)].tobytes() == image
+        assert not row[len(image) : -SEAL_BYTES].any()
+    assert struct.unpack(f"<{len(images)}i", request.raw_input_contents[1]) == tuple(map(len, images))
+
+
+def test_a_large_image_is_told_with_its_length():
+    assert len(parsed(Batch([bytes(5_000_000)])).raw_input_contents[0]) == 5_000_000
