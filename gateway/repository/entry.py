@@ -77,6 +77,8 @@ class Serving:
     gpus: tuple[int, ...] = ()
     cache: bool = True
     cache_classifier: bool = False
+    tensorrt: bool = False
+    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model by TensorRT."""
     sequence_model: str = ""
     """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
 
