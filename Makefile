@@ -9,10 +9,10 @@ PYTEST := $(BIN)/pytest -q
 WORKERS := -n 2 --dist loadfile --max-worker-restart 0
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-.PHONY: help install up test check lint fmt docs bench attack fuzz sanitize clean
+.PHONY: help install up test check test-python lint fmt docs bench attack fuzz sanitize clean
 
 help: ## show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 $(BIN)/python:
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
@@ -55,6 +55,15 @@ test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite ag
 
 check: $(VENV)/.installed-dev lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
+
+OTHER = build/$(notdir $(PYTHON))
+
+test-python: ## run the concurrency tests, without Triton, on another Python: PYTHON=python3.13
+	@$(PYTHON) -m venv $(OTHER)
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic]' \
+	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
+	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/inference tests/server tests/attack tests/ingest/test_decoders.py \
+	  tests/api/test_answer_room.py tests/triton/test_notes.py tests/triton/test_quarantine.py tests/test_turns.py
 
 lint: $(VENV)/.installed-dev ## check style, types and the import rule
 	@$(BIN)/ruff check $(PACKAGES)

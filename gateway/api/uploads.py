@@ -86,7 +86,7 @@ async def resumed(first: Upload, rest: AsyncIterator[Upload]) -> AsyncGenerator[
 async def _files(rest: AsyncIterator[Upload | Parameter]) -> AsyncIterator[Upload]:
     async for part in rest:
         if isinstance(part, Parameter):
-            raise InvalidParameter(f"The form field {part.name!r} must stand before the first file.")
+            raise InvalidParameter(f"The form field {part.name!r} must come before the first file.")
         yield part
 
 

@@ -41,7 +41,7 @@ def pictures(sources: Iterable[str], *, column: str | None = None) -> Iterator[P
 
 
 def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
-    """How many there are; None where it could only be told by reading everything."""
+    """How many there are; None where only reading everything would show it."""
     number = 0
     for source in sources:
         if source == STDIN or is_url(source) or _is_tar(source):
@@ -101,7 +101,7 @@ def _local_or_remote(path: str) -> Picture:
 
 def _stdin() -> Iterator[Picture]:
     if sys.stdin.isatty():
-        raise SourceMissing("'-' reads paths from stdin, and nothing is piped there")
+        raise SourceMissing("'-' reads paths from stdin, but nothing is piped to it")
     rest = b""
     separator: bytes | None = None
     while chunk := os.read(sys.stdin.fileno(), 64 * 1024):

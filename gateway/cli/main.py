@@ -12,6 +12,7 @@ from gateway import __version__
 from gateway.cli.capacity import capacity
 from gateway.cli.classify import classify
 from gateway.cli.proof import model_app
+from gateway.cli.stream import stream
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import (
     DEFAULT_MODEL_REPOSITORY,
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="gateway",
     help="Classify images over HTTP: a FastAPI gateway in front of a Triton ensemble.\n\n"
-    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options win over variables.",
+    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options take precedence over variables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-triton_app = typer.Typer(help="The Triton server that comes out of a PyPI wheel.", no_args_is_help=True)
+triton_app = typer.Typer(help="The Triton server from a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
-key_app = typer.Typer(help="API keys, without which the API answers everybody.", no_args_is_help=True)
+key_app = typer.Typer(help="API keys; without any, the API answers everybody.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 
 app.command("capacity")(capacity)
@@ -98,7 +99,7 @@ def _settings(**options: object) -> Settings:
 def _keys_file(given: Path | None) -> Path:
     path = given or load_settings().api_keys_file
     if path is None:
-        raise KeysError("which file? Name it with --file or GATEWAY_API_KEYS_FILE")
+        raise KeysError("no key file given: set --file or GATEWAY_API_KEYS_FILE")
     return path
 
 
@@ -144,7 +145,7 @@ def up(
     *,
     verbose: Verbose = False,
 ) -> None:
-    """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
+    """Start Triton from its wheel and the API in front of it; Ctrl-C stops both.
 
     The first start fetches Triton (55 MB) and exports the default model if the repository has none.
     """
@@ -164,13 +165,14 @@ def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None
 
 
 app.command()(classify)
+app.command()(stream)
 
 
 @app.command()
 def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Look at the machine, the settings, the models and Triton, and say what to do; exits 1 where something fails.
+    """Check the machine, the settings, the models and Triton, and show what to do; exits with 1 if a check fails.
 
-    Where GATEWAY_TRITON_URL is set, that Triton is looked at instead of what `gateway up` needs.
+    If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
     """
     from rich.console import Console
 
@@ -189,10 +191,10 @@ def key_new(
     name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
     file: KeysFile = None,
 ) -> None:
-    """Make a key and print it, this once: the file keeps only its hash. Running gateways take it at once."""
+    """Make a key and print it this once, as the file keeps only its hash. Running gateways accept it at once."""
     path = _keys_file(file)
     typer.echo(add_key(path, name))
-    say(f"{path} has the hash of {name}'s key; the key itself is kept nowhere, so store it now")
+    say(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
 
 @key_app.command("list")
@@ -204,7 +206,7 @@ def key_list(file: KeysFile = None) -> None:
 
 @key_app.command("remove")
 def key_remove(name: str, file: KeysFile = None) -> None:
-    """Take a key away; running gateways refuse it at once."""
+    """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
     say(f"{name}'s key is no longer in {path}")
@@ -243,12 +245,14 @@ def triton_alive(
     url: Annotated[
         str | None, typer.Option(help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False)
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model to ask (GATEWAY_MODEL).", show_default=False)] = None,
-    patience: Annotated[float, typer.Option(help="Seconds of failure after which it is dead.", min=0)] = 60.0,
+    model: Annotated[
+        str | None, typer.Option(help="Model to send images to (GATEWAY_MODEL).", show_default=False)
+    ] = None,
+    patience: Annotated[float, typer.Option(help="Seconds of failure after which it counts as dead.", min=0)] = 60.0,
 ) -> None:
-    """Exit 0 if Triton answers a real inference, 1 if it has failed to for a minute: a liveness probe.
+    """Exit with 0 if Triton answers a real inference, with 1 if it has failed to for a minute: a liveness probe.
 
-    It fails only where a restart is what helps: not while models are loaded or Triton is busy.
+    It fails only where a restart helps: not while models are loading or Triton is busy.
     """
     import asyncio
 
@@ -270,7 +274,7 @@ def triton_alive(
 
 
 def main() -> None:
-    """Entry point: what users can mend is told in a sentence, without a traceback."""
+    """Entry point: errors that users can fix are one sentence, without a traceback."""
     try:
         app()
     except UserError as exc:

@@ -15,6 +15,7 @@ from gateway.networks.sources import SourceError
 from gateway.repository.entry import Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
+from gateway.triton.contract import SEQUENCE_MODEL
 
 model_app = typer.Typer(
     help="Models: from a trained network to Triton's model repository.",
@@ -43,14 +44,14 @@ Url = Annotated[
         "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
     ),
 ]
-PREPROCESSING, SERVING = "How training saw its images", "How Triton runs it"
+PREPROCESSING, SERVING = "How images were prepared in training", "How Triton runs it"
 
 
 @model_app.command("export")
 def export(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write it again even if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing one.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
     from gateway.embedded.places import furnish
@@ -65,19 +66,21 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            help="A TorchScript file, an ONNX file, torchvision:ARCH, or a Python function, FILE.py:NAME.",
+            help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             show_default=False,
         ),
     ],
     name: Annotated[str, typer.Option("--name", help="What clients ask for.", show_default=False)],
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="One label a line, in the order of the classes.", dir_okay=False)
+        Path | None,
+        typer.Option("--labels", help="File with one label per line, in the order of the classes.", dir_okay=False),
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(
             "--like",
-            help="As torchvision's weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
+            help="As for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
             rich_help_panel=PREPROCESSING,
         ),
     ] = None,
@@ -88,7 +91,7 @@ def add(
         ),
     ] = None,
     crop: Annotated[
-        int | None, typer.Option("--crop", help="Side of the square in the middle.", rich_help_panel=PREPROCESSING)
+        int | None, typer.Option("--crop", help="Side of the centre crop.", rich_help_panel=PREPROCESSING)
     ] = None,
     mean: Annotated[
         str | None, typer.Option("--mean", help="R,G,B on a scale from 0 to 1.", rich_help_panel=PREPROCESSING)
@@ -104,7 +107,7 @@ def add(
         str | None,
         typer.Option(
             "--resize-library",
-            help="What training resized with: pillow (default: the installed one), such as pillow-12.1, or torch.",
+            help="Library that training resized with: pillow (the installed one), such as pillow-12.1, or torch.",
             rich_help_panel=PREPROCESSING,
         ),
     ] = None,
@@ -119,7 +122,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", help="For torchvision:ARCH, a file of weights in place of a download."),
+        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH: a weights file instead of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -140,26 +143,29 @@ def add(
         ),
     ] = "",
     precision: Annotated[
-        Precision, typer.Option("--precision", help="What it computes in.", rich_help_panel=SERVING)
+        Precision, typer.Option("--precision", help="Precision to compute in.", rich_help_panel=SERVING)
     ] = Precision.FP32,
     model_format: Annotated[
         Format | None,
-        typer.Option("--format", help="What it is stored as; by default as it comes.", rich_help_panel=SERVING),
+        typer.Option("--format", help="Storage format; by default that of the source.", rich_help_panel=SERVING),
     ] = None,
-    instances: Annotated[int, typer.Option("--instances", help="Networks at once.", rich_help_panel=SERVING)] = 2,
+    instances: Annotated[int, typer.Option("--instances", help="Instances to run.", rich_help_panel=SERVING)] = 2,
     preprocessor_instances: Annotated[
         int,
         typer.Option(
             "--preprocessor-instances",
-            help="Processes that decode, each on one core; `gateway capacity` says how many.",
+            help="Processes that decode, each on one core; `gateway capacity` computes how many.",
             rich_help_panel=SERVING,
         ),
     ] = 2,
     gpus: Annotated[
-        str, typer.Option("--gpus", help="Such as 0,1; by default every GPU, else the CPU.", rich_help_panel=SERVING)
+        str,
+        typer.Option(
+            "--gpus", help="GPUs to use, such as 0,1; by default every GPU, or else the CPU.", rich_help_panel=SERVING
+        ),
     ] = "",
     max_batch_size: Annotated[
-        int, typer.Option("--max-batch-size", help="Images of one execution.", rich_help_panel=SERVING)
+        int, typer.Option("--max-batch-size", help="Maximum number of images in a batch.", rich_help_panel=SERVING)
     ] = 64,
     preferred: Annotated[
         str | None,
@@ -187,19 +193,50 @@ def add(
     trust: Annotated[
         bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
     ] = False,
+    grayscale: Annotated[
+        bool,
+        typer.Option(
+            "--grayscale",
+            help="It takes one channel; --mean and --std are one number each.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
+    ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
+        bool,
+        typer.Option(
+            "--no-cache", help="Compute repeated requests again instead of caching responses.", rich_help_panel=SERVING
+        ),
     ] = False,
     cache_classifier: Annotated[
         bool,
         typer.Option(
             "--cache-classifier",
-            help="Remember the network's own answers too: for the same picture in other bytes.",
+            help="Cache the network's own output too: it serves the same picture encoded differently.",
             rich_help_panel=SERVING,
         ),
     ] = False,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Write the stateful model for its streams as well, if it is missing.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
+    sequence_model: Annotated[
+        str,
+        typer.Option(
+            "--sequence-model",
+            help="A stateful model of your own for its streams, a folder of the repository.",
+            show_default=False,
+            rich_help_panel=SERVING,
+        ),
+    ] = "",
     multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="A probability for each class on its own (sigmoid).")
+        bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")
     ] = False,
     version: Annotated[
         int | None,
@@ -208,10 +245,10 @@ def add(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Add a trained classifier: it is tried, finished with softmax or sigmoid where it has none, and written.
+    """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
-    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
-    What cannot be right is refused, with the reason. Nothing of a file that could run code is executed.
+    SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.
+    A model that cannot be right is refused with the reason. Without --trust, no code in a file is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
 
@@ -226,6 +263,13 @@ def add(
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
+    from gateway.repository.stateful import provide_stateful
+
+    if stream or sequence_model:
+        follower = sequence_model or SEQUENCE_MODEL
+        if provide_stateful(follower, model_repository):
+            say(f"wrote {model_repository / follower}")
+        _tell(url, load=(follower,))
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
 
@@ -238,6 +282,7 @@ def add(
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,
+        sequence_model=sequence_model,
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
@@ -249,13 +294,23 @@ def add(
         labels=labels,
         like=like,
         preprocessing=_preprocessing(
-            preprocessing, like, resize, crop, mean, std, interpolation, pixels=pixels or implied
+            preprocessing,
+            like,
+            resize,
+            crop,
+            mean,
+            std,
+            interpolation,
+            pixels=pixels or implied,
+            grayscale=grayscale,
         ),
         input=input_form,
         output=output,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
+        grayscale=grayscale,
+        offline=offline,
         trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
@@ -266,7 +321,7 @@ def add(
         resize_library=resize_library,
     )
     entry = add_model(request, model_repository, say)
-    # A new ensemble brings its steps; a step that is there must be told of its new version.
+    # A new ensemble brings its steps; an existing step must learn of its new version.
     _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
 
@@ -281,6 +336,7 @@ def _preprocessing(
     interpolation: str | None,
     *,
     pixels: bool,
+    grayscale: bool,
 ) -> Preprocessing | None:
     """What the options say; None where they leave it to --like, or say nothing."""
     if pixels and (mean is not None or std is not None):
@@ -289,21 +345,29 @@ def _preprocessing(
     given = [flag for flag, value in flags.items() if value is not None]
     ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *given[:1]]
     if len(ways) > 1 and not (like and not given and not file):
-        raise SourceError(f"{' and '.join(ways)} both say how training saw its images: say one of them")
+        raise SourceError(f"{' and '.join(ways)} both describe how images were prepared in training: use one of them")
     if file:
         return from_file(file)
     if not given:
         return None
     missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
     if missing or crop is None:
-        raise SourceError(f"{', '.join(given)} alone do not say how training saw its images: add {', '.join(missing)}")
+        raise SourceError(
+            f"{', '.join(given)} cannot fully describe how images were prepared in training: add {', '.join(missing)}"
+        )
     return Preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
-        mean=numbers(mean) if mean is not None else AS_PIXELS["mean"],
-        std=numbers(std) if std is not None else AS_PIXELS["std"],
+        mean=_channels(mean, grayscale=grayscale) if mean is not None else AS_PIXELS["mean"],
+        std=_channels(std, grayscale=grayscale) if std is not None else AS_PIXELS["std"],
     )
+
+
+def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
+    """One number for each channel of the image; that of a gray one three times."""
+    found = numbers(text)
+    return found * 3 if grayscale and len(found) == 1 else found
 
 
 def _trusts(source: str) -> bool:
@@ -321,7 +385,7 @@ def _integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",") if part))
     except ValueError as exc:
-        raise SourceError(f"{text!r} is not whole numbers with commas between them") from exc
+        raise SourceError(f"{text!r} must be whole numbers separated by commas") from exc
 
 
 def _summary(entry: Entry, repository: Path, version: int) -> None:
@@ -335,7 +399,7 @@ def _summary(entry: Entry, repository: Path, version: int) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="The new model's name; NAME.py is written here.", show_default=False)],
 ) -> None:
-    """Write NAME.py, a commented start of a Python function to be added by `gateway model add NAME.py:classify`."""
+    """Write NAME.py, a commented template of a Python function for `gateway model add NAME.py:classify`."""
     from gateway.networks.functions import write_skeleton
 
     path = write_skeleton(name, Path.cwd())
@@ -385,7 +449,8 @@ def remove(
 def versions(
     name: Name,
     use: Annotated[
-        int | None, typer.Option("--use", help="Have this version answer; an older one rolls back.", show_default=False)
+        int | None,
+        typer.Option("--use", help="Put this version into use; an older one rolls back.", show_default=False),
     ] = None,
     drop: Annotated[
         int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
@@ -393,7 +458,7 @@ def versions(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Show a model's versions; choose the one that answers. With --url the Triton that serves it follows at once."""
+    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
     from gateway.repository.entry import read_entry
     from gateway.repository.manage import remove_version, use_version
     from gateway.repository.summary import versioned
@@ -414,11 +479,11 @@ def versions(
 
 
 def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
-    """Have a running Triton take up what has changed."""
+    """Make a running Triton reload what has changed."""
     from gateway.triton.blocking import BlockingTriton
 
     if url is not None:
         with BlockingTriton(url) as triton:
             triton.unload(*unload)
             triton.load(*load)
-        say(f"Triton at {url} has taken it up")
+        say(f"Triton at {url} reloaded the model")

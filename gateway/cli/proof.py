@@ -9,10 +9,12 @@ import typer
 from gateway.cli.models import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.proof.variants import Stage
+from gateway.proof.variants import Step
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
-Version = Annotated[int | None, typer.Option("--version", help="By default the one in use.", show_default=False)]
+Version = Annotated[
+    int | None, typer.Option("--version", help="Version to use; by default the one in use.", show_default=False)
+]
 
 
 def _number(value: float) -> float:
@@ -23,7 +25,8 @@ def _number(value: float) -> float:
 
 
 Tolerance = Annotated[
-    float, typer.Option("--tolerance", help="How far any probability may be off.", min=0, max=1, callback=_number)
+    float,
+    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=_number),
 ]
 
 __all__ = ["model_app"]
@@ -38,9 +41,9 @@ def parity(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Prove that the served answers are those of the original model, prepared by PIL and torchvision as in training.
+    """Prove that the served answers equal those of the original model, with images prepared by PIL and torchvision.
 
-    Ends with 1 where a probability is further off than the tolerance.
+    Exits with 1 if a probability differs by more than the tolerance.
     """
     from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.networks.sources import read_labels
@@ -77,7 +80,7 @@ def evaluate(
     ],
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Where the confusion matrix goes; by default NAME-confusion.png.", dir_okay=False),
+        typer.Option("--plot", help="File for the confusion matrix; by default NAME-confusion.png.", dir_okay=False),
     ] = None,
     version: Version = None,
     url: Url = None,
@@ -113,19 +116,19 @@ def tune(
     images: Images = None,
     tolerance: Tolerance = 1e-3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Measured for each variant.", min=0.2, max=600, callback=_number)
+        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=_number)
     ] = 4.0,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Where the plot goes; by default NAME-tuning.png.", dir_okay=False)
+        Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
     ] = None,
     stages: Annotated[
-        list[Stage] | None,
+        list[Step] | None,
         typer.Option(
-            "--try", help="What to vary, once or more: by default all, which takes minutes.", show_default=False
+            "--try", help="What to vary; repeatable. By default everything, which takes minutes.", show_default=False
         ),
     ] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and leave the model as it is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
@@ -138,7 +141,7 @@ def tune(
     entry = read_entry(model_repository, name)
     pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES])))
     with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
-        for measured in tuner.run(tolerance, stages or tuple(Stage)):
+        for measured in tuner.run(tolerance, stages or tuple(Step)):
             say(measured.told())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))

@@ -85,10 +85,10 @@ class AsyncGateway:
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
-        """Yield one result for each picture, as it is ready; `Result.index` tells which one it is.
+        """Yield one result for each picture, as it is ready; `Result.index` shows which one it is.
 
         What cannot be classified has its error in its result. Raises the RequestError that befalls them all (such as
-        ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is no picture.
+        ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a picture.
         """
         asked = self._asked(model, version, top_k, threshold, labels, timeout, on_wait)
         async with aclosing(self._lists(images, asked, progress)) as lists:
@@ -131,7 +131,7 @@ class AsyncGateway:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise UnexpectedAnswer(f"{response.url} does not answer as a gateway does; is the URL right?")
+            raise UnexpectedAnswer(f"{response.url} does not answer like a gateway; is the URL right?")
         return document
 
     def _asked(

@@ -34,7 +34,7 @@ ANSWER_SECONDS = 2.0
 
 
 class PortTaken(TritonRuntimeError):
-    """Another process listens on a port that Triton was told to use."""
+    """Another process listens on a port that Triton should use."""
 
 
 class StartFailed(TritonRuntimeError):
@@ -80,6 +80,7 @@ class EmbeddedTriton:
         self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=REMEMBERED_LINES)
+        self._was_ready = False
         self._stopped = False
         """Whether all of its process group is gone: then the group's number may soon be another's."""
 
@@ -124,13 +125,15 @@ class EmbeddedTriton:
     def start(self) -> None:
         """Start the process and return at once; raises PortTaken or TritonRuntimeError."""
         if self.alive:
-            raise TritonRuntimeError(f"this Triton runs already, as process {self.pid}")
+            raise TritonRuntimeError(f"this Triton is already running, as process {self.pid}")
         if not self.model_repository.is_dir():
             raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
         for path in (self.model_repository, self.runtime.backend_directory):
             if any(map(str.isspace, str(path))):
-                # The backend takes its processes' command line apart at blanks, and waits for ever for what then dies.
-                raise TritonRuntimeError(f"Triton's Python backend bears no blank in a path: move {path} elsewhere")
+                # The backend splits its processes' command line at spaces, then waits for ever for a process that died.
+                raise TritonRuntimeError(
+                    f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
+                )
         self._take_ports()
         self._lines.clear()
         started = threading.Event()
@@ -166,7 +169,7 @@ class EmbeddedTriton:
         return self._says("/v2/health/ready")
 
     def answers(self) -> bool:
-        """Whether the server says that it is alive, whatever its models do; waits for two seconds at most."""
+        """Whether the server reports that it is alive, whatever its models do; waits for two seconds at most."""
         return self._says("/v2/health/live")
 
     def hangs(self) -> bool:
@@ -190,6 +193,7 @@ class EmbeddedTriton:
                 raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
             case Waited.LATE:
                 raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
+        self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
         """End the server: requests in flight may finish within the grace, then everything that is left is killed.
@@ -265,6 +269,9 @@ class EmbeddedTriton:
             # Explicit, because only then a model whose stub died can be unloaded and loaded again.
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._load_models),
+            # A first start tells its operator what is wrong with a model. Later nobody may be there, and a model that
+            # was damaged meanwhile must not keep the others from being served again.
+            *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),
             # Completing a configuration starts every Python model once more, and ours are complete.
             "--disable-auto-complete-config",
             f"--cache-directory={self.runtime.cache_directory}",

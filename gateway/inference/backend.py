@@ -12,6 +12,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.selection import Selection
+from gateway.inference.sequence import Sequence as FrameSequence
 
 
 @dataclass(slots=True)
@@ -145,7 +146,7 @@ class Backend(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect; a server that is away is no error."""
+        """Connect; an unreachable server is not an error."""
         ...
 
     def health(self) -> Sequence[EndpointHealth]:
@@ -173,6 +174,10 @@ class Backend(Protocol):
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes, by class id; raises what `infer` raises."""
+        ...
+
+    async def sequence(self, model_name: str, model_version: str) -> FrameSequence:
+        """A new sequence of frames for the stateful model that goes with a model; raises ModelNotFound without one."""
         ...
 
     async def load(self, name: str) -> None:

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway.networks.files import ModelFileError
@@ -47,6 +49,10 @@ class Job:
     """Whether the images are pixels of 0 to 255."""
     pixels_implied: bool = False
     """Whether that was only taken for granted, since no mean and std were said."""
+    gray: tuple[float, float] | None = None
+    """The mean and std of a network for gray images."""
+    may_export: bool = False
+    """Whether a program of torch.export may stay one, where TorchScript would answer otherwise."""
     mapped_bytes: int = 0
     """Of files that a function may read."""
 
@@ -63,6 +69,11 @@ class Outcome:
     difference: float
     cpu_only: tuple[str, ...] = ()
     input: str = ""
+    format: Format | None = None
+    """Another format than the job's, where that would answer otherwise."""
+
+
+JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)
 
 
 def start_process() -> subprocess.Popen[str]:
@@ -88,7 +99,7 @@ def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Out
     timer = threading.Timer(timeout_seconds, process.kill)
     timer.start()
     try:
-        process.stdin.write(json.dumps(asdict(job)))
+        process.stdin.write(JOB.dump_json(job).decode())
         process.stdin.close()
         answer = process.stdout.read()
         code = process.wait()
@@ -127,4 +138,4 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         ) from None
     if "error" in values:
         raise ModelFileError(f"{job.source.rpartition('/')[2]}: {values['error']}")
-    return Outcome(**{**values, "cpu_only": tuple(values["cpu_only"])})
+    return OUTCOME.validate_python(values)

@@ -13,7 +13,7 @@ from gateway.repository.summary import console
 SHOWN = 40
 """Images with a row of their own: those furthest off, where there are more."""
 CAUSES = {
-    "decode": "OpenCV or the gateway decodes these files otherwise than PIL: GATEWAY_DECODE=never and a larger "
+    "decode": "OpenCV or the gateway decodes these files differently from PIL: GATEWAY_DECODE=never and a larger "
     "GATEWAY_DECODE_ABOVE_PIXELS leave large photos as they are",
     "resize": "the preprocessor's parameters are not the training's, or its resize_library is torch",
     "model": "the served network is not the original: its precision, its format, or another file",

@@ -18,16 +18,21 @@ _QUEUE_POLICY = """\
     timeout_action: REJECT
   }
 """
+_STREAM = """
+# The stateful model that follows its streams.
+parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
+    Format.EXPORTED: ('platform: "pytorch_libtorch"', "a program of torch.export"),
     Format.FUNCTION: ('backend: "python"', "a Python function"),
 }
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
 # One core for each instance on a CPU, so that instances do not fight for cores. A lone instance may have more.
+# No INTER_OP_THREAD_COUNT: torch takes it once in a process, and libtorch's backend before 25.11 ends the whole Triton
+# with the second model, or the first reload, that has it.
 parameters { key: "INTRA_OP_THREAD_COUNT" value: { string_value: "1" } }
-parameters { key: "INTER_OP_THREAD_COUNT" value: { string_value: "1" } }
 # No autograd bookkeeping.
 parameters { key: "INFERENCE_MODE" value: { string_value: "true" } }
 """,
@@ -38,6 +43,7 @@ parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,
     Format.FUNCTION: "",
 }
+_PARAMETERS[Format.EXPORTED] = _PARAMETERS[Format.TORCHSCRIPT]
 
 
 def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
@@ -68,6 +74,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format],
+        "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(serving.preferred, side),
     }
     texts = {

@@ -27,6 +27,7 @@ from gateway.triton.membership import Member, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
+from gateway.triton.sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
 
@@ -111,12 +112,21 @@ class TritonBackend:
         if name in found:
             return found[name]
         near = difflib.get_close_matches(name, found, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists those there are."
+        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
         raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
         return await self._choose((), model_name, model_version).models.labels(model_name, model_version)
+
+    async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
+        """A new sequence of frames; see Backend.sequence."""
+
+        def places(tried: Collection[str]) -> list[Member]:
+            return self._tritons.ready(model_name, model_version, tried)
+
+        name = await self._choose((), model_name, model_version).models.sequence_model(model_name, model_version)
+        return TritonSequence(name, places, self._generator)
 
     async def load(self, name: str) -> None:
         """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
@@ -193,7 +203,7 @@ class TritonBackend:
         return result
 
     async def _ask(self, call: Call, tried: list[str]) -> InferResult:
-        """Ask one Triton after another, as far as that is safe; `tried` tells which. Raises StubDied after one."""
+        """Ask one Triton after another, as far as that is safe; `tried` collects them. Raises StubDied after one."""
         while True:
             member = self._choose(tried, call.model_name, call.model_version)
             tried.append(member.address)
@@ -224,7 +234,7 @@ class TritonBackend:
             near = None
             with contextlib.suppress(GatewayError):  # a hint is no reason for another error
                 near = await member.models.near(call.model_name)
-            hint = f"did you mean {near!r}?" if near else "GET /models lists those there are."
+            hint = f"did you mean {near!r}?" if near else "GET /models lists the models."
             raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
         except DeadlineExceeded:
             member.load.observe(time.monotonic() - started)
@@ -239,7 +249,7 @@ class TritonBackend:
         return self._tritons.ready(call.model_name, call.model_version, tried)
 
     def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Member:
-        """A Triton that answers and is not tried yet; where none is, any, so that its error is told."""
+        """A Triton that answers and is not tried yet; where none is, any, so that its error is reported."""
         members = self._tritons.members
         fresh = [member for member in members if member.address not in tried] or members
         ready = self._tritons.ready(model_name or self._model_name, model_version, tried)

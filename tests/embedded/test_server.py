@@ -151,9 +151,18 @@ def test_a_server_that_died_can_be_started_again_on_its_ports(runtime, echo_repo
     assert not server.ready()
     server.stop()
     assert gone(stubs)
+    add_broken_model(echo_repository)  # it costs the others nothing
     with server:
         server.wait_ready()
         assert server.url == url
+        assert echo(server, 7) == 7
+
+
+def add_broken_model(repository: Path) -> None:
+    version = repository / "broken" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text("raise ValueError('half of a copy')")
+    (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
 
 
 def test_the_server_and_its_stubs_die_with_a_parent_that_is_killed(echo_repository):
@@ -212,7 +221,9 @@ def test_a_model_that_wants_a_gpu_that_is_not_there_is_told_what_to_change(runti
     with pytest.raises(StartFailed, match="unsupported gpu id 0") as failure:
         server.wait_ready()
     server.stop()
-    assert str(failure.value).splitlines()[-1].startswith("The model asks for a GPU that is not here: take gpus out")
+    assert (
+        str(failure.value).splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
+    )
 
 
 def test_a_configuration_that_triton_refuses_shows_its_reason(runtime, echo_repository):
@@ -243,7 +254,7 @@ def test_a_repository_that_is_not_there_is_named(runtime, tmp_path):
 def test_a_repository_with_a_blank_in_its_path_is_refused(runtime, tmp_path):
     repository = tmp_path / "my models"
     repository.mkdir()
-    with pytest.raises(TritonRuntimeError, match=r"no blank in a path: move .*/my models elsewhere"):
+    with pytest.raises(TritonRuntimeError, match=r"cannot handle spaces in a path: move .*/my models to"):
         EmbeddedTriton(runtime, repository, on_log=print).start()
 
 
