@@ -41,12 +41,12 @@ class Service:
 
 
 @contextmanager
-def service(repository: Path, *, cache_bytes: int, say: Say) -> Iterator[Service]:
-    """Run both; raises TritonRuntimeError or GatewayFailed."""
+def service(repository: Path, *, cache_bytes: int, say: Say, tree: Path | None = None) -> Iterator[Service]:
+    """Run both, the gateway as in `gateway_at`; raises TritonRuntimeError or GatewayFailed."""
     runtime = ensure_runtime(default_cache_dir(), say)
     with EmbeddedTriton(runtime, repository, on_log=lambda _: None, cache_bytes=cache_bytes) as triton:
         triton.wait_ready(START_SECONDS)
-        with gateway_at(triton.url) as (http_url, gateway):
+        with gateway_at(triton.url, tree) as (http_url, gateway):
             assert triton.pid is not None
             yield Service(
                 triton.url,

@@ -10,7 +10,7 @@ from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
 from gateway.networks.sources import SourceError
-from gateway.repository.entry import Entry, Format, Precision, Serving
+from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
 
@@ -151,6 +151,14 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = 0,
+    decode: Annotated[
+        Decode,
+        typer.Option(
+            "--decode",
+            help="Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.",
+            rich_help_panel=SERVING,
+        ),
+    ] = Decode.EXACT,
     *,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
@@ -201,6 +209,7 @@ def add(
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,
+        decode=decode,
     )
     request = Request(
         source=source,

@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.errors import UserError
 from gateway.repository.preprocessing import Preprocessing, from_mapping
-from gateway.triton.contract import pinned
+from gateway.triton.contract import EXACT, FAST, pinned
 
 RECORD = "origin.json"
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
@@ -46,6 +46,13 @@ class Format(StrEnum):
         return {"torchscript": "model.pt", "onnx": "model.onnx"}[self.value]
 
 
+class Decode(StrEnum):
+    """How the gateway decodes large JPEGs: every pixel, or at a scale that leaves four times what the network sees."""
+
+    EXACT = EXACT
+    FAST = FAST
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
@@ -62,8 +69,10 @@ class Serving:
     gpus: tuple[int, ...] = ()
     cache: bool = True
     cache_classifier: bool = False
+    decode: Decode = Decode.EXACT
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "decode", Decode(self.decode))
         for what, value, least, most in (
             ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
             ("instances", self.instances, 1, MAX_INSTANCES),
