@@ -26,7 +26,7 @@ COPY gateway gateway
 COPY --from=native /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt '.[otel]' /wheels/*.whl
+ && pip --python /opt/gateway/bin/python install -c constraints.txt '.[heic,otel]' /wheels/*.whl
 
 
 # A checkout with all that `gateway up` would prepare: the default model and the wheel's Triton.

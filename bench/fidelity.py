@@ -29,7 +29,7 @@ from gateway.settings import load_settings
 SAME_LEVELS = 1.0
 """Mean distance, of 255 levels, up to which two decoders are said to see the same."""
 MOST_PIXELS, MOST_MEMORY_BYTES = 50_000_000, 4 * 2**30
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "AVIF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "AVIF", "HEIF", "JPEG2000")
 
 
 @dataclass

@@ -1,12 +1,9 @@
 """Triton and the gateway, started for one run on free ports."""
 
-import http.client
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,13 +12,14 @@ from pathlib import Path
 
 import psutil
 
+from gateway.children import Waited, end, is_ok, wait_ready
 from gateway.embedded.runtime import default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
+from gateway.hosts import LOOPBACK, free_port
 from gateway.settings import variable
 
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
-POLL_SECONDS = 0.1
 
 Say = Callable[[str], None]
 
@@ -74,7 +72,7 @@ def gateway_at(triton_url: str, tree: Path | None = None) -> Iterator[tuple[str,
 
     Raises GatewayFailed.
     """
-    port = _free_port()
+    port = free_port()
     environment = {**os.environ, variable("triton_url"): triton_url, variable("port"): str(port)}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log, cwd=tree)
@@ -82,38 +80,21 @@ def gateway_at(triton_url: str, tree: Path | None = None) -> Iterator[tuple[str,
             _wait_ready(process, port, lambda: _tail(log.fileno()))
             yield f"http://127.0.0.1:{port}", process.pid
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, STOP_SECONDS)
 
 
 def _wait_ready(process: "subprocess.Popen[bytes]", port: int, tail: Callable[[], str]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
+    match wait_ready(
+        lambda: is_ok(LOOPBACK, port, "/health/ready", timeout_seconds=5.0),
+        lambda: process.poll() is None,
+        START_SECONDS,
+    ):
+        case Waited.ENDED:
             raise GatewayFailed(f"the gateway ended with code {process.returncode}:\n{tail()}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
-        try:
-            connection.request("GET", "/health/ready")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        except OSError:
-            pass  # it does not listen yet
-        finally:
-            connection.close()
-        time.sleep(POLL_SECONDS)
-    raise GatewayFailed(f"the gateway was not ready after {START_SECONDS:g} s:\n{tail()}")
+        case Waited.LATE:
+            raise GatewayFailed(f"the gateway was not ready after {START_SECONDS:g} s:\n{tail()}")
 
 
 def _tail(descriptor: int) -> str:
     with open(f"/proc/self/fd/{descriptor}") as log:  # noqa: PTH123  # the file has no other name
         return "".join(deque(log, maxlen=20))
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

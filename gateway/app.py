@@ -4,12 +4,15 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from opentelemetry.trace import Tracer
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from gateway import __version__
+from gateway.api.answer_room import AnswerRoom
 from gateway.api.auth import RequireKey, document_keys
 from gateway.api.direct import Direct
 from gateway.api.disconnect import answer_nobody
@@ -39,15 +42,19 @@ from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
-from gateway.server.workers import die_with_supervisor
+from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings, load_settings
-from gateway.tracing import Tracer, require_sdk
+from gateway.tracing import require_sdk
 from gateway.triton.membership import Share, Tritons
+from gateway.triton.notes import Notes
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.trials import Pace
 from gateway.triton.triton_backend import TritonBackend
 from gateway.turns import keep_what_was_made
+
+if TYPE_CHECKING:
+    from gateway.otlp import Exporter
 
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
@@ -58,7 +65,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     Raises KeysError where there is a file of API keys that cannot be read, and TracingUnavailable where spans are to be
     exported without OpenTelemetry.
     """
-    tracer = _open_tracer(settings)
+    exporter = _open_exporter(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
@@ -80,18 +87,20 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
+                connections = Connections(settings.max_connections)
                 async with heartbeat():
                     yield State(
                         settings=settings,
                         service=service,
                         uploads=UploadBuffer(settings.max_bytes_waiting),
-                        connections=Connections(settings.max_connections),
+                        answers=AnswerRoom(settings.max_bytes_unread, connections.close_slowest_reader),
+                        connections=connections,
                         draining=draining,
                     )
             await service.close()
             await triton.close()
-        if tracer is not None:
-            tracer.close()
+        if exporter is not None:
+            exporter.close()
 
     app = FastAPI(
         title="Triton image gateway",
@@ -101,7 +110,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    _add_middleware(app, settings, tracer)
+    _add_middleware(app, settings, None if exporter is None else exporter.tracer)
     add_handlers(app)
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
@@ -131,7 +140,7 @@ def _triton_backend(settings: Settings) -> TritonBackend:
         tritons,
         model_name=settings.model,
         seal=Seal(_cache_secret(settings)),
-        quarantine=Quarantine(settings.quarantine_seconds),
+        quarantine=Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
     )
 
@@ -145,14 +154,14 @@ def _key_file(path: Path | None) -> KeyFile | None:
     return None if path is None else KeyFile(path)
 
 
-def _open_tracer(settings: Settings) -> Tracer | None:
+def _open_exporter(settings: Settings) -> "Exporter | None":
     """What exports spans, if an endpoint is set for them."""
     if settings.otlp_endpoint is None:
         return None
     require_sdk()
-    from gateway.otlp import OtlpTracer  # an extra, which is not always installed
+    from gateway.otlp import Exporter  # an extra, which is not always installed
 
-    return OtlpTracer(settings.otlp_endpoint)
+    return Exporter(settings.otlp_endpoint)
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:

@@ -1,5 +1,8 @@
 """Addresses to listen on, and how to reach what listens there from this machine."""
 
+import socket
+
+LOOPBACK = "127.0.0.1"
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # every interface includes loopback
 
 
@@ -12,3 +15,10 @@ def authority(host: str, port: int) -> str:
     """`host:port` as URLs and gRPC targets have it (RFC 3986, section 3.2.2): an IPv6 address in brackets."""
     host = reachable(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_port() -> int:
+    """A TCP port of LOOPBACK that nobody listened on a moment ago."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        return int(listener.getsockname()[1])

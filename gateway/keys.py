@@ -3,20 +3,19 @@
 name:sha256-hex        one line for each key; empty lines and lines that begin with # are passed over
 """
 
-import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
 from gateway.errors import UserError
+from gateway.files import locked, whole_file
 
 log = structlog.get_logger("gateway")
 
@@ -162,34 +161,26 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Keep other commands from changing the file in the meantime, which would lose a key; raises KeysError."""
-    try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as exc:
-        raise KeysError(f"cannot write API keys to {path}: {path.parent}: {exc.strerror}") from exc
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    except OSError as exc:
-        raise KeysError(f"cannot write API keys to {path}: {exc.strerror}") from exc
-    finally:
-        os.close(folder)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path.parent))
+        except OSError as exc:
+            raise KeysError(f"cannot write API keys to {path}: {path.parent}: {exc.strerror}") from exc
+        try:
+            yield
+        except OSError as exc:
+            raise KeysError(f"cannot write API keys to {path}: {exc.strerror}") from exc
 
 
 def _write(path: Path, text: str) -> None:
     """Replace the file at once, so that a gateway never reads half of it; owner and mode of an old one are kept."""
     target = path.resolve()
-    handle, draft = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mode = FILE_MODE
-        with suppress(FileNotFoundError):
-            old = target.stat()
-            mode = old.st_mode & 0o777
-            # Only root may give a file away; for all others it is theirs already.
+    old = None
+    with suppress(FileNotFoundError):
+        old = target.stat()
+    with whole_file(target, mode=FILE_MODE if old is None else old.st_mode & 0o777) as draft:
+        draft.write_text(text, encoding="utf-8")
+        # Only root may give a file away; for all others it is theirs already.
+        if old is not None:
             with suppress(PermissionError):
                 os.chown(draft, old.st_uid, old.st_gid)
-        Path(draft).chmod(mode)
-        Path(draft).replace(target)
-    finally:
-        Path(draft).unlink(missing_ok=True)

@@ -43,6 +43,7 @@ def configure_logs(settings: Settings) -> None:
     logging.captureWarnings(capture=True)
     # What is wrong with a client's form is in the answer to the client.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").addFilter(_is_new)
     structlog.configure(
         processors=[*begin, *end],

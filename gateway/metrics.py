@@ -87,6 +87,12 @@ BYTES_WAITING_LIMIT = Gauge(
 UPLOADS_DISPLACED = Counter(
     "gateway_uploads_displaced_total", "Uploads that had to make room for others, as they came slowest."
 )
+ANSWER_BYTES = Gauge(
+    "gateway_answer_bytes", "Bytes of answers that are made or not read yet.", multiprocess_mode="livesum"
+)
+ANSWER_BYTES_LIMIT = Gauge(
+    "gateway_answer_limit_bytes", "Bytes of answers that may be made and unread at once.", multiprocess_mode="livesum"
+)
 CONNECTIONS = Gauge("gateway_connections", "Connections of clients.", multiprocess_mode="livesum")
 CONNECTIONS_LIMIT = Gauge(
     "gateway_connections_limit", "Connections that there may be at once.", multiprocess_mode="livesum"

@@ -169,6 +169,8 @@ class Settings(BaseSettings):
     """Images of one process that may wait for their turn; a request that finds as many gets 503 `overloaded`."""
     max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of uploads that one process may hold as they arrive and wait; beyond, the slowest gets 503 `overloaded`."""
+    max_bytes_unread: int = Field(128 * MIB, ge=MIB, le=64 * GIB)
+    """Bytes of answers that one process may hold until clients have read them; beyond, who reads slowest is cut off."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
     hold_without_triton: bool = False

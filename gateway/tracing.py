@@ -1,138 +1,153 @@
-"""The trace that a request belongs to (W3C Trace Context, level 2): taken from its client, handed on to Triton.
+"""The trace that a request belongs to (W3C Trace Context, level 2), taken from its client and passed on to Triton.
 
-Nothing here needs OpenTelemetry. Where spans are exported, those of gateway.otlp stand in for `Span`.
+By OpenTelemetry's API. Spans need its SDK too, see gateway.otlp; without it the client's own context goes on unchanged.
+Nothing is registered globally: the tracer travels in the context of each request.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Protocol
 
-from gateway.errors import UserError
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from gateway.errors import GatewayError, UserError
 
 Headers = dict[str, str]
 Attribute = str | int | float | bool
 
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
-# 512 bytes have to be handed on; gRPC takes printable ASCII only.
-_TRACESTATE = re.compile(rb"[\x20-\x7e]{1,512}")
+NO_TRACE = Context()
+_W3C = TraceContextTextMapPropagator()
+_TRACER = contexts.create_key("gateway-tracer")
 _KNOWN_FLAGS = 0x03
-"""sampled and random-trace-id: other bits must not be handed on by who does not know them."""
+"""sampled and random-trace-id: a version of the protocol passes on only the bits that it knows."""
+MAX_STATE_BYTES = 512
+"""Of a tracestate: that many have to be passed on, and more would be a load on every call."""
+_UNTRACED: AbstractContextManager[Headers | None] = nullcontext(None)
 
 
 class TracingUnavailable(UserError):
     """Spans are to be exported, and what exports them is not installed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
-    """A place in a trace: ids as small hexadecimal digits, 32 and 16, the flags, and the vendors' tracestate or ""."""
-
-    trace_id: str
-    span_id: str
-    flags: int
-    state: str = ""
-
-    def headers(self) -> Headers:
-        """`traceparent` and, where there is one, `tracestate`."""
-        headers = {"traceparent": f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"}
-        if self.state:
-            headers["tracestate"] = self.state
-        return headers
-
-
-class Span:
-    """A piece of work at a place in a trace. This one records nothing: its calls are the client's own children."""
-
-    __slots__ = ("context",)
-
-    def __init__(self, context: TraceContext) -> None:
-        self.context = context
-
-    def call(self, name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers | None]:  # noqa: ARG002  # for those that record
-        """A call to another server, while the block lasts; gives the headers that it should carry."""
-        return nullcontext(self.context.headers())
+def received(headers: Iterable[tuple[bytes, bytes]]) -> Context:
+    """The trace that a client's headers (names in lower case) name; NO_TRACE where they name none or a broken one."""
+    parents: list[str] = []
+    states: list[str] = []
+    for name, value in headers:
+        if name == b"traceparent":
+            parents.append(value.decode("latin-1").strip())
+        elif name == b"tracestate":
+            states.append(value.decode("latin-1").strip())
+    if len(",".join(filter(None, states))) > MAX_STATE_BYTES:
+        states = []
+    if len(parents) != 1:
+        return NO_TRACE
+    context = _W3C.extract({"traceparent": parents, "tracestate": states}, NO_TRACE)
+    parent = place(context)
+    if parent.trace_flags & ~_KNOWN_FLAGS:
+        flags = TraceFlags(parent.trace_flags & _KNOWN_FLAGS)
+        known = SpanContext(parent.trace_id, parent.span_id, parent.is_remote, flags, parent.trace_state)
+        return trace.set_span_in_context(trace.NonRecordingSpan(known), NO_TRACE)
+    return context
 
 
-class ServerSpan(Protocol):
-    """The span of a request, which is exported when it ends."""
-
-    @property
-    def context(self) -> TraceContext:
-        """Its place in the trace."""
-        ...
-
-    def call(self, name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers | None]:
-        """See Span.call."""
-        ...
-
-    def stage(self, name: str, began: float, ended: float, seconds: float) -> None:
-        """A stage between two moments of time.perf_counter, and the seconds that it was at work."""
-        ...
-
-    def end(self, name: str, attributes: Mapping[str, Attribute], error: str | None) -> None:
-        """End the span under its final name; `error` is the code of a fault of the service, if there was one."""
-        ...
+def place(context: Context | None = None) -> SpanContext:
+    """The place in a trace of a context, by default of the request that is being served; see SpanContext.is_valid."""
+    return trace.get_current_span(context).get_span_context()
 
 
-class Tracer(Protocol):
-    """Makes the spans of requests and exports them."""
-
-    def server(self, name: str, parent: TraceContext | None, attributes: Mapping[str, Attribute]) -> ServerSpan:
-        """Begin the span of a request that has just come in."""
-        ...
-
-    def close(self) -> None:
-        """Send what is left."""
-        ...
+def trace_id(context: Context | None = None) -> str | None:
+    """The id of that trace in 32 hexadecimal digits, if there is one."""
+    found = place(context)
+    return trace.format_trace_id(found.trace_id) if found.is_valid else None
 
 
-current: ContextVar[Span | ServerSpan | None] = ContextVar("gateway_span", default=None)
-"""The span of the request that is being served, if it has one."""
+def headers_of(context: Context | None = None) -> Headers:
+    """`traceparent` and, where there is one, `tracestate`; empty without a trace."""
+    headers: Headers = {}
+    _W3C.inject(headers, context)
+    return headers
 
-_UNTRACED: AbstractContextManager[Headers | None] = nullcontext(None)
+
+def join(context: Context) -> None:
+    """Make a context that of the request which is being served, in place of any other."""
+    if context or contexts.get_current():
+        contexts.attach(context)
+
+
+def begin(tracer: trace.Tracer, name: str, parent: Context, attributes: Mapping[str, Attribute]) -> trace.Span:
+    """Begin the span of a request that has just come in, as part of its client's trace; `end` it."""
+    span = tracer.start_span(name, parent, SpanKind.SERVER, attributes)
+    join(contexts.set_value(_TRACER, tracer, trace.set_span_in_context(span, parent)))
+    return span
 
 
 def call(name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers | None]:
-    """A call to another server as part of the current span, if there is one; see Span.call."""
-    span = current.get()
-    return _UNTRACED if span is None else span.call(name, attributes)
+    """A call to another server while the block lasts; gives the headers that it should carry.
+
+    Where spans are exported it is a span of its own, and notes what is raised in it.
+    """
+    context = contexts.get_current()
+    if not context:
+        return _UNTRACED
+    tracer = context.get(_TRACER)
+    if isinstance(tracer, trace.Tracer):
+        return _recorded(tracer, name, attributes)
+    return nullcontext(headers_of(context) or None)
 
 
-def received(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """The trace that a client's headers (names in small letters) name, or None where they name none or a broken one."""
-    parents = []
-    states = []
-    for name, value in headers:
-        if name == b"traceparent":
-            parents.append(value)
-        elif name == b"tracestate":
-            states.append(value)
-    if len(parents) != 1 or not (match := _TRACEPARENT.fullmatch(parents[0].strip())):
-        return None
-    version, trace_id, span_id, flags, more = match.groups()
-    if version == b"ff" or (version == b"00" and more) or not (trace_id.strip(b"0") and span_id.strip(b"0")):
-        return None
-    state = b",".join(filter(None, map(bytes.strip, states)))
-    return TraceContext(
-        trace_id.decode(),
-        span_id.decode(),
-        int(flags, 16) & _KNOWN_FLAGS,
-        state.decode() if _TRACESTATE.fullmatch(state) else "",
-    )
+@contextmanager
+def _recorded(tracer: trace.Tracer, name: str, attributes: Mapping[str, Attribute]) -> Iterator[Headers]:
+    span = tracer.start_span(name, None, SpanKind.CLIENT, attributes)
+    try:
+        yield headers_of(trace.set_span_in_context(span))
+    except GatewayError as error:
+        _fail(span, error.code, str(error.__cause__ or error))
+        raise
+    except BaseException as error:
+        _fail(span, type(error).__name__, str(error))
+        raise
+    finally:
+        span.end()
+
+
+def stage(name: str, began: float, ended: float, seconds: float) -> None:
+    """A child span of the request for a stage between two moments of time.perf_counter, at work for `seconds`."""
+    tracer = contexts.get_value(_TRACER)
+    if isinstance(tracer, trace.Tracer) and trace.get_current_span().is_recording():
+        epoch = time.time_ns() - int(time.perf_counter() * 1e9)
+        attributes = {"gateway.stage.seconds": seconds}
+        span = tracer.start_span(name, attributes=attributes, start_time=epoch + int(began * 1e9))
+        span.end(epoch + int(ended * 1e9))
+
+
+def end(span: trace.Span, name: str, attributes: Mapping[str, Attribute], error: str | None) -> None:
+    """End a request's span under its final name; `error` is the code of a fault of the service, if there was one."""
+    span.update_name(name)
+    span.set_attributes(attributes)
+    if error is not None:
+        _fail(span, error)
+    span.end()
+
+
+def _fail(span: trace.Span, kind: str, description: str | None = None) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, description))
 
 
 def require_sdk() -> None:
     """Raise TracingUnavailable unless gateway.otlp can be imported."""
     try:
         found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, ValueError):
         found = None
     if found is None:
         raise TracingUnavailable(
-            "GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry is not installed: "
+            "GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed: "
             "pip install 'triton-image-gateway[otel]', or unset the variable"
         )

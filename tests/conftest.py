@@ -13,8 +13,10 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
+from gateway.networks import isolation
 from gateway.networks.export import export_default
 from gateway.repository.entry import Entry
+from tests.networks.warm_jobs import WarmProcess
 from tests.photos import PHOTOS, photo
 
 
@@ -23,6 +25,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+COLD_START = isolation.start_process
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 
@@ -38,6 +41,20 @@ def pytest_collection_finish() -> None:
     """Torch on one core: with more of them it waits for those that Triton and the networks' processes have."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_jobs() -> Iterator[None]:
+    """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "start_process", WarmProcess)
+        yield
+
+
+@pytest.fixture
+def cold_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes for jobs start as they do outside of tests."""
+    monkeypatch.setattr(isolation, "start_process", COLD_START)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def png(
     return (
         png_header(width, height, bit_depth, colour, interlaced=interlaced)
         + b"".join(png_chunk(kind, data) for kind, data in chunks)
-        + png_chunk(b"IDAT", zlib.compress(raw, 6))
+        + png_chunk(b"IDAT", zlib.compress(raw, 1))
         + b"".join(png_chunk(kind, data) for kind, data in late_chunks)
         + png_chunk(b"IEND", b"")
     )

@@ -3,10 +3,9 @@
 import io
 import uuid
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-import skimage
-import sklearn
 from PIL import Image
 
 PHOTOS = {
@@ -20,7 +19,8 @@ PHOTOS = {
     "china": ("sklearn", "datasets/images/china.jpg"),
     "flower": ("sklearn", "datasets/images/flower.jpg"),
 }
-ROOTS = {"skimage": Path(skimage.__file__).parent, "sklearn": Path(sklearn.__file__).parent}
+# Found and not imported: scikit-learn takes a second for that.
+ROOTS = {name: Path(find_spec(name).origin).parent for name in ("skimage", "sklearn")}
 
 SAVED_AS = {
     "JPEG": {"quality": 92},

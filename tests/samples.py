@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
+import pillow_heif
 import skimage.data
 import tifffile
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from tests import encoders
+
+pillow_heif.register_heif_opener()
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 STORED_TURNED = {
@@ -64,6 +67,7 @@ def samples(width: int = 451, height: int = 300) -> tuple[Sample, ...]:
     forms = _Forms(photograph() if (width, height) == photograph().size else photograph().resize((width, height)))
     return (
         *forms.jpeg(), *forms.png(), *forms.webp(), *forms.bmp(), *forms.gif(), *forms.tiff(), *forms.avif(),
+        *forms.heic(), *forms.jpeg2000(),
     )  # fmt: skip
 
 
@@ -121,11 +125,13 @@ class _Forms:
         self.cat, self.gray, self.faded = cat, cat.convert("L"), fading(cat)
         self.gray_faded = self.faded.convert("LA")
         self.upside_down = turned(cat, 3)
+        self.quantised = {colours: cat.quantize(colours) for colours in (2, 4, 16, 256)}
 
     def sample(self, name: str, data: bytes, far: float = 0, *, gray: bool = False, fades: bool = False) -> Sample:
         shown = (self.gray_faded if gray else self.faded) if fades else (self.gray if gray else self.cat)
         picture = on_white(shown) if fades else shown.convert("RGB")
-        image_format, _, variant = name.partition(" ")
+        two_words = name.startswith("JPEG 2000 ")
+        image_format, variant = ("JPEG 2000", name[10:]) if two_words else name.split(" ", maxsplit=1)
         return Sample(image_format, variant, data, far, np.asarray(picture))
 
     def jpeg(self) -> Iterator[Sample]:
@@ -173,7 +179,7 @@ class _Forms:
                 data = encoders.png(pixels.astype(np.uint16) * 257, colour, 16, interlaced=interlaced)
                 yield self.sample(f"PNG {name} 16 bit{suffix}", data, far=0.5, fades=True, gray=is_gray)
         for bits in (1, 2, 4, 8):
-            quantised = self.cat.quantize(2**bits, dither=Image.Dither.FLOYDSTEINBERG)
+            quantised = self.quantised[2**bits]
             palette = bytes(quantised.getpalette()).ljust(3 * 2**bits, b"\0")[: 3 * 2**bits]
             data = encoders.png(np.asarray(quantised)[..., None], PALETTE, bits, chunks=((b"PLTE", palette),))
             yield self.sample(f"PNG palette {bits} bit", data, far=(60, 40, 20, 10)[(1, 2, 4, 8).index(bits)])
@@ -187,25 +193,28 @@ class _Forms:
     def webp(self) -> Iterator[Sample]:
         cat = self.cat
         yield self.sample("WebP lossy", encode(cat, "WEBP", quality=95), far=3)
-        yield self.sample("WebP lossless", encode(cat, "WEBP", lossless=True))
+        yield self.sample("WebP lossless", encode(cat, "WEBP", lossless=True, method=0))
         yield self.sample("WebP lossy with alpha", encode(self.faded, "WEBP", quality=95), far=3, fades=True)
         yield self.sample(
-            "WebP lossless with alpha", encode(self.faded, "WEBP", lossless=True, exact=True), far=0.5, fades=True
+            "WebP lossless with alpha",
+            encode(self.faded, "WEBP", lossless=True, method=0, exact=True),
+            far=0.5,
+            fades=True,
         )
         frames = {"save_all": True, "append_images": [self.upside_down], "duration": 100}
-        yield self.sample("WebP animated", encode(cat, "WEBP", lossless=True, **frames))
+        yield self.sample("WebP animated", encode(cat, "WEBP", lossless=True, method=0, **frames))
         frames["append_images"] = [self.faded.transpose(Image.Transpose.ROTATE_180)]
-        data = encode(self.faded, "WEBP", lossless=True, exact=True, **frames)
+        data = encode(self.faded, "WEBP", lossless=True, method=0, exact=True, **frames)
         yield self.sample("WebP animated with alpha", data, far=0.5, fades=True)
         for orientation in STORED_TURNED:
-            data = encode(turned(self.cat, orientation), "WEBP", lossless=True, exif=exif(orientation))
+            data = encode(turned(self.cat, orientation), "WEBP", lossless=True, method=0, exif=exif(orientation))
             yield self.sample(f"WebP orientation {orientation}", data)
 
     def bmp(self) -> Iterator[Sample]:
         bgr = np.ascontiguousarray(np.asarray(self.cat)[..., ::-1])
         height, width = bgr.shape[:2]
         for bits, levels in ((1, 2), (4, 16), (8, 256)):
-            quantised = self.cat.quantize(levels)
+            quantised = self.quantised[levels]
             colours = np.array(quantised.getpalette()).reshape(-1, 3)
             palette = np.zeros((levels, 4), np.uint8)
             palette[: len(colours), :3] = colours[:levels, ::-1]
@@ -244,12 +253,13 @@ class _Forms:
             yield self.sample(f"BMP 32 bit with alpha V{(header - 76) // 16 + 2}", data, far=0.5, fades=True)
 
     def gif(self) -> Iterator[Sample]:
-        cat = self.cat
-        yield self.sample("GIF palette", encode(cat.quantize(256), "GIF"), far=10)
-        yield self.sample("GIF interlaced", encode(cat.quantize(256), "GIF", interlace=1), far=10)
+        yield self.sample("GIF palette", encode(self.quantised[256], "GIF"), far=10)
+        yield self.sample("GIF interlaced", encode(self.quantised[256], "GIF", interlace=1), far=10)
         yield self.sample("GIF gray", encode(self.gray, "GIF"), gray=True)
         frames = [self.upside_down.quantize(256)]
-        yield self.sample("GIF animated", encode(cat.quantize(256), "GIF", save_all=True, append_images=frames), far=10)
+        yield self.sample(
+            "GIF animated", encode(self.quantised[256], "GIF", save_all=True, append_images=frames), far=10
+        )
         yield self.sample("GIF transparent", encode(self.faded, "GIF"), far=20, fades=True)
 
     def tiff(self) -> Iterator[Sample]:
@@ -261,7 +271,7 @@ class _Forms:
         yield self.sample("TIFF RGB 8 bit JPEG", encode(cat, "TIFF", compression="jpeg", quality=95), far=3)
         yield self.sample("TIFF bilevel group4", encode(cat.convert("1"), "TIFF", compression="group4"), far=120)
         yield self.sample("TIFF gray 8 bit", encode(self.gray, "TIFF"), gray=True)
-        yield self.sample("TIFF palette", encode(cat.quantize(256), "TIFF"), far=10)
+        yield self.sample("TIFF palette", encode(self.quantised[256], "TIFF"), far=10)
         yield self.sample("TIFF CMYK", encode(cat.convert("CMYK"), "TIFF"), far=1)
         yield self.sample("TIFF YCbCr", encode(cat.convert("YCbCr"), "TIFF"), far=2)
         wide = pixels.astype(np.uint16) * 257
@@ -307,6 +317,34 @@ class _Forms:
         for orientation in STORED_TURNED:
             data = encode(turned(self.cat, orientation), "AVIF", quality=90, speed=9, exif=exif(orientation))
             yield self.sample(f"AVIF orientation {orientation}", data, far=4)
+
+    def heic(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("HEIC lossy", encode(cat, "HEIF", quality=90), far=4)
+        yield self.sample("HEIC full colour", encode(cat, "HEIF", quality=95, chroma=444), far=4)
+        yield self.sample("HEIC with alpha", encode(self.faded, "HEIF", quality=90), far=4, fades=True)
+        collection = {"save_all": True, "append_images": [self.upside_down]}
+        yield self.sample("HEIC of several pictures", encode(cat, "HEIF", quality=90, **collection), far=4)
+        deep = np.asarray(cat).astype(np.uint16) << 8
+        ten = pillow_heif.from_bytes("RGB;16", cat.size, deep.tobytes())
+        out = io.BytesIO()
+        ten.save(out, quality=90)
+        yield self.sample("HEIC 10 bit", out.getvalue(), far=6)
+        for number in STORED_TURNED:
+            data = encode(turned(cat, number), "HEIF", quality=90, exif=exif(number))
+            yield self.sample(f"HEIC turned by {number}", data, far=4)
+
+    def jpeg2000(self) -> Iterator[Sample]:
+        cat = self.cat
+        yield self.sample("JPEG 2000 lossless", encode(cat, "JPEG2000"))
+        yield self.sample("JPEG 2000 codestream", encode(cat, "JPEG2000", no_jp2=True))
+        lossy = {"irreversible": True, "quality_mode": "dB", "quality_layers": [30, 42]}
+        yield self.sample("JPEG 2000 lossy", encode(cat, "JPEG2000", **lossy), far=4)
+        yield self.sample("JPEG 2000 tiles", encode(cat, "JPEG2000", tile_size=(64, 64)))
+        yield self.sample("JPEG 2000 with alpha", encode(self.faded, "JPEG2000"), far=1, fades=True)
+        yield self.sample("JPEG 2000 gray", encode(self.gray, "JPEG2000"), gray=True)
+        deep = encode(Image.fromarray(np.asarray(self.gray).astype(np.uint16) * 257), "JPEG2000")
+        yield self.sample("JPEG 2000 gray 16 bit", deep, gray=True)
 
 
 def _tifffile(pixels: NDArray[np.integer], **options: object) -> bytes:

@@ -145,5 +145,5 @@ def test_a_start_without_the_sdk_stops_with_a_sentence():
         timeout=60,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry is not installed")
+    assert done.stderr.startswith("error: GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed")
     assert "Traceback" not in done.stderr

@@ -1,18 +1,30 @@
 """`make attack`: send each attack to a running service, and print what it costs."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench.attack import cache, clients, killers, parsers, pictures
 from bench.attack.measure import Bystander, Cost, Sender, measure
-from bench.attack.service import Running, ServiceFailed, running_service
+from bench.attack.service import FLEET, UP, Running, ServiceFailed, running_service
+from bench.attack.table import NoMarkers, row, table, write
+from bench.attack.target import Attack
 from bench.photos import Photo, coffee
 from bench.remote import Remote
 
-FAMILIES = {"pictures": pictures, "parsers": parsers, "clients": clients, "cache": cache, "killers": killers}
+FAMILIES = {
+    "pictures": pictures.ATTACKS,
+    "parsers": parsers.ATTACKS,
+    "clients": clients.ATTACKS,
+    "cache": cache.ATTACKS,
+    "killers": killers.ATTACKS,
+    "fleet": killers.ON_FLEET,
+}
+"""All but the last are sent to a service with one Triton."""
 WARM_UP_SECONDS = 5.0
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -27,6 +39,7 @@ def say(text: str) -> None:
 def main(
     only: Annotated[str, typer.Option(help="Only attacks or families whose name contains this.")] = "",
     calm: Annotated[float, typer.Option(help="Seconds before each attack, to compare with.", min=0.5)] = 2.0,
+    into: Annotated[Path | None, typer.Option("--write", help="Put the table into this document as well.")] = None,
     *,
     show: Annotated[bool, typer.Option("--list", help="Name the attacks, and send none.")] = False,
 ) -> None:
@@ -36,55 +49,45 @@ def main(
     the event loop for no more than 50 ms, kills no process and changes no other answer, and the p99 of the other client
     is at most three times what it was. The exit code is 1 where it is missed.
     """
-    chosen = [
-        (family, attack)
-        for family, module in FAMILIES.items()
-        for attack in module.ATTACKS
-        if only in attack.name or only == family
-    ]
-    if show or not chosen:
-        for family, attack in chosen:
-            typer.echo(f"{family:10} {attack.name:32} {attack.what}")
-        raise typer.Exit(0 if chosen else 1)
+    chosen = {
+        family: [attack for attack in attacks if only in attack.name or only == family]
+        for family, attacks in FAMILIES.items()
+    }
+    if show or not any(chosen.values()):
+        for family, attacks in chosen.items():
+            for attack in attacks:
+                typer.echo(f"{family:10} {attack.name:32} {attack.what}")
+        raise typer.Exit(0 if any(chosen.values()) else 1)
+    on_fleet = chosen.pop("fleet")
     costs: list[Cost] = []
-    photo = coffee()
     try:
-        say("starting the service")
-        with running_service({}) as running, Remote(Sender, running.port) as sender:
-            photo = replace(photo, label=_label(running, photo))
-            say(f"warming up; the well-behaved client's photograph shows {photo.label!r}")
-            with Bystander(running.port, photo) as warm:
-                warm.wait(WARM_UP_SECONDS)
-            for _, attack in chosen:
-                costs.append(measure(running, sender, attack, photo, calm))
-                say(_row(costs[-1]))
-    except ServiceFailed as exc:
+        costs += _measured([attack for attacks in chosen.values() for attack in attacks], UP, calm)
+        costs += _measured(on_fleet, FLEET, calm)
+        if into is not None:
+            write(into, costs)
+    except (ServiceFailed, NoMarkers) as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(1) from exc
-    print_table(costs)
+    typer.echo(table(costs), nl=False)
     raise typer.Exit(1 if any(cost.misses for cost in costs) else 0)
 
 
-def print_table(costs: list[Cost]) -> None:
-    """The table of docs/reliability.md."""
-    print("| attack | answer | CPU s | memory, MB | longest pause, ms | p99 beside it / before | misses |")
-    print("|---|---|---|---|---|---|---|")
-    for cost in costs:
-        print(_row(cost))
-
-
-def _row(cost: Cost) -> str:
-    pause = f"{cost.pause_seconds * 1e3:.0f}" if cost.pause_seconds else "< 50"
-    cells = (
-        cost.attack.what,
-        cost.answer,
-        f"{cost.cpu_seconds:.1f}",
-        f"{cost.memory_bytes / 1e6:.0f}",
-        pause,
-        f"{cost.p99_ratio:.1f}",
-        ", ".join(cost.misses) or "–",
-    )
-    return f"| {' | '.join(cells)} |"
+def _measured(attacks: Sequence[Attack], module: tuple[str, ...], calm: float) -> list[Cost]:
+    """What each attack costs a service that a module runs."""
+    if not attacks:
+        return []
+    say(f"starting the service: python -m {' '.join(module)}")
+    costs = []
+    with running_service({}, module) as running, Remote(Sender, running.port) as sender:
+        photo = coffee()
+        photo = replace(photo, label=_label(running, photo))
+        say(f"warming up; the well-behaved client's photograph shows {photo.label!r}")
+        with Bystander(running.port, photo) as warm:
+            warm.wait(WARM_UP_SECONDS)
+        for attack in attacks:
+            costs.append(measure(running, sender, attack, photo, calm))
+            say(row(costs[-1]))
+    return costs
 
 
 def _label(running: Running, photo: Photo) -> str:

@@ -133,4 +133,12 @@ ATTACKS: list[Attack] = attacks_of(
     many_that_do_not_read,
     many_that_leave,
     many_at_once,
+    requests={
+        "thirteen_that_stall": 13,
+        "many_that_drip": 200,
+        "many_that_say_nothing": 500,
+        "many_that_do_not_read": 30,
+        "many_that_leave": 60,
+        "many_at_once": 100,
+    },
 )

@@ -147,6 +147,27 @@ def avif_of_many_items(count: int) -> bytes:
 
 
 @cache
+def heic_of_another_size(coded: int, told: int) -> bytes:
+    """A HEIC whose `ispe` says `told` × `told`, and whose HEVC picture has `coded` × `coded` pixels."""
+    import pillow_heif
+
+    picture = pillow_heif.from_pillow(Image.new("L", (coded, coded), 128))
+    file = io.BytesIO()
+    picture.save(file, quality=10)
+    return file.getvalue().replace(
+        b"ispe\0\0\0\0" + struct.pack(">II", coded, coded), b"ispe\0\0\0\0" + struct.pack(">II", told, told)
+    )
+
+
+@cache
+def jpeg2000(side: int, tile: int) -> bytes:
+    """A picture of one gray, a few bytes a tile."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (128, 128, 128)).save(file, "JPEG2000", tile_size=(tile, tile))
+    return file.getvalue()
+
+
+@cache
 def gif_of_frames(side: int, frames: int) -> bytes:
     """An animation whose pictures are small in the file and large on the screen."""
     pictures = [Image.new("P", (side, side), number % 2) for number in range(2)]

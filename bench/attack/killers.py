@@ -1,7 +1,13 @@
 """Requests that are after a process: by its memory, or by its decoders."""
 
+from dataclasses import replace
+from functools import cache
+
 from bench.attack import files
+from bench.attack.fleet import KILLER
+from bench.attack.parsers import SMALL_BMP
 from bench.attack.target import Attack, Target, attacks_of
+from bench.photos import coffee, unlike_any
 
 
 def pngs_with_texts(target: Target) -> str:
@@ -23,4 +29,26 @@ def damaged_pictures(target: Target) -> str:
     return target.post_files(cut)
 
 
+def picture_that_kills(target: Target) -> str:
+    """A picture that ends the process which decodes it; two workers, three Tritons."""
+    return target.post_files([_killer("alone")])
+
+
+def picture_that_kills_among_others(target: Target) -> str:
+    """Another one, among seven good ones."""
+    return target.post_files([SMALL_BMP] * 4 + [_killer("among others")] + [SMALL_BMP] * 3)
+
+
+@cache
+def _killer(_: str) -> bytes:
+    """A photograph that no quarantine knows yet."""
+    comment = b"\xff\xfe" + (2 + len(KILLER)).to_bytes(2, "big") + KILLER
+    photo = unlike_any(coffee().data)
+    return photo[:2] + comment + photo[2:]
+
+
 ATTACKS: list[Attack] = attacks_of(pngs_with_texts, jpegs_of_many_scans, damaged_pictures)
+ON_FLEET: list[Attack] = [
+    replace(attack, may_kill=2) for attack in attacks_of(picture_that_kills, picture_that_kills_among_others)
+]
+"""Those for bench.attack.fleet: a picture that kills ends two processes at most."""

@@ -16,8 +16,10 @@ from bench.remote import Remote
 from bench.tally import percentile
 
 SAMPLE_SECONDS = 0.05
-HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes")
+HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes", "gateway_answer_bytes")
 SETTLE_SECONDS = 0.5
+MEND_SECONDS = 180.0
+HEALINGS = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
 
 MAX_CPU_SECONDS = 3.0
@@ -80,7 +82,11 @@ class Bystander:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one attack cost; memory is beyond what admission counted, `p99_ratio` against the time before it."""
+    """What one attack cost.
+
+    `cpu_seconds` are those of one request; memory is beyond what admission counted; `p99_ratio` is against the time
+    before it.
+    """
 
     attack: Attack
     answer: str
@@ -167,7 +173,7 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
     with Bystander(running.port, photo) as calm:
         calm.wait(calm_seconds)
     calm_rate = (cpu_seconds(running) - before) / max(1, len(calm.latencies_seconds))
-    servants, offset = running.servants(), running.log.stat().st_size
+    servants, healings, offset = running.servants(), running.gauge(*HEALINGS), running.log.stat().st_size
     pause_before = running.gauge("gateway_event_loop_pause_seconds")
     before, began = cpu_seconds(running), time.perf_counter()
     with Watch(running) as watch, Bystander(running.port, photo) as beside:
@@ -175,17 +181,34 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
         seconds = (time.perf_counter() - began) / times
         beside.wait(SETTLE_SECONDS)
     used = cpu_seconds(running) - before - calm_rate * len(beside.latencies_seconds)
-    lost = Counter(f"killed {name}" for pid, name in servants.items() if pid not in running.servants())
+    if attack.may_kill:
+        _wait_mended(running)
+    if (mended := int(running.gauge(*HEALINGS) - healings)) > attack.may_kill:
+        beside.faults[f"killed {mended} models"] = 1
+    # The processes of a model that was mended are others, and it was counted.
+    kinds = {"the API", "Triton"} if mended else set(servants.values())
+    lost = Counter(
+        f"killed {name}" for pid, name in servants.items() if name in kinds and pid not in running.servants()
+    )
+    if attack.may_kill:
+        answer = f"{answer}; {mended} processes killed"
     return Cost(
         attack,
         answer,
         seconds,
-        max(0.0, used) / times,
+        max(0.0, used) / times / attack.requests,
         watch.beyond,
         _pause(running, offset, pause_before),
         percentile(beside.latencies_seconds, 99) / percentile(calm.latencies_seconds, 99),
         dict(beside.faults + lost),
     )
+
+
+def _wait_mended(running: Running) -> None:
+    """Until every Triton answers again, and what is reloaded has been counted."""
+    deadline = time.monotonic() + MEND_SECONDS
+    while time.monotonic() < deadline and not running.all_ready():
+        time.sleep(0.5)
 
 
 def _pause(running: Running, offset: int, before: float) -> float:

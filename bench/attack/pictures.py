@@ -64,6 +64,16 @@ def avif_of_many_items(target: Target) -> str:
     return target.post_files([files.avif_of_many_items(target.nbytes * 19 // 200)], name="x.avif")
 
 
+def heic_of_another_size(target: Target) -> str:
+    """A HEIC whose container says 64 × 64, and whose picture has 4000 × 4000."""
+    return target.post_files([files.heic_of_another_size(4_000, 64)], name="x.heic")
+
+
+def jpeg2000_of_49_megapixels(target: Target) -> str:
+    """A JPEG 2000 of 7000 × 7000 pixels in 196 tiles."""
+    return target.post_files([files.jpeg2000(7_000, 500)], name="x.jp2")
+
+
 def gif_of_many_frames(target: Target) -> str:
     """A GIF of 3000 × 3000 pixels and 50 frames."""
     return target.post_files([files.gif_of_frames(3_000, 50)], name="x.gif")
@@ -94,6 +104,8 @@ ATTACKS: list[Attack] = attacks_of(
     tiff_that_bites_its_tail,
     avif_of_another_size,
     avif_of_many_items,
+    heic_of_another_size,
+    jpeg2000_of_49_megapixels,
     gif_of_many_frames,
     webp_of_49_megapixels,
     noise,

@@ -4,11 +4,9 @@ import http.client
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +14,15 @@ from pathlib import Path
 
 import psutil
 
+from gateway.children import Waited, end, is_ok, wait_ready
+from gateway.hosts import LOOPBACK, free_port
 from gateway.settings import GIB, variable
 
 START_SECONDS = 240.0
 STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
 """Of one process (RLIMIT_DATA): what bursts it fails there, and leaves the machine alone."""
+UP, FLEET = ("gateway", "up"), ("bench.attack.fleet",)
 SETTINGS = {"log_format": "json", "log_level": "info"}
 
 
@@ -67,10 +68,15 @@ class Running:
         finally:
             connection.close()
 
+    def all_ready(self) -> bool:
+        """Whether every Triton answers."""
+        endpoints = json.loads(self.get("/health/ready")).get("endpoints", [])
+        return bool(endpoints) and all(endpoint["ready"] for endpoint in endpoints)
+
     def gauge(self, *names: str) -> float:
-        """The sum of gauges."""
+        """The sum of gauges, or of counters with the labels that a name has."""
         lines = self.get("/metrics").decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition(" ")[0] in names)
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] in names)
 
     def events(self, offset: int) -> list[dict[str, object]]:
         """What was logged since the log had that many bytes."""
@@ -81,17 +87,15 @@ class Running:
 
 
 @contextmanager
-def running_service(settings: dict[str, object]) -> Iterator[Running]:
-    """Start it on a free port, and stop it at the end; raises ServiceFailed."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
+def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -> Iterator[Running]:
+    """Start it on a free port, and stop it at the end; `module` runs it. Raises ServiceFailed."""
+    port = free_port()
     told = {variable(name): str(value) for name, value in {**SETTINGS, **settings, "port": port}.items()}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), sys.executable, "-m", "gateway", "up"],
+                [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), sys.executable, "-m", *module],
                 env={**os.environ, **told},
                 stdout=output,
                 stderr=output,
@@ -101,12 +105,7 @@ def running_service(settings: dict[str, object]) -> Iterator[Running]:
             _wait_ready(running, process)
             yield running
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, STOP_SECONDS)
 
 
 # In place of preexec_fn, which may deadlock in a process with threads.
@@ -118,14 +117,10 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def _wait_ready(running: Running, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            if json.loads(running.get("/health/ready")).get("status") == "ready":
-                return
-        except (OSError, ValueError):
-            pass  # it does not listen yet
-        time.sleep(0.2)
-    raise ServiceFailed("\n".join(running.log.read_text(errors="replace").splitlines()[-20:]))
+    waited = wait_ready(
+        lambda: is_ok(LOOPBACK, running.port, "/health/ready", timeout_seconds=60.0),
+        lambda: process.poll() is None,
+        START_SECONDS,
+    )
+    if waited is not Waited.READY:
+        raise ServiceFailed("\n".join(running.log.read_text(errors="replace").splitlines()[-20:]))

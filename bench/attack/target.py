@@ -4,7 +4,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 SECONDS = 60.0
@@ -54,12 +54,21 @@ class Attack:
     name: str
     what: str
     send: Callable[[Target], str]
+    requests: int = 1
+    """How many requests it consists of."""
+    may_kill: int = 0
+    """How many Tritons may lose a process to it."""
 
 
-def attacks_of(*functions: Callable[[Target], str]) -> list[Attack]:
-    """Functions as attacks; the first line of each docstring says what it does."""
+def attacks_of(*functions: Callable[[Target], str], requests: Mapping[str, int] | None = None) -> list[Attack]:
+    """Functions as attacks; the first line of each docstring says what it does, `requests` where it sends several."""
     return [
-        Attack(function.__name__.replace("_", "-"), (function.__doc__ or "").partition("\n")[0].rstrip("."), function)
+        Attack(
+            function.__name__.replace("_", "-"),
+            (function.__doc__ or "").partition("\n")[0].rstrip("."),
+            function,
+            requests=(requests or {}).get(function.__name__, 1),
+        )
         for function in functions
     ]
 

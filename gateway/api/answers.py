@@ -1,5 +1,6 @@
 """Answers of any size: bounded before they are made, made and sent in pieces, so that no client waits for another's."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
@@ -7,6 +8,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.answer_room import HeldAnswer
 from gateway.errors import AnswerTooLarge
 from gateway.inference.query import Result
 from gateway.turns import Turn
@@ -14,6 +16,14 @@ from gateway.turns import Turn
 SCORES_PER_PREDICTION = 10
 """A score without its label is a tenth of a prediction, in bytes as in work."""
 PIECE_BYTES = 64 * 1024
+RESULT_BYTES, PREDICTION_BYTES = 512, 20
+"""What a result holds without its predictions, and with each of them; see gateway.inference.prediction."""
+
+
+def held_bytes(result: Result) -> int:
+    """What a result holds, more or less."""
+    scores = 0 if result.scores is None else result.scores.nbytes
+    return RESULT_BYTES + PREDICTION_BYTES * len(result.predictions) + scores
 
 
 class AnswerSize:
@@ -49,44 +59,53 @@ class AnswerSize:
 
 
 class PiecedAnswer(Response):
-    """A body in pieces, of a known length; a client that reads slowly is waited for between them."""
+    """A body in pieces, of a known length; a client that reads slowly is waited for between them.
+
+    `held` counts what is not sent yet.
+    """
 
     def __init__(
-        self, pieces: Iterable[bytes], status: HTTPStatus = HTTPStatus.OK, media_type: str = "application/json"
+        self,
+        pieces: deque[bytes],
+        held: HeldAnswer,
+        status: HTTPStatus = HTTPStatus.OK,
+        media_type: str = "application/json",
     ) -> None:
-        self._pieces = list(pieces)
-        length = sum(map(len, self._pieces))
+        self._pieces = pieces
+        self._held = held
+        self._length = length = sum(map(len, pieces))
         super().__init__(status_code=status, media_type=media_type, headers={"content-length": str(length)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        *firsts, last = _joined(self._pieces)
+        self._held.shrink(self._held.nbytes - self._length)  # the results themselves are gone
         turn = Turn()
-        for piece in firsts:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        for piece in _joined(self._pieces):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
+            self._held.shrink(len(piece))
             await turn.pause_if_over()
-        await send({"type": "http.response.body", "body": last})
 
 
-async def json_elements(values: Iterable[object]) -> list[bytes]:
-    """Values as JSON, with the commas between them; others have their turn meanwhile."""
+async def json_array(values: Iterable[object], held: HeldAnswer) -> deque[bytes]:
+    """Values as JSON with commas between them, `held` from now on; others have their turn meanwhile."""
     turn = Turn()
-    pieces: list[bytes] = []
+    pieces: deque[bytes] = deque()
     for value in values:
         if pieces:
             pieces.append(b",")
         pieces.append(to_json(value, inf_nan_mode="null"))
+        await held.grow(len(pieces[-1]))
         await turn.pause_if_over()
     return pieces
 
 
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of PIECE_BYTES or a little more; one at least."""
-    held = bytearray()
-    for piece in pieces:
-        held += piece
-        if len(held) >= PIECE_BYTES:
-            yield bytes(held)
-            held = bytearray()
-    yield bytes(held)
+def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of PIECE_BYTES or a little more, one at least; those that came are given up."""
+    joined = bytearray()
+    while pieces:
+        joined += pieces.popleft()
+        if pieces and len(joined) >= PIECE_BYTES:
+            yield bytes(joined)
+            joined = bytearray()
+    yield bytes(joined)

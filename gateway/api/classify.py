@@ -4,22 +4,27 @@ from functools import partial
 
 from starlette.requests import Request
 
-from gateway.api.answers import AnswerSize
+from gateway.api.answer_room import HeldAnswer
+from gateway.api.answers import AnswerSize, held_bytes
 from gateway.api.disconnect import leaving
 from gateway.api.state import state
 from gateway.inference.query import Query, Result
 from gateway.inference.request import Uploads
 
 
-async def classify(request: Request, uploads: Uploads, query: Query, size: AnswerSize) -> list[Result]:
+async def classify(
+    request: Request, uploads: Uploads, query: Query, size: AnswerSize, held: HeldAnswer
+) -> list[Result]:
     """All results, in the order of their files.
 
-    Raises AnswerTooLarge as soon as that is certain, and ClientDisconnect when the client leaves.
+    Raises AnswerTooLarge as soon as that is certain, Overloaded where there is no room for it, and ClientDisconnect
+    when the client leaves.
     """
     service = state(request)["service"]
     collected = []
     async with service.classify(uploads, query, partial(leaving, request)) as results:
         async for result in results:
             size.add(result)
+            await held.grow(held_bytes(result))
             collected.append(result)
     return sorted(collected, key=lambda result: result.index)

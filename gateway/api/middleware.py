@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
+from opentelemetry import trace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import metrics, tracing
@@ -46,7 +47,7 @@ class RequestContext:
     Handlers add to the request's Exchange. With a tracer, POST requests get a span.
     """
 
-    def __init__(self, app: ASGIApp, tracer: tracing.Tracer | None = None) -> None:
+    def __init__(self, app: ASGIApp, tracer: trace.Tracer | None = None) -> None:
         self._app = app
         self._tracer = tracer
 
@@ -99,18 +100,16 @@ class RequestContext:
             fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
             _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
 
-    def _trace(self, scope: Scope) -> tracing.ServerSpan | None:
-        """Take up the client's trace, or begin one where spans are exported."""
+    def _trace(self, scope: Scope) -> trace.Span | None:
+        """Continue the client's trace, or begin one where spans are exported."""
         parent = tracing.received(scope["headers"])
-        span = begin(self._tracer, scope, parent) if self._tracer is not None and scope["method"] == "POST" else None
-        if span is not None:
-            tracing.current.set(span)
-            structlog.contextvars.bind_contextvars(trace_id=span.context.trace_id)
-        elif parent is not None:
-            tracing.current.set(tracing.Span(parent))
-            structlog.contextvars.bind_contextvars(trace_id=parent.trace_id)
+        span = None
+        if self._tracer is not None and scope["method"] == "POST":
+            span = begin(self._tracer, scope, parent)
         else:
-            tracing.current.set(None)
+            tracing.join(parent)
+        if (trace_id := tracing.trace_id()) is not None:
+            structlog.contextvars.bind_contextvars(trace_id=trace_id)
         return span
 
 

@@ -135,6 +135,10 @@ class ModelDetail(Schema):
     classes: int
     input_height: int | None
     input_width: int | None
+    resize_size: list[int]
+    """What a picture is resized to: height and width, or the length of its shorter side; empty where unknown."""
+    crop_size: list[int]
+    """What is then cut from its middle: height and width, or one length for both; empty where unknown."""
     steps: list[str]
     """The models that the ensemble runs, in order."""
     labels: list[str]
@@ -276,6 +280,8 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         classes=info.classes,
         input_height=info.input_height,
         input_width=info.input_width,
+        resize_size=list(info.resize_size),
+        crop_size=list(info.crop_size),
         steps=list(info.steps),
         labels=list(info.labels),
     )

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, Tracer
 from starlette.types import Scope
 
+from gateway import tracing
 from gateway.api.exchange import exchange_of
 from gateway.inference.tally import Tally
-from gateway.tracing import Attribute, ServerSpan, TraceContext, Tracer
+from gateway.tracing import Attribute
 
 # Each call to Triton has a span of its own, so its stage needs none.
 _STAGES = ("read", "prepare", "wait")
 
 
-def begin(tracer: Tracer, scope: Scope, parent: TraceContext | None) -> ServerSpan:
+def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
     """Begin the span of a request, with what is known before it is routed."""
     headers = dict(scope["headers"])
     attributes: dict[str, Attribute] = {
@@ -34,12 +37,10 @@ def begin(tracer: Tracer, scope: Scope, parent: TraceContext | None) -> ServerSp
             attributes["server.port"] = port
     if b"user-agent" in headers:
         attributes["user_agent.original"] = headers[b"user-agent"].decode("latin-1")
-    return tracer.server(scope["method"], parent, attributes)
+    return tracing.begin(tracer, scope["method"], parent, attributes)
 
 
-def finish(
-    span: ServerSpan, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: Tally
-) -> None:
+def finish(span: Span, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: Tally) -> None:
     """End the span; a route is a template, and None where no route matched. Faults of the client are no errors."""
     attributes: dict[str, Attribute] = {"http.request.body.size": tally.received_bytes}
     if event.get("client_gone"):
@@ -55,6 +56,6 @@ def finish(
         attributes["gateway.model.version"] = tally.model_version
     for name in _STAGES:
         if stage := tally.stages.get(name):
-            span.stage(name, stage.began, stage.ended, stage.seconds)
+            tracing.stage(name, stage.began, stage.ended, stage.seconds)
     fault = event.get("code", str(status)) if status >= 500 else None
-    span.end(f"{scope['method']} {route}" if route else scope["method"], attributes, fault)
+    tracing.end(span, f"{scope['method']} {route}" if route else scope["method"], attributes, fault)

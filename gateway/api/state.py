@@ -5,6 +5,7 @@ from typing import TypedDict, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
+from gateway.api.answer_room import AnswerRoom
 from gateway.inference.buffer import UploadBuffer
 from gateway.inference.service import InferenceService
 from gateway.server.connections import Connections
@@ -18,6 +19,7 @@ class State(TypedDict):
     settings: Settings
     service: InferenceService
     uploads: UploadBuffer
+    answers: AnswerRoom
     connections: Connections
     draining: Draining
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from gateway.bulk.rows import Row
 from gateway.client import BY_CODE, Picture
 from gateway.errors import UserError
+from gateway.files import whole_file
 
 
 class JournalUnreadable(UserError):
@@ -45,16 +46,12 @@ class Journal:
 
         Raises JournalUnreadable.
         """
-        kept = self.path.with_name(f"{self.path.name}.tmp")
-        with kept.open("wb") as file:
+        with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
             for row in self.read():
                 if row["error"] is None or not _passing(row["error"]):
                     file.write(_line(row))
                     self._count(row)
                     self.done[_digest(row["path"])] += 1
-            file.flush()
-            os.fsync(file.fileno())
-        kept.replace(self.path)
         self._file = self.path.open("ab")
 
     def read(self) -> Iterator[Row]:
@@ -105,9 +102,8 @@ class Journal:
         if convert is None:
             self.path.replace(out)
             return
-        temporary = out.with_name(f"{out.name}.tmp")
-        convert(self.read(), temporary)
-        temporary.replace(out)
+        with whole_file(out) as draft:
+            convert(self.read(), draft)
         self.path.unlink()
 
     def _count(self, row: Row) -> None:

@@ -1,8 +1,6 @@
 """A service for one run: `gateway up` on a free port, ended with the run."""
 
-import http.client
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,14 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.children import Waited, end, is_ok, wait_ready
 from gateway.embedded import launch
 from gateway.errors import UserError
+from gateway.hosts import LOOPBACK, free_port
 
 START_SECONDS = 900.0
 """The first start fetches Triton and exports the default model."""
 STOP_SECONDS = 60.0
-POLL_SECONDS = 0.2
-HOST = "127.0.0.1"
+ANSWER_SECONDS = 5.0
 
 
 class ServiceFailed(UserError):
@@ -29,9 +28,9 @@ class ServiceFailed(UserError):
 @contextmanager
 def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[str]:
     """The URL of a service of this run's own, when it is ready; raises ServiceFailed."""
-    port = _free_port()
-    command = ["gateway", "up", "--host", HOST, "--port", str(port), "--model-repository", str(model_repository)]
-    say(f"starting a service for this run on http://{HOST}:{port}; --url takes a running one")
+    port = free_port()
+    command = ["gateway", "up", "--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
+    say(f"starting a service for this run on http://{LOOPBACK}:{port}; --url takes a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a session of its own, so that Ctrl-C reaches this process alone; it ends with this process in any case.
         process = subprocess.Popen(
@@ -45,40 +44,23 @@ def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[
             started = time.monotonic()
             _wait_ready(process, port, Path(log.name))
             say(f"the service is ready after {time.monotonic() - started:.0f} s")
-            yield f"http://{HOST}:{port}"
+            yield f"http://{LOOPBACK}:{port}"
         finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, STOP_SECONDS)
 
 
 def _wait_ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
+    match wait_ready(
+        lambda: is_ok(LOOPBACK, port, "/health/ready", timeout_seconds=ANSWER_SECONDS),
+        lambda: process.poll() is None,
+        START_SECONDS,
+    ):
+        case Waited.ENDED:
             raise ServiceFailed(f"the service ended with code {process.returncode}:\n{_tail(log)}")
-        connection = http.client.HTTPConnection(HOST, port, timeout=5.0)
-        try:
-            connection.request("GET", "/health/ready")
-            if connection.getresponse().status == http.HTTPStatus.OK:
-                return
-        except (OSError, http.client.HTTPException):
-            pass  # it does not listen yet
-        finally:
-            connection.close()
-        time.sleep(POLL_SECONDS)
-    raise ServiceFailed(f"the service was not ready after {START_SECONDS:g} s:\n{_tail(log)}")
+        case Waited.LATE:
+            raise ServiceFailed(f"the service was not ready after {START_SECONDS:g} s:\n{_tail(log)}")
 
 
 def _tail(log: Path) -> str:
     with log.open(errors="replace") as lines:
         return "".join(deque(lines, maxlen=20))
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])

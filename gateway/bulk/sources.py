@@ -20,11 +20,8 @@ from gateway.bulk.remote import is_url, list_urls, picture_at
 from gateway.bulk.tables import TABLE_SUFFIXES, read_paths
 from gateway.client import Picture
 from gateway.errors import UserError
+from gateway.ingest.image_info import SUFFIXES
 
-IMAGE_SUFFIXES = frozenset(
-    {".avif", ".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
-)
-"""What is taken from folders, archives and buckets; what is named itself is sent whatever its name."""
 STDIN = "-"
 
 
@@ -34,7 +31,7 @@ class SourceMissing(UserError):
 
 def is_image_name(name: str) -> bool:
     """Whether a file in a folder or an archive is meant as a picture."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122  # a name, not a path
+    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122  # a name, not a path
 
 
 def pictures(sources: Iterable[str], *, column: str | None = None) -> Iterator[Picture]:

@@ -1,5 +1,6 @@
 """`gateway model …`: from a trained network to Triton's model repository, with proof that its answers stay the same."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +10,10 @@ import typer
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
+from gateway.networks.functions import INPUTS, is_function
 from gateway.networks.sources import SourceError
 from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
-from gateway.repository.preprocessing import Preprocessing, from_file, numbers, whole
+from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
 
 model_app = typer.Typer(
@@ -61,7 +63,11 @@ def export(
 @model_app.command("add")
 def add(
     source: Annotated[
-        str, typer.Argument(help="A TorchScript file, an ONNX file, or torchvision:ARCH.", show_default=False)
+        str,
+        typer.Argument(
+            help="A TorchScript file, an ONNX file, torchvision:ARCH, or a Python function, FILE.py:NAME.",
+            show_default=False,
+        ),
     ],
     name: Annotated[str, typer.Option("--name", help="What clients ask for.", show_default=False)],
     labels: Annotated[
@@ -115,6 +121,24 @@ def add(
         str | None,
         typer.Option("--weights", help="For torchvision:ARCH, a file of weights in place of a download."),
     ] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("--include", help="For FILE.py:NAME, a file or folder that it imports or reads; may be repeated."),
+    ] = None,
+    input_form: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            help=f"What FILE.py:NAME takes, where its annotation does not say: {', '.join(INPUTS)}.",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", help="Which of several outputs are the scores: a name, or a number from 0.", show_default=False
+        ),
+    ] = "",
     precision: Annotated[
         Precision, typer.Option("--precision", help="What it computes in.", rich_help_panel=SERVING)
     ] = Precision.FP32,
@@ -160,6 +184,17 @@ def add(
         ),
     ] = Decode.EXACT,
     *,
+    pixels: Annotated[
+        bool,
+        typer.Option(
+            "--pixels",
+            help="It takes pixels of 0 to 255 and normalises them itself, in place of --mean and --std.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
+    ] = False,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
     ] = False,
@@ -196,6 +231,8 @@ def add(
         gateway model add torchvision:resnet50 --name flowers --labels labels.txt --weights state_dict.pth
 
         gateway model add better.pt --name flowers --version 2
+
+        gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
@@ -211,12 +248,24 @@ def add(
         cache_classifier=cache_classifier,
         decode=decode,
     )
+    if input_form not in {"", *INPUTS}:
+        raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
+    # A function takes pixels unless it is said otherwise; the trial finds out whether that is right.
+    implied = is_function(source) and mean is None and std is None and crop is not None and not pixels
     request = Request(
         source=source,
         name=name,
         labels=labels,
         like=like,
-        preprocessing=_preprocessing(preprocessing, like, resize, crop, mean, std, interpolation),
+        preprocessing=_preprocessing(
+            preprocessing, like, resize, crop, mean, std, interpolation, pixels=pixels or implied
+        ),
+        input=input_form,
+        output=output,
+        pixels=pixels,
+        pixels_implied=implied,
+        include=tuple(include or ()),
+        trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
         format=model_format,
@@ -239,8 +288,12 @@ def _preprocessing(
     mean: str | None,
     std: str | None,
     interpolation: str | None,
+    *,
+    pixels: bool,
 ) -> Preprocessing | None:
     """What the options say; None where they leave it to --like, or say nothing."""
+    if pixels and (mean is not None or std is not None):
+        raise SourceError("--pixels leaves pixels as they are, and --mean and --std normalise them: say one of them")
     flags = {"--resize": resize, "--crop": crop, "--mean": mean, "--std": std, "--interpolation": interpolation}
     given = [flag for flag, value in flags.items() if value is not None]
     ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *given[:1]]
@@ -250,16 +303,23 @@ def _preprocessing(
         return from_file(file)
     if not given:
         return None
-    missing = [flag for flag in ("--crop", "--mean", "--std") if flags[flag] is None]
-    if crop is None or mean is None or std is None:
+    missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
+    if missing or crop is None:
         raise SourceError(f"{', '.join(given)} alone do not say how training saw its images: add {', '.join(missing)}")
     return Preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
-        mean=numbers(mean),
-        std=numbers(std),
+        mean=numbers(mean) if mean is not None else AS_PIXELS["mean"],
+        std=numbers(std) if std is not None else AS_PIXELS["std"],
     )
+
+
+def _trusts(source: str) -> bool:
+    """Ask on a terminal whether a function's code may run."""
+    if not is_function(source) or not sys.stdin.isatty():
+        return False
+    return typer.confirm(f"{source} is code. Adding it runs it here, and later in Triton, with your rights. Go on?")
 
 
 def _fitting(max_batch_size: int) -> tuple[int, ...]:
@@ -278,6 +338,20 @@ def _summary(entry: Entry, repository: Path, version: int) -> None:
     from gateway.repository.summary import added
 
     added(entry, repository, version)
+
+
+@model_app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="The new model's name; NAME.py is written here.", show_default=False)],
+) -> None:
+    """Write NAME.py, a commented start of a Python function to be added by `gateway model add NAME.py:classify`."""
+    from gateway.networks.functions import write_skeleton
+
+    path = write_skeleton(name, Path.cwd())
+    typer.echo(f"{path.name} is written. Change it, then:")
+    typer.echo(
+        f"  gateway model add {path.name}:classify --name {name} --labels labels.txt --resize 256 --crop 224 --trust"
+    )
 
 
 @model_app.command("list")

@@ -131,7 +131,8 @@ def memory(settings: Settings, instances: int) -> Finding:
     free = _free_memory()
     if free is None:
         return warn("memory", f"{MEMINFO} does not say how much is free")
-    api = settings.workers * (WORKER_BYTES + settings.max_bytes_in_flight + settings.max_bytes_waiting)
+    held = settings.max_bytes_in_flight + settings.max_bytes_waiting + settings.max_bytes_unread
+    api = settings.workers * (WORKER_BYTES + held)
     wanted = api + (instances * INSTANCE_BYTES + settings.triton_cache_bytes if instances else 0)
     text = f"{_size(free)} are free, up to {_size(wanted)} are wanted under load"
     if free < wanted:

@@ -1,15 +1,15 @@
 """The API as a child process: one supervisor with its workers, started, watched and stopped as a whole."""
 
 import contextlib
-import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from http import HTTPStatus
 
+from gateway.children import Waited, get, wait_ready
 from gateway.embedded import launch
 from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.errors import UserError
@@ -19,7 +19,6 @@ from gateway.settings import Settings, variable
 SERVE = (sys.executable, "-m", "gateway", "serve")
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 5.0
-POLL_SECONDS = 0.1
 EXIT_SECONDS = 5.0
 """For the process to end after its last request."""
 
@@ -83,16 +82,12 @@ class ApiProcess:
 
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Wait until images are classified; raises ApiFailed where it ends before, or is not ready in time."""
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            if not self.alive:
+        match wait_ready(lambda: self._ask("/health/ready")[0], lambda: self.alive, timeout_seconds):
+            case Waited.ENDED:
                 raise ApiFailed(f"the API ended with code {self.poll()} while it started; its log above says why")
-            ready, said = self._ask("/health/ready")
-            if ready:
-                return
-            if time.monotonic() > deadline:
+            case Waited.LATE:
+                _, said = self._ask("/health/ready")
                 raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {said}")
-            time.sleep(POLL_SECONDS)
 
     def stop(self, grace_seconds: float | None = None) -> None:
         """End it: requests in flight may finish within the grace, then all that is left is killed.
@@ -117,18 +112,12 @@ class ApiProcess:
 
     def _ask(self, path: str) -> tuple[bool, str]:
         """Whether the answer is 200, and what is said otherwise."""
-        connection = http.client.HTTPConnection(
-            reachable(self._settings.host), self._settings.port, timeout=ANSWER_TIMEOUT_SECONDS
-        )
+        host, port = reachable(self._settings.host), self._settings.port
         try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read(10_000)
-        except (OSError, http.client.HTTPException) as exc:
-            return False, f"it does not answer on port {self._settings.port}: {exc}"
-        finally:
-            connection.close()
-        return answer.status == http.HTTPStatus.OK, f"it says: {_detail(body)}"
+            status, body = get(host, port, path, timeout_seconds=ANSWER_TIMEOUT_SECONDS)
+        except OSError as exc:
+            return False, f"it does not answer on port {port}: {exc}"
+        return status == HTTPStatus.OK, f"it says: {_detail(body)}"
 
 
 def _detail(body: bytes) -> str:

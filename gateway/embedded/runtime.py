@@ -6,8 +6,6 @@ Only the wheel's binaries are used: not its Python API, nor its dependencies, wh
     CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of `triton_backends`
 """
 
-import errno
-import fcntl
 import hashlib
 import os
 import platform
@@ -16,13 +14,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.embedded.places import DEFAULT_BACKENDS, DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
+from gateway.files import locked_where_writable, whole_folder
 
 WHEEL_VERSION = "0.7.0"
 WHEEL_SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"
@@ -97,7 +95,7 @@ def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKEN
     cache_dir = cache_dir.expanduser().resolve()
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with _locked(cache_dir / ".lock", say):
+        with locked_where_writable(cache_dir / ".lock", busy=lambda: _waiting(say)):
             wheel = _ensure_wheel(cache_dir / f"triton-{WHEEL_VERSION}", say)
             backend_directory = _ensure_backends(cache_dir, wheel, backends, libpython)
     except OSError as exc:
@@ -163,42 +161,16 @@ def _python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@contextmanager
-def _locked(path: Path, say: Say) -> Iterator[None]:
-    try:
-        handle = path.open("w")
-    except OSError as exc:
-        # What cannot be written cannot change either, such as the complete cache of a container image.
-        if exc.errno not in {errno.EACCES, errno.EROFS}:
-            raise
-        yield
-        return
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another process that prepares Triton")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _written_whole(target: Path) -> Iterator[Path]:
-    """A folder beside `target` that takes its name only when all of it is written."""
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-        draft = Path(scratch) / target.name
-        draft.mkdir()
-        yield draft
-        if target.exists():
-            shutil.rmtree(target)
-        draft.rename(target)
+def _waiting(say: Say) -> bool:
+    say("waiting for another process that prepares Triton")
+    return True
 
 
 def _ensure_wheel(target: Path, say: Say) -> Path:
     if not _missing_from(target):
         return target
     say(f"fetching Triton {TRITON_VERSION} (nvidia-pytriton {WHEEL_VERSION}, 55 MB) into {target}")
-    with _written_whole(target) as draft:
+    with whole_folder(target) as draft:
         _pip_install(draft)
         missing = _missing_from(draft)
         if missing:
@@ -261,7 +233,7 @@ def _ensure_backends(cache_dir: Path, wheel: Path, ours: Path, libpython: Path) 
     if target.is_dir():
         return target
     server = wheel / "pytriton" / "tritonserver"
-    with _written_whole(target) as draft:
+    with whole_folder(target) as draft:
         shutil.copytree(server / "backends" / "python", draft / "python", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy2(server / "python_backend_stubs" / version / "triton_python_backend_stub", draft / "python")
         for source in sources:

@@ -1,6 +1,5 @@
 """A Triton server as a child process: started, watched and stopped in order."""
 
-import http.client
 import os
 import secrets
 import signal
@@ -8,12 +7,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from gateway.children import Waited, get, is_ok, wait_ready
 from gateway.embedded import launch
 from gateway.embedded.groups import UNDERTAKER, kill_group, signal_group
 from gateway.embedded.runtime import Runtime, TritonRuntimeError
@@ -31,7 +30,7 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
-POLL_SECONDS = 0.05
+ANSWER_SECONDS = 2.0
 
 
 class PortTaken(TritonRuntimeError):
@@ -172,38 +171,25 @@ class EmbeddedTriton:
 
     def hangs(self) -> bool:
         """Whether the server takes a connection and does not answer within two seconds; one that starts takes none."""
-        connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
         try:
-            connection.request("GET", "/v2/health/live")
-            connection.getresponse()
+            get(reachable(self.host), self.http_port, "/v2/health/live", timeout_seconds=ANSWER_SECONDS)
         except TimeoutError:
             return True
-        except (OSError, http.client.HTTPException):
+        except OSError:
             return False
-        finally:
-            connection.close()
         return False
 
     def _says(self, path: str) -> bool:
-        connection = http.client.HTTPConnection(reachable(self.host), self.http_port, timeout=2.0)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=ANSWER_SECONDS)
 
     def wait_ready(self, timeout_seconds: float = 120.0) -> None:
         """Wait until `ready`; raises StartFailed with Triton's reasons when it ends before, or is not ready in time."""
-        deadline = time.monotonic() + timeout_seconds
-        while not self.ready():
-            if not self.alive:
+        match wait_ready(self.ready, lambda: self.alive, timeout_seconds):
+            case Waited.ENDED:
                 self._join_log()
                 raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
-            if time.monotonic() > deadline:
+            case Waited.LATE:
                 raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
-            time.sleep(POLL_SECONDS)
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
         """End the server: requests in flight may finish within the grace, then everything that is left is killed.

@@ -86,6 +86,10 @@ class ModelInfo:
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None
+    resize_size: tuple[int, ...] = ()
+    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () where it does not say."""
+    crop_size: tuple[int, ...] = ()
+    """Pixels that it then cuts from the middle: height and width, or one for both; () where it does not say."""
     reason: str | None = None
     """Why the model is not ready, where Triton says so."""
     steps: tuple[str, ...] = field(default=())

@@ -24,6 +24,7 @@ from gateway.inference.admission import Admission, Permit, Permits
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
+from gateway.inference.results import ReadyResults
 from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.budget import Size
@@ -101,7 +102,7 @@ class RunningRequest:
         self._most_permits = shared.batches.max_calls * shared.batches.max_images
         self._calls = self._open = 0
         self._begun = self._read_all = False
-        self._results: asyncio.Queue[Result | None] = asyncio.Queue()
+        self._results = ReadyResults()
         self._failure: Exception | None = None
 
     def start(self, uploads: Uploads, leaving: Watch | None) -> None:
@@ -115,7 +116,7 @@ class RunningRequest:
 
     async def __anext__(self) -> Result:
         """The next result that is ready; after those that were, raises what has ended the request."""
-        result = await self._results.get()
+        result = await self._results.take()
         if result is None:
             raise self._failure or StopAsyncIteration
         self._query.tally.count(result.error, result.model_version)
@@ -132,12 +133,13 @@ class RunningRequest:
         except Exception as failure:  # raised again by __anext__
             self._failure = self._failure or failure
             await asyncio.sleep(0)  # what is ready at this moment is still reported
-            self._results.put_nowait(None)
+            self._results.end()
 
     async def _read(self, uploads: Uploads) -> None:
         """Let each upload start its way as soon as it has arrived; while too much is in flight, read no further."""
         async with aclosing(uploads):
             while True:
+                await self._results.fewer_than_too_many()
                 with self._stages["read"]:
                     upload = await anext(uploads, None)
                 if upload is None:
@@ -266,12 +268,12 @@ class RunningRequest:
 
     def _answer(self, result: Result) -> None:
         self._open -= 1
-        self._results.put_nowait(result)
+        self._results.put(result)
         self._end_if_done()
 
     def _end_if_done(self) -> None:
         if self._read_all and self._open == 0:
-            self._results.put_nowait(None)
+            self._results.end()
 
 
 async def _by(deadline: Deadline, work: Awaitable[T]) -> T:

@@ -14,6 +14,18 @@ class ImageFormat(StrEnum):
     GIF = "GIF"
     TIFF = "TIFF"
     AVIF = "AVIF"
+    HEIC = "HEIC"
+    JPEG_2000 = "JPEG 2000"
+
+
+SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in (
+        *("avif", "bmp", "dib", "gif", "heic", "heif", "hif", "j2k", "jfif", "jp2"),
+        *("jpe", "jpeg", "jpg", "png", "tif", "tiff", "webp"),
+    )
+)
+"""What commands take for an image in a folder; what is named itself is taken whatever its name."""
 
 
 @dataclass(frozen=True, slots=True)

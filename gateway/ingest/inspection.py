@@ -3,20 +3,17 @@
 from collections.abc import Callable
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
-from gateway.ingest.formats import avif, bmp, gif, jpeg, png, tiff, webp
+from gateway.ingest.formats import avif, bmp, gif, heic, jpeg, jpeg2000, png, tiff, webp
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.upload_limits import Limits
 
-_NAMES = [image_format.value for image_format in ImageFormat]
+_NAMES = [form.value for form in ImageFormat if form is not ImageFormat.HEIC or heic.AVAILABLE]
 TAKEN = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
-_HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1"})
 _OTHERS = {
     b"%PDF-": "PDF",
     b"\xff\x0a": "JPEG XL",
     b"\0\0\0\x0cJXL ": "JPEG XL",
-    b"\0\0\0\x0cjP  ": "JPEG 2000",
-    b"\xff\x4f\xff\x51": "JPEG 2000",
     b"8BPS": "Photoshop",
     b"\0\0\1\0": "icon",
     b"PK\3\4": "ZIP",
@@ -54,6 +51,10 @@ def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
         return tiff.read_tiff
     if avif.is_avif(data):
         return avif.read_avif
+    if heic.is_heic(data):
+        return heic.read_heic
+    if data.startswith(jpeg2000.SIGNATURES):
+        return jpeg2000.read_jpeg2000
     if bmp.is_bmp(data):
         return bmp.read_bmp
     if bmp.is_dib(data):
@@ -62,8 +63,6 @@ def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
 
 
 def _guess(data: bytes) -> str:
-    if not _HEIC_BRANDS.isdisjoint(avif.brands(data)):
-        return "The file is HEIC, "
     for signature, name in _OTHERS.items():
         if data.startswith(signature):
             return f"The file is {name}, "

@@ -13,6 +13,7 @@ from PIL import (
     GifImagePlugin,
     Image,
     ImageCms,
+    Jpeg2KImagePlugin,
     JpegImagePlugin,
     PngImagePlugin,
     TiffImagePlugin,
@@ -20,13 +21,22 @@ from PIL import (
 )
 
 from gateway.errors import UndecodableImage
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.formats import heic
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+
+if heic.AVAILABLE:
+    import pillow_heif
+
+    # One thread: the pictures of several decoders share the cores already.
+    pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
 
 # Loaded above, since loading them is nothing that a picture's budget should pay for.
 _PLUGINS = (
-    AvifImagePlugin, BmpImagePlugin, GifImagePlugin, ImageCms, JpegImagePlugin, PngImagePlugin, TiffImagePlugin,
-    WebPImagePlugin,
+    AvifImagePlugin, BmpImagePlugin, GifImagePlugin, ImageCms, Jpeg2KImagePlugin, JpegImagePlugin, PngImagePlugin,
+    TiffImagePlugin, WebPImagePlugin,
 )  # fmt: skip
+_NAMES = {ImageFormat.HEIC: "HEIF", ImageFormat.JPEG_2000: "JPEG2000"}
+"""Pillow's names of formats, where they are not ours."""
 # It would warn of large pictures by its own measure; ours is OpenCV's, the second wall behind the limits of a request.
 Image.MAX_IMAGE_PIXELS = None
 _MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
@@ -35,7 +45,7 @@ _MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
 def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
     """The first frame or page of an inspected image, RGB of 8 bits [height, width, 3], on white where it is not opaque.
 
-    As stored, but for a TIFF, which stands upright. Raises UndecodableImage.
+    As stored, but for TIFF and HEIC, which stand upright. Raises UndecodableImage.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -47,7 +57,7 @@ def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
 
 
 def _opened(data: bytes, info: ImageInfo) -> Image.Image:
-    picture = Image.open(io.BytesIO(data), formats=[info.format.value])
+    picture = Image.open(io.BytesIO(data), formats=[_NAMES.get(info.format, info.format.value)])
     # Before it is decoded: nothing but what was inspected is to be.
     if picture.width * picture.height > _MOST_PIXELS or picture.size not in (
         (info.width, info.height),

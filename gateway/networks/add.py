@@ -5,8 +5,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.gpus import gpu_count
+from gateway.networks.functions import Said
 from gateway.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
-from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels, repeated
+from gateway.networks.sources import (
+    Source,
+    SourceError,
+    find_labels,
+    find_preprocessing,
+    find_source,
+    read_labels,
+    repeated,
+)
 from gateway.repository.entry import (
     Entry,
     EntryError,
@@ -20,7 +29,7 @@ from gateway.repository.entry import (
     preprocessor_of,
     read_entry,
 )
-from gateway.repository.preprocessing import Preprocessing
+from gateway.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway.repository.retired import retired
 from gateway.repository.writing import LABELS, check_free, extend, staging, write
 
@@ -45,6 +54,18 @@ class Request:
     serving: Serving = field(default_factory=Serving)
     version: int | None = None
     resize_library: str | None = None
+    input: str = ""
+    """What it takes, one of functions.INPUTS; "" to find it out."""
+    output: str = ""
+    """Which of several outputs are the scores, by name or number."""
+    pixels: bool = False
+    """Whether the images are pixels of 0 to 255, whatever mean and std `like` or `preprocessing` have."""
+    pixels_implied: bool = False
+    """Whether `preprocessing` leaves pixels as they are only because no mean and std were said."""
+    include: tuple[Path, ...] = ()
+    """Files and folders that go with a function."""
+    trust: bool = False
+    """Whether the code of a function may run here."""
 
 
 def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
@@ -57,8 +78,9 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     old = _entry_to_extend(request, repository)
     if old is None:
         _check_folders_are_free(request.name, repository)
-    source = find_source(request.source, weights=request.weights, like=request.like)
-    kind = Format.ONNX if source.kind == "onnx" else Format.TORCHSCRIPT
+    source = find_source(request.source, weights=request.weights, like=request.like, include=request.include)
+    check_trust(source, trust=request.trust)
+    kind = {"onnx": Format.ONNX, "function": Format.FUNCTION}.get(source.kind, Format.TORCHSCRIPT)
     written_as = request.format or (old.format if old else kind)
     _check_format(kind, written_as, request.precision)
     multi_label = old.multi_label if old else request.multi_label
@@ -70,6 +92,8 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
         library = old.preprocessing.resize_library
     if library is not None:
         preprocessing = replace(preprocessing, resize_library=library)
+    if request.pixels:
+        preprocessing = replace(preprocessing, mean=AS_PIXELS["mean"], std=AS_PIXELS["std"])
     labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
     if request.labels and (twice := repeated(labels)):
         say(f"some labels occur more than once; only class_id tells these classes apart: {twice}")
@@ -77,7 +101,12 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
         _check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or _first_version(repository, request.name)
     with staging(repository) as folder:
-        network = folder / written_as.filename
+        network = folder / "network" / written_as.filename
+        network.parent.mkdir()
+        if source.function:
+            source.function.stage(
+                network.parent, Said(source.function.path.stem, source.function.name, request.input, request.output)
+            )
         outcome = work(
             Job(
                 kind=source.kind,
@@ -89,13 +118,26 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 precision=request.precision,
                 format=written_as,
                 output=str(network),
+                input=request.input,
+                pick=request.output,
+                pixels=preprocessing.gives_pixels,
+                pixels_implied=request.pixels_implied,
+                mapped_bytes=source.function.size() if source.function else 0,
             ),
             say,
             timeout_seconds=timeout_seconds,
         )
         _check_devices(outcome.cpu_only, request.serving, say)
         version = Version(
-            source.location, source.sha256, source.weights, outcome.ending, request.precision, outcome.difference
+            source.location,
+            source.sha256,
+            source.weights,
+            outcome.ending,
+            request.precision,
+            outcome.difference,
+            outcome.input,
+            request.output,
+            tuple(map(str, source.function.include)) if source.function else (),
         )
         if old:
             entry = replace(old, versions={**old.versions, number: version})
@@ -113,6 +155,15 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             )
             write(entry, labels, network, repository)
     return entry
+
+
+def check_trust(source: Source, *, trust: bool) -> None:
+    """Raise SourceError where adding a source runs somebody's code, and nobody said that it may."""
+    if source.function and not trust:
+        raise SourceError(
+            f"{source.function.path.name} is code, which runs when it is tried here, and later in Triton, with your "
+            "rights: read it, and say --trust"
+        )
 
 
 def check_gpus(serving: Serving) -> None:
@@ -170,6 +221,16 @@ def _first_version(repository: Path, name: str) -> int:
 
 
 def _check_format(kind: Format, written_as: Format, precision: Precision) -> None:
+    if Format.FUNCTION in {kind, written_as}:
+        if kind is not written_as:
+            raise SourceError(
+                f"a Python function runs as it is, and cannot be written as {written_as.value}"
+                if kind is Format.FUNCTION
+                else "--format function is for FILE.py:NAME; leave it out"
+            )
+        if precision is not Precision.FP32:
+            raise SourceError("what a function computes in is its own affair: leave --precision out")
+        return
     if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
         raise SourceError(
             "an ONNX file cannot be converted to TorchScript: leave --format out, or add the PyTorch model itself"

@@ -14,14 +14,15 @@ PAGE_BYTES = resource.getpagesize()
 STATM = Path("/proc/self/statm")
 
 
-def confine(source_bytes: int, *, cpu_seconds: float) -> None:
+def confine(source_bytes: int, *, cpu_seconds: float, address_space: bool = True) -> None:
     """Limit this process for good: address space, processor time, the size of a file it writes, and no core dumps.
 
     Call it after the large libraries have been imported: what they have mapped does not count. Beyond the limits an
     allocation fails, a write fails, or the process ends by SIGXCPU.
     """
-    mapped = int(STATM.read_text().split()[0]) * PAGE_BYTES
-    _limit(resource.RLIMIT_AS, mapped + SPARE_BYTES + PER_SOURCE_BYTE * source_bytes)
+    if address_space:
+        mapped = int(STATM.read_text().split()[0]) * PAGE_BYTES
+        _limit(resource.RLIMIT_AS, mapped + SPARE_BYTES + PER_SOURCE_BYTE * source_bytes)
     _limit(resource.RLIMIT_CPU, max(1, int(cpu_seconds)))
     _limit(resource.RLIMIT_FSIZE, SPARE_WRITTEN_BYTES + WRITTEN_PER_SOURCE_BYTE * source_bytes)
     _limit(resource.RLIMIT_CORE, 0)

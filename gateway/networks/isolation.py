@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.networks.files import ModelFileError
@@ -40,6 +39,16 @@ class Job:
     precision: Precision
     format: Format
     output: str
+    input: str = ""
+    """What the original takes, such as uint8-nhwc; "" to find it out."""
+    pick: str = ""
+    """Which of several outputs are the scores, by name or number."""
+    pixels: bool = False
+    """Whether the images are pixels of 0 to 255."""
+    pixels_implied: bool = False
+    """Whether that was only taken for granted, since no mean and std were said."""
+    mapped_bytes: int = 0
+    """Of files that a function may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +62,23 @@ class Outcome:
     ending: str
     difference: float
     cpu_only: tuple[str, ...] = ()
+    input: str = ""
 
 
-def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
-    """Do a job in a process of its own; raises ModelFileError with its reasons, or WorkFailed."""
-    process = subprocess.Popen(
+def start_process() -> subprocess.Popen[str]:
+    """The process that does a job, with pipes as its standard streams; tests have one that starts faster."""
+    return subprocess.Popen(
         [sys.executable, "-m", "gateway.networks.jobs"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
+    """Do a job in a process of its own; raises ModelFileError with its reasons, or WorkFailed."""
+    process = start_process()
     told: list[str] = []
     assert process.stdin is not None
     assert process.stdout is not None
@@ -111,5 +126,5 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
             f"than a network of its size may.{last}"
         ) from None
     if "error" in values:
-        raise ModelFileError(f"{Path(job.source).name}: {values['error']}")
+        raise ModelFileError(f"{job.source.rpartition('/')[2]}: {values['error']}")
     return Outcome(**{**values, "cpu_only": tuple(values["cpu_only"])})

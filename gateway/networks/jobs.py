@@ -19,10 +19,20 @@ from gateway.errors import UserError
 from gateway.networks import onnx_graph
 from gateway.networks.confinement import confine
 from gateway.networks.files import ModelFileError
+from gateway.networks.functions import FUNCTION, Said
 from gateway.networks.isolation import PROGRESS, TIMEOUT_SECONDS, Job, Outcome
 from gateway.networks.originals import original_module
+from gateway.networks.staged import load_staged
 from gateway.networks.torchscript import Served, convert, cpu_only, export_torchscript
-from gateway.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
+from gateway.networks.trial import (
+    ACTIVATION_NAMES,
+    Ending,
+    Findings,
+    activation,
+    check_classes,
+    probes,
+    try_out,
+)
 from gateway.repository.entry import Format, Precision
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -32,7 +42,7 @@ ALLOWED = {Precision.FP32: 1e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
 
 def do(job: Job) -> Outcome:
     """Try a network and write it; raises UserError."""
-    return _do_onnx(job) if job.kind == "onnx" else _do_torch(job)
+    return {"onnx": _do_onnx, "function": _do_function}.get(job.kind, _do_torch)(job)
 
 
 def _do_torch(job: Job) -> Outcome:
@@ -40,10 +50,10 @@ def _do_torch(job: Job) -> Outcome:
     with torch.no_grad():
         module = original_module(job.source, job.weights, job.labels)
         _say(f"trying it on images of {job.side}×{job.side}")
-        findings = try_out(module, job.side)
+        findings = try_out(module, job.side, pixels=job.pixels)
         check_classes(findings, job.labels, multi_label=job.multi_label)
         finished = activation(findings.ending, multi_label=job.multi_label)
-        expected = [finished(module(batch).float()) for batch in probes(job.side)]
+        expected = [finished(module(batch).float()) for batch in _probes(job)]
         served = Served(module, finished, torch.float32)
         if job.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
@@ -53,13 +63,13 @@ def _do_torch(job: Job) -> Outcome:
             _say(f"converting to {job.precision.value}")
             try:
                 served = Served(convert(module, dtype), finished, dtype)
-                served(probes(job.side)[0])
+                served(_probes(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
                 raise ModelFileError(f"it does not run in {job.precision.value}: {reason}. Leave it in fp32") from exc
         _say(f"writing {Path(job.output).name}")
         output = Path(job.output)
-        example = probes(job.side)[1]
+        example = _probes(job)[1]
         export_torchscript(served, example, output, tolerance=ALLOWED[job.precision])
         written = original_module(str(output), "", None)
         outcome = _outcome(job, findings, expected, written)
@@ -72,11 +82,58 @@ def _do_onnx(job: Job) -> Outcome:
     onnx_graph.check_signature(model, job.side)
     run = onnx_graph.runner(Path(job.source))
     _say(f"trying it on images of {job.side}×{job.side}")
-    findings = try_out(run, job.side)
+    findings = try_out(run, job.side, pixels=job.pixels)
     check_classes(findings, job.labels, multi_label=job.multi_label)
     finished = activation(findings.ending, multi_label=job.multi_label)
-    expected = [finished(run(batch).float()) for batch in probes(job.side)]
+    expected = [finished(run(batch).float()) for batch in _probes(job)]
     return _write_onnx(job, findings, model, findings.ending, expected)
+
+
+def _do_function(job: Job) -> Outcome:
+    """The function lies in its folder already, where it is tried as Triton will run it."""
+    folder = Path(job.output).parent
+    said = Said(**json.loads((folder / FUNCTION).read_text()))
+    _say(f"importing {said.module}.py and calling load() where it has one")
+    function, adapter = load_staged(folder)
+    _check_pixels(job, function.input)
+
+    def run(images: Tensor) -> Tensor:
+        try:
+            scores: Tensor = function.scores(images)
+        except adapter.FunctionError as exc:
+            raise ModelFileError(str(exc)) from exc
+        except (Exception, SystemExit) as exc:
+            for line in traceback.format_exc().splitlines():
+                _say(line)
+            _, _, order = function.input.partition("-")
+            shape = [len(images), 3, job.side, job.side] if order == "nchw" else [len(images), job.side, job.side, 3]
+            raise ModelFileError(
+                f"on a batch of made-up images, {function.input.partition('-')[0]} {shape}, it failed with "
+                f"{adapter.described(exc)}"
+            ) from exc
+        return scores
+
+    _say(f"trying it on images of {job.side}×{job.side} as {function.input}")
+    findings = try_out(run, job.side, pixels=job.pixels)
+    check_classes(findings, job.labels, multi_label=job.multi_label)
+    finished = activation(findings.ending, multi_label=job.multi_label)
+    replace(said, input=function.input, activation=ACTIVATION_NAMES[finished]).write(folder)
+    written, _ = load_staged(folder)
+    outcome = _outcome(job, findings, [finished(run(batch)) for batch in _probes(job)], written.probabilities)
+    return replace(outcome, input=function.input)
+
+
+def _check_pixels(job: Job, wanted: str) -> None:
+    """Raise ModelFileError where what it takes and how the images are said to be prepared contradict each other."""
+    if wanted.startswith("uint8") and not job.pixels:
+        raise ModelFileError(
+            "it takes pixels as uint8, and so normalises them itself: leave out --mean and --std, or with --like or "
+            "--preprocessing say --pixels, by which their mean and std are left out"
+        )
+    if wanted.startswith("float32") and job.pixels_implied:
+        raise ModelFileError(
+            "it takes float32: say --mean and --std, as in training, or --pixels where it wants values of 0 to 255"
+        )
 
 
 def _write_onnx(job: Job, findings: Findings, model: Any, ending: Ending, expected: list[Tensor]) -> Outcome:  # noqa: ANN401
@@ -90,7 +147,7 @@ def _write_onnx(job: Job, findings: Findings, model: Any, ending: Ending, expect
 
 
 def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Callable[[Tensor], Tensor]) -> Outcome:
-    answers = [written(batch) for batch in probes(job.side)]
+    answers = [written(batch) for batch in _probes(job)]
     difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
     if not difference <= ALLOWED[job.precision]:
         Path(job.output).unlink(missing_ok=True)
@@ -101,12 +158,20 @@ def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Call
     return Outcome(findings.classes, findings.ending.value, difference)
 
 
+def _probes(job: Job) -> list[Tensor]:
+    return probes(job.side, pixels=job.pixels)
+
+
 def _say(text: str) -> None:
     sys.stderr.write(f"{PROGRESS}{text}\n")
     sys.stderr.flush()
 
 
 def _confine(job: Job) -> None:
+    if job.kind == "function":
+        # Trusted code, that may map more than it takes; what is left is for accidents.
+        confine(job.mapped_bytes, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
+        return
     sources = [path for path in (Path(job.source), Path(job.weights)) if path.is_file()]
     # The wall clock is the parent's; this is for a process that the parent could not kill.
     confine(sum(path.stat().st_size for path in sources), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))

@@ -1,12 +1,12 @@
 """ONNX files: inspected, finished with what is missing, and written with the tensor names of the contract."""
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import UserError
+from gateway.files import whole_file
 from gateway.networks.files import ModelFileError
 from gateway.networks.trial import Ending
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
@@ -159,15 +159,8 @@ def write(model: Any, path: Path) -> None:  # noqa: ANN401
     onnx, _ = import_onnx()
     onnx.checker.check_model(model)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(descriptor)
-    draft = Path(name)
-    try:
+    with whole_file(path, mode=0o644) as draft:
         onnx.save(model, draft)
-        draft.chmod(0o644)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def runner(model: Any) -> "Callable[[Tensor], Tensor]":  # noqa: ANN401

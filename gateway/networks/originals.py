@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gateway.networks.files import ModelFileError
+from gateway.networks.function_process import FunctionProcess
+from gateway.networks.functions import find_function, is_function
 from gateway.networks.sources import RECIPE, TORCHVISION, digest
 from gateway.networks.torchscript import load_torchscript
 from gateway.networks.trial import Ending, activation
@@ -42,6 +44,8 @@ def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor],
 
     Raises EntryError where the original is no longer there or another, and ModelFileError.
     """
+    if is_function(version.source):
+        return _function_probabilities(entry, version)
     file = Path(version.weights if version.source.startswith(TORCHVISION) and version.sha256 else version.source)
     if version.sha256:
         if not file.is_file():
@@ -61,6 +65,18 @@ def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor],
             return finished(run(images).float())
 
     return probabilities
+
+
+def _function_probabilities(entry: Entry, version: Version) -> Callable[[Tensor], Tensor]:
+    source = find_function(version.source, [Path(path) for path in version.include])
+    if source.digest() != version.sha256:
+        raise EntryError(
+            f"{source.path}, or what goes with it, has changed since it was added: add it again as a new version"
+        )
+    finished = activation(Ending(version.ending), multi_label=entry.multi_label)
+    # Somebody's code runs in a process of its own.
+    run = FunctionProcess(source, input=version.input, output=version.output)
+    return lambda images: finished(run(images))
 
 
 def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Module:

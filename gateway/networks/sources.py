@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.networks.files import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.functions import FunctionSource, find_function, is_function
 from gateway.repository.preprocessing import Preprocessing, from_weights, weights_enum
 
 TORCHVISION = "torchvision:"
@@ -21,9 +22,10 @@ class SourceError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as the user names it: `kind` is torchscript, onnx or torchvision; `like` the weights it was trained like.
+    """A model as the user names it; `like` names the torchvision weights that it was trained like.
 
-    `sha256` is of the file, of the weights' file for torchvision, or "".
+    `kind` is torchscript, onnx, torchvision, recipe or function.
+    `sha256` is of the file, of the weights' file for torchvision, of all files of a function, or "".
     """
 
     kind: str
@@ -31,10 +33,18 @@ class Source:
     weights: str
     like: str
     sha256: str
+    function: FunctionSource | None = None
 
 
-def find_source(text: str, *, weights: str | None, like: str | None) -> Source:
-    """Look at a SOURCE without loading it; raises SourceError or ModelFileError."""
+def find_source(text: str, *, weights: str | None, like: str | None, include: Sequence[Path] = ()) -> Source:
+    """Look at a SOURCE without loading it; raises UserError."""
+    if is_function(text):
+        if weights:
+            raise SourceError("--weights is for torchvision:ARCH; a function's files are named by --include")
+        function = find_function(text, include)
+        return Source("function", function.location, "", like or "", function.digest(), function)
+    if include:
+        raise SourceError("--include is for the files of a Python function, FILE.py:NAME")
     if text.startswith(TORCHVISION):
         return _torchvision(text.removeprefix(TORCHVISION), weights, like)
     if text.startswith(RECIPE):
@@ -89,6 +99,11 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
         return given
     if source.like:
         return from_weights(source.like)
+    if source.function:
+        raise SourceError(
+            f"which images does {source.function.name} take? Say --crop 224, or --resize 256 --crop 224 for the middle "
+            "of a larger one; where it takes normalised float32, also --mean and --std as in training"
+        )
     raise SourceError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "

@@ -1,7 +1,5 @@
 """Turning a PyTorch module into a TorchScript file that Triton's libtorch backend serves."""
 
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway.errors import UserError
+from gateway.files import whole_file
 
 TOLERANCE = 1e-4
 """How far the exported module's probabilities may be from the eager one's: the same float32 sums in another order."""
@@ -116,20 +115,12 @@ def export_torchscript(
     module = module.eval().to(memory_format=torch.channels_last)
     example = example.to(memory_format=torch.channels_last)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(descriptor)
-    draft = Path(name)
-    try:
-        with torch.no_grad(), without_deprecations():
-            frozen = torch.jit.freeze(torch.jit.trace(module, example))  # type: ignore[no-untyped-call]
-            torch.jit.save(frozen, draft, _extra_files=dict(extra_files or {}))
-            exported = torch.jit.load(draft, map_location="cpu")  # type: ignore[no-untyped-call]
-            _check(module, exported, example, tolerance)
-        # A scratch file is the owner's alone; a model is for whoever runs the server.
-        draft.chmod(0o644)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    # Whatever the umask: a model is for whoever runs the server.
+    with whole_file(path, mode=0o644) as draft, torch.no_grad(), without_deprecations():
+        frozen = torch.jit.freeze(torch.jit.trace(module, example))  # type: ignore[no-untyped-call]
+        torch.jit.save(frozen, draft, _extra_files=dict(extra_files or {}))
+        exported = torch.jit.load(draft, map_location="cpu")  # type: ignore[no-untyped-call]
+        _check(module, exported, example, tolerance)
 
 
 def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: float) -> None:

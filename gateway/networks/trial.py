@@ -1,6 +1,6 @@
 """Finding out what a network does by trying it: sizes, classes, and what it ends in."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ Run = Callable[[Tensor], object]
 SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 96, 64, 48, 32, 28)
 """Input sides that are common, tried in order."""
 CHANNELS = (3, 1, 4)
+PIXELS = 255
 ALONE_TOLERANCE = 1e-3
 SUM_TOLERANCE = 1e-3
 
@@ -37,16 +38,25 @@ class Findings:
     ending: Ending
 
 
-def try_out(run: Run, side: int) -> Findings:
+def try_out(run: Run, side: int, *, pixels: bool = False) -> Findings:
     """Run a network on made-up images of a side; raises ModelFileError that says what is wrong and what to do."""
-    output = _first_answer(run, side)
+    output = _first_answer(run, side, PIXELS if pixels else 1)
     classes = output.shape[1]
-    _check_batches(run, side, classes)
-    return Findings(side, classes, ending_of(run(batch) for batch in probes(side)))
+    batches = probes(side, pixels=pixels)
+    _check_batches(run, batches, classes)
+    return Findings(side, classes, ending_of(run(batch) for batch in batches))
 
 
-def probes(side: int) -> list[Tensor]:
-    """Batches unlike each other, fp32 [2, 3, side, side]: noise of several strengths, even colours, blobs."""
+def probes(side: int, *, pixels: bool = False) -> list[Tensor]:
+    """Batches unlike each other, fp32 [2, 3, side, side]: noise of several strengths, even colours, blobs.
+
+    Normalised, or as whole `pixels` of 0 to 255.
+    """
+    batches = _normalised_probes(side)
+    return [(batch * 64 + 128).round().clamp(0, PIXELS) for batch in batches] if pixels else batches
+
+
+def _normalised_probes(side: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     shape = (2, 3, side, side)
     noise = [torch.randn(shape, generator=generator) * scale for scale in (0.3, 1.0, 2.0)]
@@ -97,9 +107,11 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
         )
 
 
-def _first_answer(run: Run, side: int) -> Tensor:
+def _first_answer(run: Run, side: int, largest: int) -> Tensor:
     try:
-        output = run(torch.rand((2, 3, side, side)))
+        output = run(torch.rand((2, 3, side, side)) * largest)
+    except ModelFileError:
+        raise
     except Exception as exc:
         raise ModelFileError(_why_not(run, side, exc)) from exc
     scores = _tensor(output)
@@ -149,8 +161,8 @@ def _runs(run: Run, shape: tuple[int, ...]) -> bool:
     return isinstance(output, Tensor) and output.shape[0] == shape[0]
 
 
-def _check_batches(run: Run, side: int, classes: int) -> None:
-    batch = torch.cat(probes(side)[:3])
+def _check_batches(run: Run, batches: Sequence[Tensor], classes: int) -> None:
+    batch = torch.cat(list(batches[:3]))
     together = _tensor(run(batch))
     if list(together.shape) != [len(batch), classes]:
         raise ModelFileError(
@@ -193,3 +205,12 @@ def _exp(scores: Tensor) -> Tensor:
 
 def _as_it_is(scores: Tensor) -> Tensor:
     return scores
+
+
+ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], str] = {
+    _softmax: "softmax",
+    _sigmoid: "sigmoid",
+    _exp: "exp",
+    _as_it_is: "none",
+}
+"""What `activation` gives, by the names that function.json has for it."""

@@ -5,29 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.errors import ImageError, UserError
+from gateway.ingest.image_info import SUFFIXES
 from gateway.ingest.in_process import prepare
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload
 from gateway.repository.entry import Decode, Entry
 from gateway.settings import load_settings
-
-SUFFIXES = {
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".png",
-    ".apng",
-    ".webp",
-    ".bmp",
-    ".dib",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".avif",
-}
-"""What is taken for an image in a folder; a file that is named is taken whatever its name."""
 
 
 class NoPictures(UserError):

@@ -128,6 +128,8 @@ class Tuner:
         return Variant(self.entry.format, self.entry.precision, self.entry.serving)
 
     def _formats(self, base: Variant) -> list[Variant]:
+        if base.format is Format.FUNCTION:
+            return []  # it computes as it does
         precisions = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpu_count() else [])]
         pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
         if _has_onnx():
@@ -179,6 +181,10 @@ class Tuner:
                 precision=variant.precision,
                 format=variant.format,
                 multi_label=self.entry.multi_label,
+                input=version.input,
+                output=version.output,
+                include=tuple(map(Path, version.include)),
+                trust=True,  # it was, when it was added, and its digest is the same
             )
             self._networks[key] = add(request, self._scratch, _say_nothing)
         return self._networks[key]

@@ -18,6 +18,8 @@ from gateway.repository.preprocessing import Preprocessing, from_mapping
 from gateway.triton.contract import EXACT, FAST, pinned
 
 RECORD = "origin.json"
+FUNCTION_FILES = ("served_function.py", "function.json", "code/")
+"""What lies beside a function's model.py: the adapter, how it is called, and somebody's code."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -39,11 +41,13 @@ class Format(StrEnum):
 
     TORCHSCRIPT = "torchscript"
     ONNX = "onnx"
+    FUNCTION = "function"
+    """A folder: a model.py for Triton's Python backend, and somebody's code."""
 
     @property
     def filename(self) -> str:
         """The file in a version's folder."""
-        return {"torchscript": "model.pt", "onnx": "model.onnx"}[self.value]
+        return {"torchscript": "model.pt", "onnx": "model.onnx", "function": "model.py"}[self.value]
 
 
 class Decode(StrEnum):
@@ -93,7 +97,7 @@ class Version:
     """One trained network: where it came from, by which the served answers can be held to the original's."""
 
     source: str
-    """A file's absolute path, or torchvision:ARCH."""
+    """A file's absolute path, torchvision:ARCH, or FILE.py:NAME."""
     sha256: str
     """Of the source, or of the weights where they are a file; "" where there is no file."""
     weights: str
@@ -102,6 +106,12 @@ class Version:
     precision: Precision
     difference: float
     """Largest difference of a probability from the original's on made-up images, when it was written."""
+    input: str = ""
+    """What the original takes, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
+    output: str = ""
+    """Which of several outputs are the scores, by name or number; "" where there is one."""
+    include: tuple[str, ...] = ()
+    """Files and folders that go with a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +199,13 @@ def read_entry(repository: Path, name: str) -> Entry:
             multi_label=values["multi_label"],
             serving=Serving(**{key: _tuple(value) for key, value in values["serving"].items()}),
             versions={
-                int(number): Version(**{**version, "precision": Precision(version["precision"])})
+                int(number): Version(
+                    **{
+                        **version,
+                        "precision": Precision(version["precision"]),
+                        "include": tuple(version.get("include", ())),
+                    }
+                )
                 for number, version in values["versions"].items()
             },
             in_use=values["in_use"],

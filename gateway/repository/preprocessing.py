@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_SIDE = 4096
+AS_PIXELS = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}
+"""The mean and std that leave pixels as they are, on a scale from 0 to 255."""
 INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos")
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """PIL.Image.Resampling by number, as Hugging Face's preprocessor_config.json has it."""
@@ -78,6 +80,11 @@ class Preprocessing:
         """The same as texts, as the preprocessor's config.pbtxt has them."""
         return {name: _text(value) for name, value in asdict(self).items()}
 
+    @property
+    def gives_pixels(self) -> bool:
+        """Whether the network gets the pixels themselves, on a scale from 0 to 255."""
+        return not any(self.mean) and all(abs(255 * std - 1) < 1e-6 for std in self.std)
+
     def differences(self, given: Mapping[str, str]) -> list[str]:
         """What the preprocessor's parameters say otherwise, in words that name the parameter.
 
@@ -93,9 +100,9 @@ class Preprocessing:
         """One line for people."""
         sides = "×".join(map(str, self.resize_size))
         resize = sides if len(self.resize_size) == 2 else f"shorter side {sides}"
+        values = "pixels of 0 to 255" if self.gives_pixels else f"mean {_text(self.mean)}, std {_text(self.std)}"
         return (
-            f"resize {resize} {self.interpolation}, crop {self.crop_size}, "
-            f"mean {_text(self.mean)}, std {_text(self.std)}"
+            f"resize {resize} {self.interpolation}, crop {self.crop_size}, {values}"
             f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
         )
 

@@ -19,8 +19,9 @@ _QUEUE_POLICY = """\
   }
 """
 _KIND = {
-    Format.TORCHSCRIPT: ("pytorch_libtorch", "a TorchScript module"),
-    Format.ONNX: ("onnxruntime_onnx", "an ONNX graph"),
+    Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
+    Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
+    Format.FUNCTION: ('backend: "python"', "a Python function"),
 }
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
@@ -35,13 +36,14 @@ parameters { key: "INFERENCE_MODE" value: { string_value: "true" } }
 parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
 parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,
+    Format.FUNCTION: "",
 }
 
 
 def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
     """The text of config.pbtxt for each of the entry's folders; `command` of `gateway model` is named in a comment."""
     side = entry.preprocessing.crop_size
-    platform, kind = _KIND[entry.format]
+    runner, kind = _KIND[entry.format]
     serving = entry.serving
     shared = {
         **entry.preprocessing.parameters(),
@@ -56,7 +58,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "model": entry.name,
         "multi_label": _bool(entry.multi_label),
         "decode": serving.decode.value,
-        "platform": platform,
+        "runner": runner,
         "kind": kind,
         "filename": entry.format.filename,
         "command": command,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.repository.entry import RECORD, Entry
+from gateway.repository.entry import FUNCTION_FILES, RECORD, Entry, Format
 from gateway.repository.writing import LABELS
 from gateway.triton.contract import pinned
 
@@ -35,6 +35,7 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     out.print(table)
     written = [
         f"{entry.classifier}/{version}/{entry.format.filename}",
+        *(f"{entry.classifier}/{version}/{name}" for name in FUNCTION_FILES if entry.format is Format.FUNCTION),
         f"{entry.classifier}/{LABELS}",
         *(f"{folder}/config.pbtxt" for folder in entry.folders),
         f"{entry.preprocessor}/1/model.py",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.embedded.places import SHIPPED_MODELS
-from gateway.repository.entry import Entry, EntryError, write_record
+from gateway.repository.entry import Entry, EntryError, Format, write_record
 from gateway.repository.render import render
 from gateway.triton.contract import PREPROCESSOR
 
@@ -32,13 +32,14 @@ def staging(repository: Path) -> Iterator[Path]:
 
 def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) -> None:
     """Write a new entry with the network of its one version, which is moved; raises OSError."""
-    draft = network.parent / "models"
+    # Beside the network's folder, which is moved as a whole where it is a function's.
+    draft = network.parent.parent / "models"
     rewrite(entry, draft)
     code = draft / entry.preprocessor / "1" / "model.py"
     code.parent.mkdir()
     shutil.copyfile(PREPROCESSOR_CODE, code)
     (draft / entry.classifier / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
-    _place(network, entry.model_file(draft, entry.in_use))
+    _place(network, entry.model_file(draft, entry.in_use), entry.format)
     placed: list[Path] = []
     try:
         # The ensemble last: until then Triton has no model that lacks a part.
@@ -58,7 +59,7 @@ def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:
     (number,) = entry.versions.keys() - old.versions.keys()
     target = entry.model_file(repository, number)
     try:
-        _place(network, target)
+        _place(network, target, entry.format)
         rewrite(entry, repository)
     except BaseException:
         shutil.rmtree(target.parent, ignore_errors=True)
@@ -90,6 +91,11 @@ def check_free(folder: Path) -> None:
         raise EntryError(f"{folder} already exists and was not written by this command: use another --name")
 
 
-def _place(network: Path, target: Path) -> None:
+def _place(network: Path, target: Path, written_as: Format) -> None:
+    if written_as is Format.FUNCTION:
+        # All of its folder belongs to it.
+        target.parent.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(network.parent, target.parent)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(network, target)

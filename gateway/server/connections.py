@@ -1,6 +1,7 @@
 """How many connections there may be, who goes when there are too many, and how long a client may take to read."""
 
 import asyncio
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,8 @@ REFUSAL_SECONDS = 2.0
 """How long a connection beyond the limit has to send something and to read its answer."""
 STRETCH_BYTES = 64 * 1024
 """What a client must take in of its answer within `answer_timeout_seconds`."""
+STALLED_SECONDS = 1.0
+"""A client that has not read for so long may lose its connection when answers take too much room."""
 
 
 def answer(error: GatewayError) -> bytes:
@@ -40,11 +43,13 @@ class Connections:
     last answer is longest ago. Where all are busy, the new one is refused.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
+        self._clock = clock
         self._all: set[CountedProtocol] = set()
         self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
         self._answered: dict[CountedProtocol, None] = {}
+        self._stalled: dict[CountedProtocol, float] = {}  # since when, the longest first
         self._entering: deque[Callable[[], None]] = deque()
         self._entered = 0
         self.refused = 0
@@ -82,7 +87,27 @@ class Connections:
         if protocol in self._all:
             self._all.remove(protocol)
             self.busy(protocol)
+            self.reads_on(protocol)
             metrics.CONNECTIONS.dec()
+
+    def stalls(self, protocol: "CountedProtocol") -> None:
+        """Its client does not read as fast as its answer comes."""
+        if protocol in self._all:
+            self._stalled.setdefault(protocol, self._clock())
+
+    def reads_on(self, protocol: "CountedProtocol") -> None:
+        """Its client has caught up."""
+        self._stalled.pop(protocol, None)
+
+    def close_slowest_reader(self) -> bool:
+        """Close the connection that has kept its answer waiting for longest, STALLED_SECONDS at least, if any has."""
+        protocol, since = next(iter(self._stalled.items()), (None, 0.0))
+        if protocol is None or self._clock() - since < STALLED_SECONDS:
+            return False
+        self.reads_on(protocol)
+        metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+        protocol.transport.abort()
+        return True
 
     def enter(self, begin: Callable[[], None]) -> bool:
         """Whether a new connection may begin in this turn of the event loop; else `begin` is called in a later one."""
@@ -172,11 +197,13 @@ class CountedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than its answer is made."""
         super().pause_writing()
+        self._counted.stalls(self)
         self._watch_reading()
 
     def resume_writing(self) -> None:
         """It has caught up."""
         super().resume_writing()
+        self._counted.reads_on(self)
         self._stop_watching()
 
     @property

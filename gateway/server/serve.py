@@ -5,9 +5,7 @@ import os
 import secrets
 import signal
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
@@ -15,6 +13,7 @@ import uvicorn
 from gateway.errors import UserError
 from gateway.logs import configure_logs
 from gateway.server.http import BoundedHeadersProtocol
+from gateway.server.workers import sharing
 from gateway.settings import Settings, variable
 
 KEEP_ALIVE_SECONDS = 75
@@ -50,7 +49,7 @@ def serve(settings: Settings) -> None:
         signal.signal(number, lambda *_: None)
     # Workers that share a port share Triton's cache as well; each would make up a secret of its own.
     os.environ.setdefault(variable("cache_secret"), secrets.token_hex(32))
-    with _shared_metrics(settings.workers):
+    with sharing(settings.workers):
         uvicorn.run(
             "gateway.app:create_app_from_environment",
             factory=True,
@@ -80,14 +79,3 @@ def server_options(settings: Settings) -> dict[str, Any]:
 def export_environment(overrides: Mapping[str, object]) -> None:
     """Set GATEWAY_ variables, for this process and the workers that it will start."""
     os.environ.update({variable(field): str(value) for field, value in overrides.items() if value is not None})
-
-
-@contextmanager
-def _shared_metrics(workers: int) -> Iterator[None]:
-    """A folder in which several workers keep their counters, so that any of them can tell all."""
-    if workers == 1:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        yield

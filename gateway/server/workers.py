@@ -1,10 +1,17 @@
-"""What a worker process owes to the supervisor that started it."""
+"""What worker processes owe to the supervisor that started them, and where they share what they learn."""
 
 import ctypes
 import multiprocessing
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from gateway.metrics import SHARED_FOLDER
+
+WORKERS_FOLDER = "TRITON_IMAGE_GATEWAY_WORKERS"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -20,3 +27,23 @@ def die_with_supervisor() -> None:
     # It may have died before the call, and then no signal comes.
     if os.getppid() != supervisor.pid:
         os._exit(1)
+
+
+@contextmanager
+def sharing(workers: int) -> Iterator[None]:
+    """A folder of their own for several workers: any of them can tell all metrics, and knows what the others met."""
+    if workers == 1:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="gateway-workers-") as folder:
+        for variable, name in ((SHARED_FOLDER, "metrics"), (WORKERS_FOLDER, "shared")):
+            path = Path(folder) / name
+            path.mkdir()
+            os.environ[variable] = str(path)
+        yield
+
+
+def shared_file(name: str) -> Path | None:
+    """A file that all workers of this port use; None where there is only one worker."""
+    folder = os.environ.get(WORKERS_FOLDER)
+    return Path(folder) / name if folder else None

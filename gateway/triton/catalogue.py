@@ -233,11 +233,12 @@ class Models:
         )
         try:
             height, width = await self._input_size(names[-1]) if names else (None, None)
+            resize, crop = await self._sizes_of(names[0]) if names else ((), ())
             labels = await self._read_labels(name, versions[-1])
         except GatewayError as error:
             # A model that has failed must not take the list, or the others' descriptions, with it.
             return replace(info, ready=False, reason=error.message)
-        return replace(info, input_height=height, input_width=width, labels=labels)
+        return replace(info, input_height=height, input_width=width, resize_size=resize, crop_size=crop, labels=labels)
 
     async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
@@ -261,10 +262,21 @@ class Models:
         dims = (await self._endpoint.config(step)).input[0].dims
         return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
 
+    async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
+        told = parameters(await self._endpoint.config(preprocessor))
+        return _integers(told.get("resize_size", "")), _integers(told.get("crop_size", ""))
+
     def _forget(self, name: str) -> None:
         self._multi_label.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
         self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    """Numbers with commas; () where they are none, as a preprocessor of somebody else's may have them."""
+    numbers = [number.strip() for number in text.split(",")]
+    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:

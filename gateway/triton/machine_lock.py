@@ -1,11 +1,12 @@
 """Only one gateway of a user on a machine heals a Triton at a time."""
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from gateway.files import locked
 
 
 def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -25,17 +26,11 @@ def machine_lock(address: str, folder: Path | None = None) -> Iterator[bool]:
     gateways on different machines apart then does so here as well, see gateway.triton.healing.
     """
     name = hashlib.sha256(address.encode()).hexdigest()[:16]
-    try:
-        folder = folder or lock_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = (folder / f"heal-{name}.lock").open("w")
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home
-        yield True
-        return
-    with handle:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+            folder = folder or lock_folder()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mine = stack.enter_context(locked(folder / f"heal-{name}.lock", busy=lambda: False))
+        except (OSError, RuntimeError):  # RuntimeError: the user has no home
+            mine = True
+        yield mine

@@ -65,6 +65,7 @@ class TritonBackend:
     async def close(self) -> None:
         """Stop watching and close every channel; calls in flight are given up."""
         await self._tritons.close()
+        self._quarantine.close()
 
     @property
     def bears_cancellation(self) -> bool:

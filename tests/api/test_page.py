@@ -139,7 +139,7 @@ def test_everything_that_the_page_refers_to_is_there(client: Client, page: Eleme
         for name, value in attributes.items()
         if name in {"href", "src"} and value and not value.startswith("#")
     }
-    assert referred >= {"assets/page.css", "assets/page.js", "docs", "metrics"}
+    assert referred >= {"assets/base.css", "assets/page.js", "docs", "metrics"}
     for path in referred:
         assert client.get(f"/{path}").status_code == 200, path
 
@@ -150,10 +150,15 @@ def test_every_module_that_a_script_imports_is_there():
 
 
 def test_every_path_that_a_script_asks_for_is_an_endpoint(client: Client):
-    asked = {path for script in SCRIPTS for path in re.findall(r"fetch\([\"`]([\w/.]+)", text_of(script))}
-    assert asked == {"predict", "health/live", "health/ready", "models", "assets/cat.jpg"}
+    asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
+    assert asked == {"predict", "health/live", "health/ready", "limits", "models", "assets/"}
     endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
-    assert asked - {"assets/cat.jpg"} <= endpoints
+    assert asked - {"assets/"} <= endpoints
+
+
+def test_every_picture_to_try_is_an_asset(page: Elements):
+    samples = {attributes["data-file"] for _, attributes in page.all if "data-file" in attributes}
+    assert samples == {name for name in ASSETS if name.endswith(".jpg")}
 
 
 def test_every_element_that_a_script_or_a_label_names_is_on_the_page(page: Elements):
@@ -199,12 +204,12 @@ def test_the_field_for_a_key_is_shown_only_when_one_is_wanted_and_no_key_is_kept
     assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
 
 
-def in_node(expression: str) -> object:
-    """What an expression with the names of words.js is, by a JavaScript engine."""
+def in_node(expression: str, module: str = "words.js") -> object:
+    """What an expression with a module's names is, by a JavaScript engine."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
-    script = text_of("words.js") + f"\nconsole.log(JSON.stringify({expression}));"
+    script = text_of(module) + f"\nconsole.log(JSON.stringify({expression}));"
     run = subprocess.run(
         [node, "--input-type=module"], input=script, capture_output=True, text=True, check=True, timeout=60
     )
@@ -223,6 +228,56 @@ def test_the_python_of_the_page_is_python():
     compile(code, "page", "exec")
     assert 'Gateway("http://h:8080", api_key="KEY")' in code
     assert 'top_k=5, model="12", version=2' in code
+
+
+SIFTED = """(({ counts, labels, groups }) =>
+  [counts, labels, groups.map(({ title, files }) => [title, files.map(({ name }) => name)])])"""
+FILES = """[["a", "cat", .9], ["b", "dog", .8], ["c", "cat", .3], ["d"]].map(([name, label, score]) => {
+  const best = label ? { label, score } : null;
+  const state = label ? "ok" : "error";
+  return { name, state, first: { state, best }, answers: [{ state, best }] };
+})"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts", "labels", "groups"),
+    [
+        ({}, [4, 3, 1, 0], [["cat", 2], ["dog", 1]], [["", list("abcd")]]),
+        ({"least": 0.5}, [4, 3, 1, 1], [["cat", 1], ["dog", 1]], [["", list("abcd")]]),
+        ({"least": 0.5, "kind": "unsure"}, [4, 3, 1, 1], [], [["", ["c"]]]),
+        ({"label": "cat"}, [4, 3, 1, 0], [["cat", 2], ["dog", 1]], [["", ["a", "c"]]]),
+        (
+            {"grouped": True},
+            [4, 3, 1, 0],
+            [["cat", 2], ["dog", 1]],
+            [["cat", ["a", "c"]], ["dog", ["b"]], ["Without a label", ["d"]]],
+        ),
+    ],
+)
+def test_files_are_sifted_by_what_they_show(choice, counts, labels, groups):
+    found = in_node(f"{SIFTED}(sift({FILES}, {json.dumps(choice)}))", "sift.js")
+    kinds = dict(zip(["all", "ok", "error", "unsure"], counts, strict=True))
+    assert found == [{**kinds, "differ": 0}, labels, groups]
+
+
+@pytest.mark.parametrize(
+    ("size", "resize", "crop", "part"),
+    [
+        ((400, 200), [224, 224], [224], (0, 0, 1, 1)),
+        ((400, 200), [256], [256], (0.25, 0, 0.5, 1)),
+        ((400, 400), [256], [224, 224], (1 / 16, 1 / 16, 7 / 8, 7 / 8)),
+        ((300, 600), [64], [32, 64], (0, 0.375, 1, 0.25)),
+    ],
+)
+def test_what_the_model_saw_is_the_crop_of_the_resized_picture(size, resize, crop, part):
+    facts = json.dumps({"resize_size": resize, "crop_size": crop})
+    found = in_node(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "sift.js")
+    assert isinstance(found, dict)
+    assert tuple(found[name] for name in ("left", "top", "width", "height")) == pytest.approx(part)
+
+
+def test_of_a_model_that_does_not_say_what_it_crops_nothing_is_claimed():
+    assert in_node("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "sift.js") is None
 
 
 MODELS = {

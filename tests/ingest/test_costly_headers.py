@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from bench.attack.files import heic_of_another_size
 from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decoders.budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
@@ -188,6 +189,61 @@ def test_an_avif_whose_picture_is_larger_than_it_says_is_refused():
     assert data.count(size) == 1
     with pytest.raises(InvalidImage, match="disagree"):
         read(data.replace(size, struct.pack(">II", 64, 64)))
+
+
+def test_a_heic_whose_picture_is_larger_than_it_says_is_refused():
+    data = heic_of_another_size(2_048, 64)
+    assert struct.pack(">II", 2_048, 2_048) not in data
+    with pytest.raises(InvalidImage, match="more pixels than the picture"):
+        read(data)
+
+
+def heic_grid(tiles: int, columns: int, side: int = 128) -> bytes:
+    """A HEIC whose picture is a grid that names its one tile of 64 × 64 pixels again and again."""
+    tile = encode(photograph().resize((64, 64)), "HEIF", quality=50)
+    at = tile.index(b"hvcC") - 4
+    hvcc = tile[at : at + int.from_bytes(tile[at : at + 4], "big")]
+
+    def box(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I4s", len(data) + 8, kind) + data
+
+    def size(side: int) -> bytes:
+        return box(b"ispe", struct.pack(">III", 0, side, side))
+
+    def item(number: int, kind: bytes) -> bytes:
+        return box(b"infe", struct.pack(">IHH4sx", 2 << 24, number, 0, kind))
+
+    grid = struct.pack(">BBBBHH", 0, 0, tiles // columns - 1, columns - 1, side, side)
+    ipco = box(b"ipco", hvcc + size(64) + size(side))
+    ipma = box(b"ipma", struct.pack(">IIHBBBHBB", 0, 2, 1, 2, 1, 2, 2, 1, 3))
+    iref = box(b"iref", bytes(4) + box(b"dimg", struct.pack(">HH", 2, tiles) + struct.pack(">H", 1) * tiles))
+    iloc = box(b"iloc", struct.pack(">IHH", 1 << 24, 0x4400, 2) + struct.pack(">HHHHII", 2, 1, 0, 1, 0, len(grid))
+               + struct.pack(">HHHHII", 1, 1, 0, 1, 0, len(grid)))  # fmt: skip
+    parts = [
+        box(b"hdlr", bytes(8) + b"pict" + bytes(13)), box(b"pitm", struct.pack(">IH", 0, 2)),
+        box(b"iinf", struct.pack(">IH", 0, 2) + item(1, b"hvc1") + item(2, b"grid")),
+        box(b"iprp", ipco + ipma), iref, box(b"idat", grid), iloc,
+    ]  # fmt: skip
+    return box(b"ftyp", b"heic\0\0\0\0mif1heic") + box(b"meta", bytes(4) + b"".join(parts))
+
+
+def test_a_grid_counts_a_tile_as_often_as_it_is_used():
+    assert (read(heic_grid(4, 2)).width, read(heic_grid(4, 2)).height) == (128, 128)
+    with pytest.raises(InvalidImage, match="more pixels than the picture"):
+        read(heic_grid(10_000, 100))
+
+
+def test_a_grid_of_another_size_than_it_says_is_refused():
+    data = heic_grid(4, 2)
+    with pytest.raises(InvalidImage, match="disagree"):
+        read(data.replace(struct.pack(">III", 0, 128, 128), struct.pack(">III", 0, 64, 64)))
+
+
+def test_a_jpeg_2000_of_too_many_tiles_is_refused():
+    data = encode(photograph(), "JPEG2000", no_jp2=True)
+    assert struct.unpack_from(">II", data, 24) == (451, 300)
+    with pytest.raises(InvalidImage, match="tiles"):
+        read(data[:24] + struct.pack(">II", 1, 1) + data[32:])
 
 
 def test_a_webp_whose_picture_is_larger_than_it_says_is_refused():

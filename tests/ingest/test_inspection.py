@@ -24,9 +24,11 @@ SIGNATURES = [
     b"II*\0\x08\0\0\0",
     b"MM\0+\0\x08\0\0",
     b"\0\0\0\x18ftypavif\0\0\0\0avifmif1",
+    b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
+    b"\0\0\0\x0cjP  \r\n\x87\n",
+    b"\xff\x4f\xff\x51",
 ]
 OTHERS = {
-    "HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100),
     "PDF": b"%PDF-1.7\n",
     "SVG": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
     "ZIP": b"PK\3\4" + bytes(100),
@@ -61,7 +63,13 @@ def test_a_file_cut_off_anywhere_is_seen_by_its_header_and_ending(one):
             inspect(one.data[: len(one.data) * percent // 100], LIMITS)
 
 
-@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "TIFF RGB 8 bit raw", "AVIF lossy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "TIFF RGB 8 bit raw", "AVIF lossy"),
+        *("HEIC lossy", "JPEG 2000 lossless", "JPEG 2000 codestream"),
+    ],
+)
 def test_a_file_that_lacks_its_last_bytes_is_cut_off(name):
     data = sample(name).data
     for missing in (1, 2, 3):
@@ -95,7 +103,20 @@ def test_another_format_is_refused_by_its_name_with_the_list_of_what_is_taken(ki
     with pytest.raises(UnsupportedFormat) as caught:
         inspect(OTHERS[kind], LIMITS)
     assert kind in caught.value.message
-    assert "JPEG, PNG, WebP, BMP, GIF, TIFF or AVIF" in caught.value.message
+    assert "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, HEIC or JPEG 2000" in caught.value.message
+
+
+def test_without_its_decoder_heic_is_refused_with_what_to_send_instead(monkeypatch):
+    monkeypatch.setattr("gateway.ingest.formats.heic.AVAILABLE", False)
+    with pytest.raises(UnsupportedFormat, match="send JPEG"):
+        inspect(sample("HEIC lossy").data, LIMITS)
+
+
+def test_a_heif_file_of_something_else_is_refused_as_such():
+    data = sample("HEIC lossy").data
+    assert data.count(b"hvc1") == 1
+    with pytest.raises(UnsupportedFormat, match="neither HEVC nor a grid"):
+        inspect(data.replace(b"hvc1", b"unci"), LIMITS)
 
 
 def test_a_picture_at_the_limits_is_taken_and_one_pixel_more_is_not():

@@ -101,7 +101,7 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path):
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path):
+def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path, cold_jobs):
     whole = save_torchscript(Head(), tmp_path / "head.pt").read_bytes()
     damaged = bytearray(whole)
     middle = whole.index(b"code/__torch__")
@@ -121,8 +121,8 @@ class Endless(torch.nn.Module):
 def test_a_network_that_never_answers_is_given_up(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
-    with pytest.raises(WorkFailed, match="given up after 5 s"):
-        add(request(tmp_path), tmp_path / "models", print, timeout_seconds=5)
+    with pytest.raises(WorkFailed, match="given up after 1 s"):
+        add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes,
     assert not (own_head / "head_classifier" / "2").exists()
 
 
-def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path):
+def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs):
     path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
     result = CliRunner().invoke(
         app,

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from bench.attack.fleet import KILLER, make_vulnerable
 from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.add import Request, add
@@ -22,7 +23,6 @@ from tests.repository.entries import SMALL
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=False)
-KILLER = b"this picture ends the process that decodes it"
 
 
 def add_small(repository: Path, name: str, *, version: int = 1) -> None:
@@ -117,15 +117,6 @@ def test_a_picture_that_kills_ends_two_processes_at_most_and_is_refused_from_the
             assert (answer.status_code, outcomes(answer)) == (422, ["image_quarantined"])
         assert all(endpoint["ready"] for endpoint in endpoints(gateway))
         assert healings(gateway) == before
-
-
-def make_vulnerable(model: Path) -> None:
-    """A decoder with a fault that a crafted picture reaches."""
-    text = model.read_text()
-    start = "        if length == 0:\n            return Status.EMPTY"
-    assert start in text
-    fault = f"        if {KILLER!r} in encoded.tobytes():\n            os.kill(os.getpid(), 9)\n"
-    model.write_text(text.replace(start, fault + start))
 
 
 def with_comment(encoded: bytes, comment: bytes) -> bytes:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from gateway.server.connections import NEW_IN_A_TURN, Connections
+from gateway.server.connections import NEW_IN_A_TURN, STALLED_SECONDS, Connections
 
 
 class Connection:
@@ -13,15 +13,33 @@ class Connection:
 
     def __init__(self) -> None:
         self.transport = self
-        self.closed = False
+        self.closed = self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def close(self) -> None:
         self.closed = True
 
 
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def connections() -> Connections:
-    return Connections(3)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def connections(clock) -> Connections:
+    return Connections(3, clock)
 
 
 def add(connections: Connections, *, busy: bool = False, answered: bool = False) -> Connection:
@@ -55,6 +73,30 @@ def test_else_the_one_that_was_answered_longest_ago_makes_room(connections):
     add(connections, busy=True)
     add(connections, busy=True)
     assert (older.closed, newer.closed) == (False, True)
+
+
+def test_who_has_not_read_for_longest_is_cut_off_and_nobody_who_has_read_of_late(connections, clock):
+    first, second, third = (add(connections, busy=True) for _ in range(3))
+    for connection in (first, second):
+        connections.stalls(connection)
+    clock.now += STALLED_SECONDS - 0.01
+    assert not connections.close_slowest_reader()
+    clock.now += 0.02
+    connections.reads_on(first)
+    connections.stalls(first)
+    connections.stalls(second)  # as it did before
+    assert connections.close_slowest_reader()
+    assert not connections.close_slowest_reader()
+    assert (first.aborted, second.aborted, third.aborted) == (False, True, False)
+
+
+def test_one_that_is_gone_is_not_cut_off(connections, clock):
+    gone = add(connections, busy=True)
+    connections.stalls(gone)
+    connections.remove(gone)
+    connections.stalls(gone)
+    clock.now += 100
+    assert not connections.close_slowest_reader()
 
 
 def test_one_that_is_removed_twice_counts_once(connections):

@@ -42,7 +42,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One that waits for long, and whose room is short all the same."""
     log = tmp_path_factory.mktemp("patient") / "log"
-    settings = {**SETTINGS, "upload_grace_seconds": 300, "upload_idle_timeout_seconds": 300}
+    times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
+    settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 8 * MIB}
     with running_gateway(log, command=COMMAND, **settings) as running:
         yield running
 
@@ -157,6 +158,30 @@ def test_a_client_that_does_not_read_its_answer_is_left(gateway: Gateway):
             while piece := deaf.recv(65536):
                 received += piece
         assert not received.rstrip(b"\r\n0").endswith(b'"failed":0}}'), "the rest was given up"
+
+
+def test_those_that_do_not_read_make_room_for_those_that_do(patient: Gateway):
+    body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+    head = b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    def is_answered() -> bool:
+        with connect(patient) as client:
+            client.sendall(whole)
+            status, answer = answer_of(client)
+        assert status == 200 or '"limit":"max_bytes_unread"' in answer
+        return status == 200
+
+    before = told(patient, 'gateway_connections_closed_total{reason="unread"}')
+    with connect(patient, receive_bytes=4 * KIB) as deaf:
+        deaf.sendall(whole)
+        wait_for(lambda: told(patient, "gateway_answer_bytes") > MIB)
+        wait_for(is_answered)
+        with contextlib.suppress(ConnectionResetError):
+            while deaf.recv(65536):
+                pass  # it ends
+    assert told(patient, 'gateway_connections_closed_total{reason="unread"}') == before + 1
+    wait_for(lambda: told(patient, "gateway_answer_bytes") == 0)
 
 
 def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(gateway: Gateway):

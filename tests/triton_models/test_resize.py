@@ -43,7 +43,7 @@ def wanted(pixels, size, interpolation, crop=(224, 224)):
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos", "box"])
 def test_the_pixels_are_torchvision_s(model, size, interpolation):
     mode = InterpolationMode(interpolation)
-    resize = model.PillowResize(size, [224, 224], mode, "pillow")
+    resize = model.PillowResize(size, [224, 224], model.InterpolationMode(interpolation), "pillow")
     for shape in SHAPES:
         pixels = noise(*shape)
         assert np.array_equal(resize(pixels), wanted(pixels, size, mode)), shape
@@ -53,7 +53,7 @@ def test_the_pixels_are_torchvision_s(model, size, interpolation):
     ("library", "vertical_first"), [("pillow-9.5", False), ("pillow-12.3", False), ("pillow-13.0", True)]
 )
 def test_the_release_that_training_had_decides_which_pass_is_first(model, library, vertical_first):
-    resize = model.PillowResize([224, 224], [224, 224], InterpolationMode.BICUBIC, library)
+    resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, library)
     pixels = noise(700, 300)
     assert np.array_equal(resize(pixels), pass_by_pass(pixels, (224, 224), "bicubic", vertical_first=vertical_first))
     assert not np.array_equal(
@@ -64,7 +64,7 @@ def test_the_release_that_training_had_decides_which_pass_is_first(model, librar
 def test_the_strips_of_12_2_are_resized_by_their_height_first(model):
     pixels = noise(909, 9)
     resizes = {
-        release: model.PillowResize([64, 64], [64, 64], InterpolationMode.BICUBIC, f"pillow-{release}")(pixels)
+        release: model.PillowResize([64, 64], [64, 64], model.InterpolationMode.BICUBIC, f"pillow-{release}")(pixels)
         for release in ("12.1", "12.2")
     }
     assert np.array_equal(resizes["12.1"], pass_by_pass(pixels, (64, 64), "bicubic", vertical_first=False))
@@ -74,7 +74,7 @@ def test_the_strips_of_12_2_are_resized_by_their_height_first(model):
 @pytest.mark.parametrize("library", ["pillow", "pillow-12.1", "pillow-12.2", "pillow-13.0"])
 @pytest.mark.parametrize("size", [(64,), (64, 72)])
 def test_parity_s_reference_has_the_same_order(model, library, size):
-    resize = model.PillowResize(list(size), [64, 64], InterpolationMode.BICUBIC, library)
+    resize = model.PillowResize(list(size), [64, 64], model.InterpolationMode.BICUBIC, library)
     preprocessing = Preprocessing(size, 64, "bicubic", (0.0,) * 3, (1.0,) * 3, library)
     for shape in [(700, 300), (300, 700), (909, 9), (50, 40), (64, 200)]:
         pixels = noise(*shape)
@@ -85,18 +85,18 @@ def test_parity_s_reference_has_the_same_order(model, library, size):
 @pytest.mark.parametrize("library", ["opencv", "pillow-", "pillow-13", "pillow-13.0.0", "Pillow", "pillow13"])
 def test_another_library_is_refused_by_name(model, library):
     with pytest.raises(ValueError, match=repr(library)):
-        model.PillowResize([224, 224], [224, 224], InterpolationMode.BICUBIC, library)
+        model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, library)
 
 
 def test_the_log_says_what_resizes_and_why(model):
     of_kernel = model.exact_resize is not None
-    said = model.PillowResize([224, 224], [224, 224], InterpolationMode.BICUBIC, "pillow").described()
+    said = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, "pillow").described()
     release = ".".join(PIL.__version__.split(".")[:2])
     assert said.endswith(
         "does" if of_kernel else "is not installed; the pixels are the same, the time is six times its"
     )
     assert f"as Pillow {release} does" in said
-    nearest = model.PillowResize([224, 224], [224, 224], InterpolationMode.NEAREST, "pillow").described()
+    nearest = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.NEAREST, "pillow").described()
     assert nearest.endswith("exact_resize has no nearest")
 
 
@@ -104,7 +104,7 @@ def test_a_kernel_that_makes_other_pixels_is_not_used(model, monkeypatch):
     if model.exact_resize is None:
         pytest.skip("there is none")
     monkeypatch.setattr(model.exact_resize, "resize", lambda source, target, *_, **__: target.fill(1))
-    resize = model.PillowResize([224, 224], [224, 224], InterpolationMode.BICUBIC, "pillow")
+    resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, "pillow")
     pixels = noise(300, 300)
     assert "makes other pixels of 300 by 400 on this machine" in resize.described()
     assert np.array_equal(resize(pixels), wanted(pixels, [224, 224], InterpolationMode.BICUBIC))

@@ -39,6 +39,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_bytes_in_flight": ("bytes", Overloaded),
     "max_images_waiting": ("images", Overloaded),
     "max_bytes_waiting": ("bytes", Overloaded),
+    "max_bytes_unread": ("bytes", Overloaded),
     "max_wait_seconds": ("seconds", Overloaded),
     "max_timeout_seconds": ("seconds", InvalidParameter),
     "max_top_k": ("predictions", InvalidParameter),

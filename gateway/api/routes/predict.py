@@ -9,7 +9,8 @@ from fastapi import Query as QueryParameter
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, json_elements
+from gateway.api.answer_room import HeldAnswer
+from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
 from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
@@ -129,8 +130,9 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
-    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions))
-    return await _answer(query, collected, parameters.format)
+    held = current.resources.enter_context(parts["answers"].open())
+    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
+    return await _answer(query, collected, parameters.format, held)
 
 
 async def predict_directly(request: Request) -> Response:
@@ -171,17 +173,19 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     )
 
 
-async def _answer(query: Query, results: list[Result], shape: Shape) -> Response:
-    """Raises a lone file's error where the shape has no place for it, and what `status_of` raises."""
+async def _answer(query: Query, results: list[Result], shape: Shape, held: HeldAnswer) -> Response:
+    """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
     status = status_of(results)
     if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
         raise results[0].error
     if shape is not Shape.NATIVE:
         before, after = brackets(shape, len(results))
-        pieces = await json_elements(shaped(shape, result, query) for result in results)
-        return PiecedAnswer([before, *pieces, after], status)
-    version = next((result.model_version for result in results if result.model_version), None)
-    model = to_json(ModelOut(name=query.model_name, version=version))
-    pieces = await json_elements(map(result_out, results))
-    summary = to_json(summarise(results))
-    return PiecedAnswer([b'{"model":', model, b',"results":[', *pieces, b'],"summary":', summary, b"}"], status)
+        pieces = await json_array((shaped(shape, result, query) for result in results), held)
+    else:
+        version = next((result.model_version for result in results if result.model_version), None)
+        before = b'{"model":%b,"results":[' % to_json(ModelOut(name=query.model_name, version=version))
+        after = b'],"summary":%b}' % to_json(summarise(results))
+        pieces = await json_array(map(result_out, results), held)
+    pieces.appendleft(before)
+    pieces.append(after)
+    return PiecedAnswer(pieces, held, status)

@@ -1,6 +1,6 @@
 // One card for each file: its picture, drawn small and only while it is near the window, and its answer.
 
-import { bytes, percent } from "./words.js";
+import { bytes, count, percent } from "./words.js";
 
 const THUMB_WIDTH = 640;
 const THUMBS_AT_ONCE = 2;
@@ -34,43 +34,46 @@ export class Cards {
     this.#nearby = new IntersectionObserver((records) => this.#moved(records), { rootMargin: "400px" });
   }
 
-  /** Show these entries, in this order. */
-  show(entries) {
-    entries.forEach((entry, position) => {
-      const card = this.#card(entry);
+  /**
+   * Show these, in this order: entries as cards, groups (`{ title, files }`) as headings above theirs. Predictions below
+   * `least` are left out; `level` is that of the cards' headings.
+   */
+  show(items, { least, level }) {
+    items.forEach((item, position) => {
+      const node = item.files ? heading(item) : this.#card(item, least);
+      if (!item.files) part(node, "name").setAttribute("aria-level", level);
       const there = this.#list.children[position] ?? null;
-      if (there !== card) this.#list.insertBefore(card, there);
+      if (there === node) return;
+      if (item.files && there && !there.entry) there.replaceWith(node);
+      else this.#list.insertBefore(node, there);
     });
-    while (this.#list.children.length > entries.length) {
+    while (this.#list.children.length > items.length) {
       const card = this.#list.lastElementChild;
-      this.#forget(card);
+      if (card.entry) this.#forget(card);
       card.remove();
     }
   }
 
-  #card(entry) {
+  #card(entry, least) {
     let card = this.#cards.get(entry);
     if (!card) {
       card = this.#template.content.firstElementChild.cloneNode(true);
       card.entry = entry;
       part(card, "name").textContent = part(card, "name").title = entry.name;
       part(card, "kind").textContent = kind(entry.file);
-      part(card, "thumb").setAttribute("aria-label", `Enlarge ${entry.name}`);
+      part(card, "thumb").setAttribute("aria-label", `Open ${entry.name}`);
       part(card, "thumb").addEventListener("click", () => this.#open(entry));
       this.#cards.set(entry, card);
       this.#nearby.observe(card);
     }
-    const state = entry.done ? entry.state : "waiting";
-    const shown = entry.error ?? entry.result;
-    if (card.shown !== shown || card.dataset.state !== state) {
-      card.shown = shown;
-      card.dataset.state = state;
-      const { width, height } = entry.result ?? {};
-      const facts = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)];
-      if (entry.modelInWords) facts.push(entry.modelInWords);
-      part(card, "facts").textContent = facts.join(", ");
-      part(card, "answer").replaceChildren(...answer(entry));
-    }
+    const shown = entry.answers.map(({ state, result, error }) => (state === "sent" ? "waiting" : (error ?? result ?? state)));
+    const same = card.shown?.length === shown.length && card.shown.every((each, position) => each === shown[position]);
+    if (same && card.least === least) return card;
+    Object.assign(card, { shown, least });
+    card.dataset.state = entry.state;
+    const { width, height } = entry.first.result ?? {};
+    part(card, "facts").textContent = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)].join(", ");
+    part(card, "answers").replaceChildren(...entry.answers.map((answer) => answerNode(answer, { least })));
     return card;
   }
 
@@ -116,7 +119,6 @@ async function draw(card) {
     bitmap.close();
     entry.previewable = true;
     canvas.hidden = false;
-    part(card, "thumb").disabled = false;
   } catch {
     entry.previewable = false;
   }
@@ -127,20 +129,40 @@ function kind(file) {
   return dot > 0 && file.name.length - dot <= 6 ? file.name.slice(dot + 1).toUpperCase() : "File";
 }
 
-function answer(entry) {
-  if (entry.state === "error") {
-    const code = element("code", "", entry.error.code);
-    if (entry.requestId) code.title = `Request ${entry.requestId}`;
-    return [element("p", "error", entry.error.message), code];
-  }
-  if (entry.state !== "ok") {
+function heading({ title, files }) {
+  const row = element("li", "group");
+  row.title = title;
+  const words = element("h3", "", title);
+  row.append(words, element("span", "group-count", count(files.length)));
+  return row;
+}
+
+/** One model's answer: its name, then its predictions from `least` on, or why there is none. */
+export function answerNode(answer, { least = 0, predictions = answer.result?.predictions } = {}) {
+  const node = element("div", "answer");
+  node.dataset.state = answer.state;
+  if (answer.modelInWords) node.append(element("p", "model", answer.modelInWords));
+  if (answer.state === "error") {
+    const code = element("code", "", answer.error.code);
+    if (answer.requestId) code.title = `Request ${answer.requestId}`;
+    node.append(element("p", "error", answer.error.message), code);
+  } else if (answer.state !== "ok") {
     const skeleton = element("div", "skeleton");
-    skeleton.append(element("span", "unseen", entry.inWords));
+    skeleton.append(element("span", "unseen", answer.inWords));
     for (let row = 0; row < SKELETON_ROWS; row += 1) skeleton.append(element("i", ""));
-    return [skeleton];
+    node.append(skeleton);
+  } else {
+    const likely = predictions.filter(({ score }) => score >= least);
+    if (likely.length) node.append(scores(likely));
+    else node.append(element("p", "unsure", least ? `No label reaches ${percent(least)}` : "No label is likely enough"));
   }
-  const scores = element("ol", "scores");
-  for (const { label, class_id, score } of entry.result.predictions) {
+  return node;
+}
+
+/** Predictions as a list with bars. */
+export function scores(predictions) {
+  const list = element("ol", "scores");
+  for (const { label, class_id, score } of predictions) {
     const row = element("li", "");
     const name = element("span", "label", label);
     name.title = `${label}, class ${class_id}`;
@@ -149,7 +171,7 @@ function answer(entry) {
     fill.style.width = `${Math.min(100, Math.max(0, score * 100))}%`;
     bar.append(fill);
     row.append(name, element("span", "score", percent(score)), bar);
-    scores.append(row);
+    list.append(row);
   }
-  return [scores];
+  return list;
 }

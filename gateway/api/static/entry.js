@@ -10,18 +10,15 @@ const FILE_FAULTS = new Set([
   "too_costly",
   "truncated_image",
   "undecodable_image",
-  "image_quarantined",
   "unreadable_file",
   "unsupported_format",
 ]);
 
-/** One file and what became of it: waiting, sent, ok or error. */
-export class Entry {
-  constructor(file) {
-    this.file = file;
-    this.name = file.name || "pasted image";
-    /** Whether the browser can show the file; null until it was tried. */
-    this.previewable = null;
+/** What one model says of one file, asked with `query`: waiting, sent, ok or error. */
+export class Answer {
+  constructor(entry, query) {
+    this.entry = entry;
+    this.query = query;
     this.reset();
   }
 
@@ -30,13 +27,8 @@ export class Entry {
   }
 
   /** Take one result of the API, in its own shape, and the model that gave it. */
-  answer(result, requestId, model) {
+  take(result, requestId, model) {
     Object.assign(this, { state: result.status, result, error: result.error, requestId, model });
-  }
-
-  /** The model and its version in words, "" where none has seen the file. */
-  get modelInWords() {
-    return this.model?.version ? `${this.model.name} version ${this.model.version}` : "";
   }
 
   fail({ code, message, requestId = null }) {
@@ -51,15 +43,62 @@ export class Entry {
     return this.state === "error" && !FILE_FAULTS.has(this.error.code);
   }
 
+  /** The likeliest class, where there is one. */
+  get best() {
+    return this.result?.predictions[0] ?? null;
+  }
+
+  /** The model and its version in words, "" where none has seen the file. */
+  get modelInWords() {
+    return this.model?.version ? `${this.model.name} version ${this.model.version}` : "";
+  }
+
   get inWords() {
     if (this.error) return this.error.message;
-    const best = this.result?.predictions[0];
-    return best ? `${best.label}, ${percent(best.score)}` : "Waiting for its answer";
+    if (!this.done) return "Waiting for its answer";
+    return this.best ? `${this.best.label}, ${percent(this.best.score)}` : "No label is likely enough";
   }
 
   toJSON() {
-    const { name: filename, state: status, model, error } = this;
+    const { state: status, model, error } = this;
     const { width = null, height = null, predictions = [] } = this.result ?? {};
-    return { filename, status, width, height, model, predictions, error };
+    return { filename: this.entry.name, status, width, height, model, predictions, error };
+  }
+}
+
+/** One file, and an answer of each model that was asked: one, or two that are compared. */
+export class Entry {
+  answers = [];
+  /** Whether the browser can show the file; null until it was tried. */
+  previewable = null;
+  /** Its number in the browser's store, where it is kept. */
+  id = null;
+
+  constructor(file) {
+    this.file = file;
+    this.name = file.name || "pasted image";
+  }
+
+  /** Ask anew; returns the answers to wait for. */
+  ask(queries) {
+    this.answers = queries.map((query) => new Answer(this, query));
+    return this.answers;
+  }
+
+  get first() {
+    return this.answers[0];
+  }
+
+  get state() {
+    if (!this.done) return "waiting";
+    return this.answers.every((answer) => answer.state === "ok") ? "ok" : "error";
+  }
+
+  get done() {
+    return this.answers.every((answer) => answer.done);
+  }
+
+  get inWords() {
+    return this.answers.map((answer) => answer.inWords).join(" / ");
   }
 }

@@ -1,5 +1,6 @@
 // Files go to POST /predict in requests of moderate size, and every result is handed on as it arrives.
 
+import { post } from "./exchange.js";
 import { askForKey, withKey } from "./key.js";
 
 // A browser reads an answer only when its whole request is out, so results of many files come sooner from several
@@ -22,10 +23,10 @@ class Fault extends Error {
     Object.assign(this, { code, status, retryAfter, requestId });
   }
 
-  static of(body, response) {
-    const retryAfter = response.headers.get("Retry-After");
-    return new Fault(body.code ?? `http_${response.status}`, body.detail ?? `The server answered ${response.status}.`, {
-      status: body.status ?? response.status,
+  static of(body, status, header) {
+    const retryAfter = header("Retry-After");
+    return new Fault(body.code ?? `http_${status}`, body.detail ?? `The server answered ${status}.`, {
+      status: body.status ?? status,
       retryAfter: retryAfter === null ? null : Number(retryAfter) || RETRY_SECONDS,
       requestId: body.request_id,
     });
@@ -35,9 +36,9 @@ class Fault extends Error {
 const stopped = () => new Fault("stopped", "Stopped before it was answered.");
 const lost = () => new Fault("connection_lost", "The connection to the gateway was lost.");
 
-/** Sends files with one set of parameters; `changed` is called after every change, `finished` when all are done. */
+/** Gets answers; `changed` is called after every change, `finished` when all of them are done. */
 export class Run {
-  entries = new Set();
+  answers = new Set();
   model = null;
   /** The Server-Timing header of the last answer, and whether that was a stream, whose times end at its first line. */
   timing = null;
@@ -51,11 +52,13 @@ export class Run {
   #controller = new AbortController();
   #started = performance.now();
   #ended = null;
+  /** Bytes that are out, of each request under way and of all that are over. */
+  #out = new Map();
+  #outBefore = 0;
   #changed;
   #finished;
 
-  constructor(query, { changed, finished }) {
-    this.query = query;
+  constructor({ changed, finished }) {
     this.#changed = changed;
     this.#finished = finished;
   }
@@ -70,21 +73,30 @@ export class Run {
 
   get answered() {
     let number = 0;
-    for (const entry of this.entries) number += entry.done;
+    for (const answer of this.answers) number += answer.done;
     return number;
   }
 
+  /** Bytes to be sent, and how many of them are. */
+  get bytes() {
+    let total = 0;
+    for (const { entry } of this.answers) total += entry.file.size;
+    let sent = this.#outBefore;
+    for (const out of this.#out.values()) sent += out;
+    return { total, sent: Math.min(sent, total) };
+  }
+
   add(more) {
-    for (const entry of more) {
-      entry.reset();
-      this.entries.add(entry);
-      this.#queue.push(entry);
+    for (const answer of more) {
+      answer.reset();
+      this.answers.add(answer);
+      this.#queue.push(answer);
     }
     this.#pump();
   }
 
   stop() {
-    for (const entry of this.#queue.splice(0)) entry.fail(stopped());
+    for (const answer of this.#queue.splice(0)) answer.fail(stopped());
     this.#controller.abort();
     this.#changed();
   }
@@ -105,15 +117,19 @@ export class Run {
     this.#changed();
   }
 
+  /** Files for one request: asked the same, and not too many. */
   #nextBatch() {
+    const [{ query }] = this.#queue;
+    const batch = new Set();
     let size = 0;
-    let end = 0;
-    for (const { file } of this.#queue) {
-      size += file.size;
-      if (end === this.#requestFiles || (end && size > REQUEST_BYTES)) break;
-      end += 1;
+    for (const answer of this.#queue) {
+      if (answer.query !== query) continue;
+      size += answer.entry.file.size;
+      if (batch.size === this.#requestFiles || (batch.size && size > REQUEST_BYTES)) break;
+      batch.add(answer);
     }
-    return this.#queue.splice(0, end);
+    this.#queue = this.#queue.filter((answer) => !batch.has(answer));
+    return [...batch];
   }
 
   /** Send a batch until each of its files has a result or a fault; never throws. */
@@ -128,7 +144,7 @@ export class Run {
       }
       if (fault.code === "connection_lost") await failUnreadable(batch);
       if (signal.aborted) fault = stopped();
-      batch = batch.filter((entry) => !entry.done);
+      batch = batch.filter((answer) => !answer.done);
       if (!batch.length) return;
       if (batch.length > 1 && (fault.status === 413 || (fault.code === "connection_lost" && (await alive())))) {
         // Too much for one request; who refuses it may close the connection before the browser can read why.
@@ -140,7 +156,7 @@ export class Run {
       }
       const mayPass = fault.retryAfter !== null || fault.code === "connection_lost";
       if (attempt === ATTEMPTS || !mayPass || !(await this.#pause(fault, attempt))) {
-        for (const entry of batch) entry.fail(signal.aborted ? stopped() : fault);
+        for (const answer of batch) answer.fail(signal.aborted ? stopped() : fault);
         this.#changed();
         return;
       }
@@ -150,47 +166,66 @@ export class Run {
   /** One request; returns the reason for which some files may still have no result. */
   async #send(batch) {
     const form = new FormData();
-    for (const entry of batch) {
-      entry.state = "sent";
-      form.append("files", entry.file, entry.name);
+    let size = 0;
+    for (const answer of batch) {
+      answer.state = "sent";
+      size += answer.entry.file.size;
+      form.append("files", answer.entry.file, answer.entry.name);
     }
-    const streamed = batch.length > 1;
-    const response = await fetch(`predict?${this.query}`, {
-      method: "POST",
-      body: form,
-      headers: withKey({ Accept: streamed ? "application/x-ndjson" : "application/json" }),
-      signal: this.#controller.signal,
-    });
-    askForKey(response);
-    this.waiting = "";
-    const requestId = response.headers.get("X-Request-ID");
-    let unanswered = new Fault("incomplete_answer", "The answer ended before this file's result.", { requestId });
-    const take = (result) => {
+    let unanswered = new Fault("incomplete_answer", "The answer ended before this file's result.");
+    const take = (result, header) => {
       const { index, error } = result;
+      const requestId = header("X-Request-ID");
       if (!batch[index] || batch[index].done) return;
       if (PASSING.has(error?.code)) {
         unanswered = new Fault(error.code, error.message, { retryAfter: RETRY_SECONDS, requestId });
         return;
       }
-      batch[index].answer(result, requestId, result.model ?? this.model);
+      batch[index].take(result, requestId, result.model ?? this.model);
       this.#changed();
     };
-    const type = response.headers.get("Content-Type") ?? "";
-    if (type.startsWith("application/x-ndjson")) {
-      for await (const line of lines(response.body)) {
-        if (line.summary) this.model = line.model;
-        else if (line.index === undefined) throw Fault.of(line.error, response);
-        else take(line);
-      }
-    } else {
-      const body = type.includes("json") ? await response.json() : {};
-      if (!Array.isArray(body.results)) throw Fault.of(body, response);
+    const several = batch.length > 1;
+    const response = await this.#counted(size, (sent) =>
+      post(`predict?${batch[0].query}`, form, {
+        headers: withKey({ Accept: several ? "application/x-ndjson" : "application/json" }),
+        signal: this.#controller.signal,
+        sent,
+        line: (line, header) => {
+          this.waiting = "";
+          if (line.summary) this.model = line.model;
+          else if (line.index === undefined) throw Fault.of(line.error, 200, header);
+          else take(line, header);
+        },
+      }),
+    );
+    askForKey(response);
+    this.waiting = "";
+    const { status, header, streamed, text } = response;
+    if (!streamed) {
+      const body = parsed(text);
+      if (!Array.isArray(body.results)) throw Fault.of(body, status, header);
       this.model = body.model;
-      body.results.forEach(take);
+      for (const result of body.results) take({ ...result, model: body.model }, header);
     }
-    this.timing = response.headers.get("Server-Timing");
+    this.timing = header("Server-Timing");
     this.streamed = streamed;
+    unanswered.requestId ??= header("X-Request-ID");
     return unanswered;
+  }
+
+  /** Count the bytes of a request of `size` while it is sent; those of a failed one are to be sent again. */
+  async #counted(size, send) {
+    const request = Symbol("request");
+    try {
+      const response = await send((out) => {
+        this.#out.set(request, Math.min(out, size));
+        this.#changed();
+      });
+      this.#outBefore += size;
+      return response;
+    } finally {
+      this.#out.delete(request);
+    }
   }
 
   /** Wait before the next attempt; false if the run was stopped meanwhile. */
@@ -208,27 +243,22 @@ export class Run {
   }
 }
 
-async function* lines(stream) {
-  const reader = stream.getReader();
-  const decoder = new TextDecoder();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const complete = (rest + decoder.decode(value, { stream: true })).split("\n");
-    rest = complete.pop();
-    for (const line of complete) yield JSON.parse(line);
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {}; // a proxy's page, perhaps
   }
 }
 
 /** A file that was moved or changed since it was added ends the request that carries it. */
 async function failUnreadable(batch) {
-  for (const entry of batch) {
-    if (entry.done) continue;
+  for (const answer of batch) {
+    if (answer.done) continue;
     try {
-      await entry.file.stream().pipeTo(new WritableStream());
+      await answer.entry.file.stream().pipeTo(new WritableStream());
     } catch {
-      entry.fail(new Fault("unreadable_file", "The file can no longer be read; it was moved or changed."));
+      answer.fail(new Fault("unreadable_file", "The file can no longer be read; it was moved or changed."));
     }
   }
 }

@@ -11,8 +11,13 @@ const $ = (id) => document.getElementById(id);
 
 let timer = 0;
 let modelsKnown = false;
+/** What each model says of itself, by name; see GET /models. */
+const described = new Map();
 /** The model, and perhaps the version, that the page's address asks for. */
 const wanted = new URLSearchParams(location.search);
+
+/** What a model says of itself, {} where it is not known. */
+export const factsOf = (name) => described.get(name) ?? {};
 
 /** Ask now, and from now on while the page is visible; the models are read as soon as the service is ready. */
 export async function watchHealth() {
@@ -71,35 +76,51 @@ async function readModels() {
   }
   modelsKnown = true;
   tellProblem("");
-  const options = listed.models.flatMap((model) => {
-    const versions = model.versions.length > 1 ? ["", ...model.versions.toReversed()] : [""];
-    return versions.map((version) => option(model, version, listed.default));
-  });
+  for (const model of listed.models) described.set(model.name, model);
+  const options = optionsOf(listed);
   if (!options.length) {
     offerDefault("The service has no model that takes images.");
     return;
   }
   const chosen = options.find((node) => node.dataset.name === wanted.get("model") && (node.dataset.version ?? "") === (wanted.get("version") ?? ""));
   if (chosen) for (const node of options) node.selected = node === chosen;
-  else if (wanted.has("model")) tellProblem(`There is no model ${described(wanted)} here; choose one that there is.`);
+  else if (wanted.has("model")) tellProblem(`There is no model ${inWords(wanted)} here; choose one that there is.`);
   $("model").replaceChildren(...options);
   $("model").disabled = options.length < 2;
-  $("model").dispatchEvent(new Event("change"));
+  offerComparison(optionsOf(listed).filter((node) => !node.disabled));
+  $("model").dispatchEvent(new Event("listed"));
+}
+
+/** Every model, and each version of those that have several. */
+function optionsOf(listed) {
+  return listed.models.flatMap((model) => {
+    const versions = model.versions.length > 1 ? ["", ...model.versions.toReversed()] : [""];
+    return versions.map((version) => option(model, version, listed.default));
+  });
+}
+
+/** Where there are two models or versions, their answers can stand side by side. */
+function offerComparison(options) {
+  $("compare-field").hidden = options.length < 2;
+  const nobody = new Option("No other", "");
+  for (const node of options) node.selected = node.value === wanted.get("compare");
+  nobody.selected = !options.some((node) => node.selected);
+  $("compare").replaceChildren(nobody, ...options);
 }
 
 /** What works without a list: the model that the address asks for, or the service's own. */
 function offerDefault(problem) {
   const name = wanted.get("model");
-  const node = new Option(name ? described(wanted) : "The default model");
+  const node = new Option(name ? inWords(wanted) : "The default model");
   if (name) node.dataset.model = name;
   if (name && wanted.has("version")) node.dataset.version = wanted.get("version");
   $("model").replaceChildren(node);
   $("model").disabled = true;
   tellProblem(problem && `${problem} ${node.text} is asked; the list is tried again.`);
-  $("model").dispatchEvent(new Event("change"));
+  $("model").dispatchEvent(new Event("listed"));
 }
 
-function described(query) {
+function inWords(query) {
   return query.has("version") ? `${query.get("model")}, version ${query.get("version")}` : query.get("model");
 }
 
@@ -109,7 +130,7 @@ function tellProblem(text) {
 }
 
 function option(model, version, preset) {
-  const node = new Option(version ? `${model.name}, version ${version}` : model.name);
+  const node = new Option(version ? `${model.name}, version ${version}` : model.name, `${model.name}${version && ` ${version}`}`);
   node.selected = model.name === preset && !version;
   node.disabled = !model.ready;
   if (!model.ready) node.text += " (not ready)";

@@ -1,6 +1,17 @@
+// The dialog with one picture in full, what the model saw of it, and every label.
+
+import { answerNode, element, scores } from "./cards.js";
+import { least } from "./choice.js";
+import { withKey } from "./key.js";
+import { factsOf } from "./service.js";
+import { seen } from "./sift.js";
+import { bytes, count } from "./words.js";
+
+const PREVIEW_WIDTH = 160;
+
 const $ = (id) => document.getElementById(id);
 
-/** The dialog with one picture in full; `entries` gives those that can be leafed through. */
+/** `entries` gives those that can be leafed through. */
 export class Viewer {
   #entries;
   #entry = null;
@@ -12,24 +23,103 @@ export class Viewer {
     $("viewer-next").addEventListener("click", () => this.#step(1));
     $("viewer").addEventListener("close", () => this.#release());
     $("viewer").addEventListener("keydown", (event) => {
+      if (event.target.closest("input")) return;
       if (event.key === "ArrowLeft") this.#step(-1);
       if (event.key === "ArrowRight") this.#step(1);
     });
     $("viewer").addEventListener("click", (event) => {
       if (event.target === $("viewer")) $("viewer").close();
     });
+    $("viewer-image").addEventListener("load", () => this.#drawSeen());
+    $("viewer-image").addEventListener("error", () => this.#showPicture(false));
   }
 
   open(entry) {
     this.#release();
     this.#entry = entry;
-    $("viewer-image").src = URL.createObjectURL(entry.file);
-    $("viewer-image").alt = entry.name;
     $("viewer-name").textContent = entry.name;
-    $("viewer-answer").textContent = entry.inWords;
+    const { width, height } = entry.first.result ?? {};
+    $("viewer-facts").textContent = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)].join(", ");
     $("viewer-previous").disabled = !this.#neighbour(-1);
     $("viewer-next").disabled = !this.#neighbour(1);
+    $("viewer-answers").replaceChildren(...entry.answers.map((answer) => this.#answer(answer)));
+    $("viewer-seen").hidden = true;
+    this.#showPicture(true);
+    $("viewer-image").src = URL.createObjectURL(entry.file);
+    $("viewer-image").alt = entry.name;
     if (!$("viewer").open) $("viewer").showModal();
+  }
+
+  #showPicture(can) {
+    $("viewer-picture").hidden = !can;
+    $("viewer-none").hidden = can;
+    $("viewer-frame").hidden = true;
+  }
+
+  /** An answer, with a button that asks for the labels that it leaves out. */
+  #answer(answer) {
+    const section = element("section", "viewer-answer");
+    const node = answerNode(answer, { least: least() });
+    section.append(node);
+    if (answer.state === "ok") {
+      const button = element("button", "small", "All labels");
+      button.type = "button";
+      button.addEventListener("click", () => this.#showAll(answer, button));
+      section.append(button);
+    }
+    return section;
+  }
+
+  async #showAll(answer, button) {
+    button.disabled = true;
+    button.textContent = "Asking";
+    try {
+      const all = element("div", "every");
+      const list = scores(await everyLabel(answer));
+      list.tabIndex = 0;
+      list.setAttribute("aria-label", `Every label of ${answer.entry.name}`);
+      const find = element("input", "find");
+      Object.assign(find, { type: "search", placeholder: `Find among ${count(list.children.length)} labels` });
+      find.setAttribute("aria-label", "Find a label");
+      find.addEventListener("input", () => {
+        const part = find.value.trim().toLowerCase();
+        for (const row of list.children) row.hidden = !row.firstElementChild.textContent.toLowerCase().includes(part);
+      });
+      all.append(find, list);
+      button.parentElement.querySelector(".scores, .unsure")?.replaceWith(all);
+      button.remove();
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = "All labels";
+      const told = element("p", "problem", error.message);
+      told.setAttribute("role", "alert");
+      button.parentElement.querySelector(".problem")?.remove();
+      button.after(told);
+    }
+  }
+
+  /** Frame what the model saw, where that is not the whole picture, and draw it as it went in. */
+  #drawSeen() {
+    const image = $("viewer-image");
+    const facts = factsOf(this.#entry?.first.model?.name);
+    const part = seen({ width: image.naturalWidth, height: image.naturalHeight }, facts);
+    if (!part) return;
+    const whole = part.width === 1 && part.height === 1;
+    const frame = $("viewer-frame");
+    frame.hidden = whole;
+    for (const [side, share] of Object.entries(part)) frame.style[side] = `${share * 100}%`;
+    const { input_width: width, input_height: height } = facts;
+    const canvas = $("viewer-input");
+    canvas.width = width;
+    canvas.height = height;
+    canvas.style.width = `${Math.min(width, PREVIEW_WIDTH)}px`;
+    const [across, down] = [image.naturalWidth, image.naturalHeight];
+    const from = [part.left * across, part.top * down, part.width * across, part.height * down];
+    const context = canvas.getContext("2d");
+    context.imageSmoothingQuality = "high";
+    context.drawImage(image, ...from, 0, 0, width, height);
+    $("viewer-seen-words").textContent = whole ? `The whole picture, at ${width} × ${height}` : `What is in the frame, at ${width} × ${height}`;
+    $("viewer-seen").hidden = false;
   }
 
   #release() {
@@ -40,15 +130,34 @@ export class Viewer {
 
   #neighbour(step) {
     const entries = this.#entries();
-    let position = entries.indexOf(this.#entry);
-    if (position < 0) return undefined;
-    do position += step;
-    while (entries[position]?.previewable === false);
-    return entries[position];
+    const position = entries.indexOf(this.#entry);
+    return position < 0 ? undefined : entries[position + step];
   }
 
   #step(step) {
     const entry = this.#neighbour(step);
     if (entry) this.open(entry);
   }
+}
+
+/** Every class of the model that answered, or as many as the service gives; throws Error with the service's reason. */
+async function everyLabel({ entry, query, model }) {
+  const parameters = new URLSearchParams(query);
+  parameters.set("top_k", Math.min(factsOf(model?.name).classes ?? Infinity, await mostLabels()));
+  parameters.set("threshold", 0);
+  const body = new FormData();
+  body.append("files", entry.file, entry.name);
+  const response = await fetch(`predict?${parameters}`, { method: "POST", body, headers: withKey() }).catch(() => null);
+  if (!response) throw new Error("The gateway does not answer.");
+  const answer = await response.json().catch(() => ({}));
+  const [result] = answer.results ?? [];
+  if (result?.status !== "ok") throw new Error(result?.error.message ?? answer.detail ?? `The service answers ${response.status}.`);
+  return result.predictions;
+}
+
+/** The most labels that the service gives for a picture. */
+async function mostLabels() {
+  const response = await fetch("limits", { headers: withKey() }).catch(() => null);
+  const { limits = [] } = response?.ok ? await response.json() : {};
+  return limits.find(({ name }) => name === "max_top_k")?.value ?? 1;
 }

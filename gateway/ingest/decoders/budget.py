@@ -14,7 +14,7 @@ Size = int | Resize
 """What a decoded picture becomes: as its model's preprocessor would resize it, or no more pixels than this on its
 shorter side."""
 
-_BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.TIFF: 20}
+_BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.HEIC: 30, ImageFormat.JPEG_2000: 30, ImageFormat.TIFF: 20}
 """That a decoder needs for a moment, its own working memory included; 16 for the formats that are not named."""
 _SECONDS_PER_PIXEL = 200e-9
 """The slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel on a core of a small server."""

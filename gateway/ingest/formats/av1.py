@@ -1,5 +1,7 @@
 """The size in an AV1 sequence header (AV1 Bitstream & Decoding Process Specification, section 5.5.1)."""
 
+from gateway.ingest.formats.bits import Bits
+
 _SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _PADDING, _METADATA = 1, 2, 15, 5
 _MAX_UNITS = 16
 
@@ -18,7 +20,7 @@ def frame_size(data: bytes) -> tuple[int, int] | None:
         position += 2 if extended else 1
         size, position = _leb128(data, position) if sized else (len(data) - position, position)
         if kind == _SEQUENCE_HEADER:
-            return _sequence_size(_Bits(data[position : position + size]))
+            return _sequence_size(Bits(data[position : position + size]))
         if kind not in (_TEMPORAL_DELIMITER, _PADDING, _METADATA):
             return None
         position += size
@@ -35,27 +37,7 @@ def _leb128(data: bytes, position: int) -> tuple[int, int]:
     return value, position + 8
 
 
-class _Bits:
-    """Bits from the highest on; zeros behind the end."""
-
-    def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data[:256], "big")
-        self._left = 8 * len(data[:256])
-
-    def read(self, count: int) -> int:
-        self._left -= count
-        if self._left < 0:
-            return 0
-        return self._value >> self._left & ((1 << count) - 1)
-
-    def skip_uvlc(self) -> None:
-        zeros = 0
-        while self._left > 0 and not self.read(1):
-            zeros += 1
-        self.read(min(zeros, 32))
-
-
-def _sequence_size(bits: _Bits) -> tuple[int, int]:
+def _sequence_size(bits: Bits) -> tuple[int, int]:
     bits.read(3 + 1)  # seq_profile, still_picture
     if bits.read(1):  # reduced_still_picture_header
         bits.read(5)
@@ -65,12 +47,12 @@ def _sequence_size(bits: _Bits) -> tuple[int, int]:
     return bits.read(width_bits) + 1, bits.read(height_bits) + 1
 
 
-def _skip_operating_points(bits: _Bits) -> None:
+def _skip_operating_points(bits: Bits) -> None:
     delay_bits = 0
     if bits.read(1):  # timing_info_present_flag
         bits.read(64)
         if bits.read(1):  # equal_picture_interval
-            bits.skip_uvlc()
+            bits.exp_golomb()
         if bits.read(1):  # decoder_model_info_present_flag
             delay_bits = bits.read(5) + 1
             bits.read(32 + 5 + 5)

@@ -22,8 +22,6 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional
 
 try:
     import exact_resize
@@ -44,11 +42,27 @@ LOST_GPU = 74
 MAX_ASPECT = 4
 """Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
 
-ORDERLESS = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
-"""Interpolations without sums, and so without passes."""
-
 PROBES = ((300, 400), (400, 101), (64, 250), (7, 5), (24, 6))
 """Heights and widths of pictures that exact_resize has to resize as Pillow does before it is trusted with others."""
+
+
+class InterpolationMode(enum.Enum):
+    """Torchvision's names. Its own enumeration would take a process seconds more to start."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
+
+
+FILTERS = {mode: Image.Resampling[mode.name.removesuffix("_EXACT")] for mode in InterpolationMode}
+"""What Pillow calls them; its nearest is the exact one."""
+
+ORDERLESS = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
+"""Interpolations without sums, and so without passes."""
 
 
 class Status(enum.IntEnum):
@@ -94,12 +108,9 @@ class TritonPythonModel:
             )
 
         try:
-            library = parameters["resize_library"]
-            self.pillow = (
-                None
-                if library == "torch"
-                else PillowResize(self.resize_size, self.crop_size, self.interpolation, library)
-            )
+            library, resize = parameters["resize_library"], (self.resize_size, self.crop_size, self.interpolation)
+            self.torch = TorchResize(*resize) if library == "torch" else None
+            self.pillow = None if self.torch else PillowResize(*resize, library)
         except (KeyError, ValueError) as exc:
             raise pb_utils.TritonModelException(f"a parameter is missing or not understood: {exc}") from exc
 
@@ -169,9 +180,8 @@ class TritonPythonModel:
             pixels = without_ends(pixels)
         if self.pillow:
             return Status.OK, torch.from_numpy(self.pillow(pixels)).permute(2, 0, 1)
-        image = torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)
-        image = functional.resize(image, self.resize_size, self.interpolation, antialias=True)
-        return Status.OK, functional.center_crop(image, self.crop_size)
+        assert self.torch is not None
+        return Status.OK, self.torch(torch.from_numpy(pixels).permute(2, 0, 1).to(self.device))
 
     def _normalise(self, images: list[Tensor | None]) -> Tensor:
         """Fp32 [N, 3, H, W] of all images of a batch; zeros where there is none."""
@@ -184,6 +194,23 @@ class TritonPythonModel:
             if image is None:
                 row.zero_()
         return batch
+
+
+class TorchResize:
+    """Resize and CenterCrop as torchvision has them for tensors, on the tensor's device."""
+
+    def __init__(self, size: list[int], crop: list[int], interpolation: InterpolationMode) -> None:
+        # Here and not above: it takes as long to import as torch, and Pillow's resize does without it.
+        from torchvision.transforms import InterpolationMode as TheirMode
+        from torchvision.transforms.v2 import functional
+
+        self.size, self.crop, self.interpolation = size, crop, TheirMode(interpolation.value)
+        self.functional = functional
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """uint8 [3, H, W] of any size → uint8 of crop_size."""
+        image = self.functional.resize(image, self.size, self.interpolation, antialias=True)
+        return self.functional.center_crop(image, self.crop)
 
 
 class PillowResize:
@@ -216,20 +243,25 @@ class PillowResize:
 
     def _by_kernel(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         size = self._resized(pixels)
-        corner = tuple(round((side - crop) / 2) for side, crop in zip(size, self.crop, strict=True))
+        corner = self._corner(size)
         target = np.empty((*self.crop, 3), np.uint8)
         exact_resize.resize(pixels, target, size, filter=self.interpolation.value, corner=corner, pillow=self.release)
         return target
 
     def _by_pillow(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        image, size = Image.fromarray(pixels), list(self._resized(pixels))
+        image, size, method = Image.fromarray(pixels), self._resized(pixels), FILTERS[self.interpolation]
         if not self.installed and self.interpolation not in ORDERLESS:
             # One side after the other: resized alone, neither has an order.
-            first = 0 if self._vertical_first(pixels, size) else 1
-            sides = [size[side] if side == first else pixels.shape[side] for side in range(2)]
-            image = functional.resize(image, sides, self.interpolation)
-        image = functional.resize(image, size, self.interpolation)
-        return np.array(functional.center_crop(image, self.crop))
+            vertical_first = self._vertical_first(pixels, size)
+            first = (image.width, size[0]) if vertical_first else (size[1], image.height)
+            image = image.resize(first, method)
+        image = image.resize((size[1], size[0]), method)
+        top, left = self._corner(size)
+        return np.array(image.crop((left, top, left + self.crop[1], top + self.crop[0])))
+
+    def _corner(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Where the crop begins, top and left, rounded as torchvision rounds it."""
+        return round((size[0] - self.crop[0]) / 2), round((size[1] - self.crop[1]) / 2)
 
     def _resized(self, pixels: NDArray[np.uint8]) -> tuple[int, int]:
         """Height and width after the resize, rounded as torchvision rounds them."""
@@ -239,7 +271,7 @@ class PillowResize:
         ends = int(self.size[0] * longer / shorter)
         return (ends, self.size[0]) if pixels.shape[0] > pixels.shape[1] else (self.size[0], ends)
 
-    def _vertical_first(self, pixels: NDArray[np.uint8], size: list[int]) -> bool:
+    def _vertical_first(self, pixels: NDArray[np.uint8], size: tuple[int, int]) -> bool:
         height, width = pixels.shape[:2]
         if self.release >= (13, 0):
             return height > size[0] and height - size[0] > 2 * (width - size[1])

@@ -1,6 +1,7 @@
 """POST /v2/models/{name}/infer: images in as a tensor, scores out as one."""
 
 import re
+from collections import deque
 from http import HTTPStatus
 from typing import Any
 
@@ -84,7 +85,8 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     )
     current.event["model"] = model_name
     size = AnswerSize(settings.max_predictions)
-    collected = await classify(request, resumed(first, uploads), query, size)
+    held = current.resources.enter_context(parts["answers"].open())
+    collected = await classify(request, resumed(first, uploads), query, size, held)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
@@ -94,9 +96,11 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
     answer = await encode(asked, model_name, scored, labels)
+    await held.grow(sum(map(len, answer.pieces)))
+    pieces = deque(answer.pieces)
     if answer.header_bytes is None:
-        return PiecedAnswer(answer.pieces)
-    response = PiecedAnswer(answer.pieces, media_type="application/octet-stream")
+        return PiecedAnswer(pieces, held)
+    response = PiecedAnswer(pieces, held, media_type="application/octet-stream")
     response.headers[HEADER_LENGTH] = str(answer.header_bytes)
     return response
 

@@ -1,0 +1,113 @@
+// What is asked: the model, perhaps another one beside it, how many labels; and the same in code and in the address.
+
+import { keyWanted } from "./key.js";
+import { curl, javascript, percent, python } from "./words.js";
+
+const NAMES = 3;
+const PRESET = "top_k=5";
+const NARROW = matchMedia("(max-width: 640px)");
+
+const $ = (id) => document.getElementById(id);
+
+let language = "curl";
+
+/** The score from which a label counts; what is below is left out of what is shown. */
+export const least = () => Number($("least").value);
+
+/** The parameters of each request that a file needs: one, or two where models are compared. */
+export function queries() {
+  const first = query($("model").selectedOptions[0]);
+  const other = $("compare").selectedOptions[0];
+  if (!other?.value) return [first];
+  const second = query(other);
+  return second === first ? [first] : [first, second];
+}
+
+function query(chosen) {
+  const parameters = new URLSearchParams();
+  if ($("top-k").value) parameters.set("top_k", $("top-k").value);
+  const { model, version } = chosen.dataset;
+  if (model) parameters.set("model", model);
+  if (version) parameters.set("version", version);
+  return parameters.toString();
+}
+
+/** Take from the address what it asks for; the models come when the service has listed them. */
+export function takeAddress() {
+  const asked = new URLSearchParams(location.search);
+  if ([...$("top-k").options].some((option) => option.value === asked.get("top_k"))) $("top-k").value = asked.get("top_k");
+  const threshold = Number(asked.get("threshold"));
+  if (threshold > 0 && threshold < 1) $("least").value = threshold;
+}
+
+/** The page's address asks for what is chosen, so that it can be shared. */
+export function share() {
+  const address = new URLSearchParams(queries()[0]);
+  if (least()) address.set("threshold", least());
+  const other = $("compare").selectedOptions[0];
+  if (other?.value) address.set("compare", other.value);
+  history.replaceState(null, "", address.toString() === PRESET ? location.pathname : `?${address}`);
+}
+
+/** Draw what is asked, for files of these names. */
+export function drawAsked(all) {
+  $("model-facts").textContent = $("model").selectedOptions[0]?.dataset.facts ?? "";
+  $("least-value").textContent = least() ? percent(least()) : "any";
+  $("least").setAttribute("aria-valuetext", least() ? percent(least()) : "any score");
+  const names = all.length ? all.slice(0, NAMES) : ["cat.jpg"];
+  const parameters = new URLSearchParams(queries()[0]);
+  if (least()) parameters.set("threshold", least());
+  const key = keyWanted() ? "KEY" : "";
+  const url = new URL(`predict?${parameters}`, document.baseURI).href;
+  const code = {
+    curl: () => curl(url, names, key),
+    python: () => python(new URL(".", document.baseURI).href.replace(/\/$/, ""), parameters, names, key),
+    javascript: () => javascript(url, key),
+  }[language]();
+  if ($("code").value !== code) $("code").value = code;
+  const lines = code.split("\n").length;
+  $("code").rows = NARROW.matches && lines === 1 ? 2 : lines;
+  $("code-label").textContent = all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
+  for (const button of $("languages").children) button.setAttribute("aria-pressed", String(button.dataset.language === language));
+}
+
+async function copy() {
+  try {
+    await navigator.clipboard.writeText($("code").value);
+  } catch {
+    // Outside of HTTPS and localhost the clipboard is out of reach, and only a selection can be copied.
+    $("code").select();
+    document.execCommand("copy");
+  }
+  $("copy").textContent = "Copied";
+  setTimeout(() => ($("copy").textContent = "Copy"), 1_500);
+}
+
+/** A model with several labels for an image says itself which are likely. */
+function offerLikely() {
+  const likely = $("likely");
+  likely.hidden = !$("model").selectedOptions[0].dataset.multiLabel;
+  if (likely.selected === likely.hidden) $("top-k").value = likely.hidden ? "5" : "";
+}
+
+/** Listen to the fields; `changed` is called after each change. */
+export function onChoice(changed) {
+  $("languages").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    language = button.dataset.language;
+    changed();
+  });
+  $("model").addEventListener("change", offerLikely);
+  $("model").addEventListener("listed", () => {
+    offerLikely();
+    changed();
+  });
+  for (const [id, type] of [["model", "change"], ["compare", "change"], ["top-k", "change"], ["least", "input"]]) {
+    $(id).addEventListener(type, () => {
+      share();
+      changed();
+    });
+  }
+  $("copy").addEventListener("click", copy);
+}

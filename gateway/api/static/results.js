@@ -1,0 +1,182 @@
+// The results: how far they are, what they can be sifted by, and a card for each file.
+
+import { Cards, element } from "./cards.js";
+import { least, queries } from "./choice.js";
+import { sift } from "./sift.js";
+import { bytes, count, duration, images, milliseconds, rate } from "./words.js";
+
+const CARDS = 48;
+const CHIPS = 14;
+const ANNOUNCE_MS = 5_000;
+
+const $ = (id) => document.getElementById(id);
+
+export function announce(text) {
+  $("live").textContent = text;
+}
+
+/** What is below the line of what is asked; `open` is called with the entry whose picture was clicked. */
+export class Results {
+  #cards;
+  #limit = CARDS;
+  #allChips = false;
+  #announcedAt = 0;
+  #choice = { kind: "all", label: "", grouped: false };
+  #shown = [];
+
+  constructor({ open, changed }) {
+    this.#cards = new Cards($("cards"), $("card"), open);
+    const choose = (choice) => {
+      Object.assign(this.#choice, choice);
+      this.#limit = CARDS;
+      changed();
+    };
+    $("kinds").addEventListener("click", ({ target }) => {
+      const button = target.closest("button");
+      if (button) choose({ kind: button.dataset.kind, label: "" });
+    });
+    $("labels").addEventListener("click", ({ target }) => {
+      const { label } = target.closest("button")?.dataset ?? {};
+      if (label !== undefined) choose({ label: label === this.#choice.label ? "" : label });
+    });
+    $("all-labels").addEventListener("click", () => {
+      this.#allChips = !this.#allChips;
+      changed();
+    });
+    $("group").addEventListener("change", () => choose({ grouped: $("group").checked }));
+    $("more").addEventListener("click", () => {
+      this.#limit += CARDS;
+      changed();
+    });
+  }
+
+  /** The entries that can be leafed through, in the order of their cards. */
+  get shown() {
+    return this.#shown;
+  }
+
+  /** As if nothing had been here before. */
+  reset() {
+    Object.assign(this.#choice, { kind: "all", label: "" });
+    [this.#limit, this.#allChips] = [CARDS, false];
+  }
+
+  draw(entries, run) {
+    const running = run?.running ?? false;
+    $("results").hidden = !entries.length;
+    $("results").classList.toggle("running", running);
+    const sifted = this.#sift(entries);
+    this.#drawProgress(entries, run, sifted.counts);
+    this.#drawTools(entries, running);
+    this.#drawKinds(sifted);
+    this.#drawLabels(sifted, entries.length);
+    this.#drawCards(sifted);
+  }
+
+  #sift(entries) {
+    const sifted = sift(entries, { ...this.#choice, least: least() });
+    // What was chosen may be gone: mended, cleared, or below the score that counts.
+    const gone = this.#choice.kind !== "all" && !sifted.counts[this.#choice.kind];
+    const labelGone = this.#choice.label && !sifted.labels.some(([label]) => label === this.#choice.label);
+    if (!gone && !labelGone) return sifted;
+    Object.assign(this.#choice, { label: "", ...(gone ? { kind: "all" } : {}) });
+    return sift(entries, { ...this.#choice, least: least() });
+  }
+
+  #drawProgress(entries, run, { ok, error }) {
+    const running = run?.running ?? false;
+    const done = run?.answered ?? 0;
+    const total = run?.answers.size ?? 1;
+    $("progress").max = total;
+    $("progress").value = done;
+    const upload = run?.bytes ?? { sent: 0, total: 1 };
+    $("upload").max = upload.total || 1;
+    $("upload").value = upload.sent;
+    $("tally").textContent = running
+      ? `${count(done)} of ${count(total)}`
+      : `${count(ok)} classified${error ? `, ${count(error)} failed` : ""}`;
+    $("waiting").textContent = run?.waiting ?? "";
+    $("pace").hidden = !run;
+    if (!run) return;
+    const answers = entries.some((entry) => entry.answers.length > 1) ? `${count(done)} answers` : images(done);
+    const took = running ? duration(run.seconds) : `${answers} in ${duration(run.seconds)}`;
+    const sending = running && upload.sent < upload.total ? `, ${bytes(upload.sent)} of ${bytes(upload.total)} sent` : "";
+    $("pace").textContent = (done > 1 && run.seconds > 0.5 ? `${took}, ${rate(done / run.seconds)}` : took) + sending;
+    $("timing").replaceChildren(...stages(run));
+    if (running && performance.now() - this.#announcedAt > ANNOUNCE_MS) {
+      this.#announcedAt = performance.now();
+      announce(`${count(done)} of ${images(total)} answered`);
+    }
+  }
+
+  #drawTools(entries, running) {
+    const asked = queries().join(" ");
+    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== asked);
+    $("stop").hidden = !running;
+    $("retry").hidden = running || !entries.some((entry) => entry.answers.some((answer) => answer.retryable));
+    $("again").hidden = $("save").hidden = $("save-csv").hidden = running || !entries.length;
+    $("again").classList.toggle("primary", changed);
+    $("again").textContent = changed ? "Run again with this choice" : "Run again";
+  }
+
+  #drawKinds({ counts }) {
+    $("sift").hidden = counts.all < 2;
+    for (const button of $("kinds").children) {
+      const { kind } = button.dataset;
+      button.dataset.count = count(counts[kind]);
+      button.hidden = kind !== "all" && !counts[kind] && kind !== this.#choice.kind;
+      button.setAttribute("aria-pressed", String(kind === this.#choice.kind));
+    }
+  }
+
+  #drawLabels({ labels }, files) {
+    const chips = this.#allChips ? labels : labels.slice(0, CHIPS);
+    if (this.#choice.label && !chips.some(([label]) => label === this.#choice.label)) {
+      chips.push(labels.find(([label]) => label === this.#choice.label));
+    }
+    const nodes = chips.map(([label, number], position) => {
+      const chip = $("labels").children[position] ?? element("button", "chip");
+      if (chip.dataset.label !== label) {
+        chip.type = "button";
+        chip.dataset.label = label;
+        chip.replaceChildren(element("span", "chip-label", label), element("span", "chip-count"));
+      }
+      chip.lastElementChild.textContent = count(number);
+      chip.setAttribute("aria-pressed", String(label === this.#choice.label));
+      return chip;
+    });
+    while ($("labels").children.length > nodes.length) $("labels").lastElementChild.remove();
+    for (const [position, node] of nodes.entries()) if ($("labels").children[position] !== node) $("labels").append(node);
+    $("label-row").hidden = files < 2 || !labels.length;
+    $("all-labels").hidden = labels.length <= CHIPS;
+    $("all-labels").textContent = this.#allChips ? "Fewer labels" : `All ${count(labels.length)} labels`;
+  }
+
+  #drawCards({ groups }) {
+    this.#shown = groups.flatMap(({ files }) => files);
+    let room = this.#limit;
+    const items = groups.flatMap((group) => {
+      const files = group.files.slice(0, Math.max(0, room));
+      room -= files.length;
+      return files.length && group.title ? [group, ...files] : files;
+    });
+    this.#cards.show(items, { least: least(), level: this.#choice.grouped ? 4 : 3 });
+    const hidden = this.#shown.length - this.#limit;
+    $("more").hidden = hidden <= 0;
+    $("more").textContent = `Show ${count(Math.min(CARDS, hidden))} more of ${count(hidden)}`;
+    $("none").hidden = this.#shown.length > 0;
+  }
+}
+
+/** The stages of a Server-Timing header (W3C Server Timing). */
+function stages({ timing, streamed }) {
+  const rows = (timing ?? "").split(",").flatMap((stage) => {
+    const [name, value] = stage.split(";dur=");
+    if (value === undefined) return [];
+    const row = element("span", "stage", name.trim());
+    row.append(element("span", "", milliseconds(Number(value))));
+    return [row];
+  });
+  if (!rows.length) return [element("span", "", "Times in the service come with the first answer")];
+  return [element("span", "", `Times in the service, last request${streamed ? ", up to its first result" : ""}`), ...rows];
+}

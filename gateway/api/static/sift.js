@@ -1,0 +1,69 @@
+// Which files are shown, and in which groups. Pure: no element is touched here.
+
+/** The best prediction that reaches `least`, or null. */
+export const bestOf = (answer, least) => (answer.best && answer.best.score >= least ? answer.best : null);
+
+/** The label that a file goes by: the first model's best, or null where none is likely enough. */
+export function labelOf(entry, least) {
+  return entry.first.state === "ok" ? (bestOf(entry.first, least)?.label ?? null) : null;
+}
+
+const differs = (entry, least) => {
+  if (entry.answers.length < 2 || entry.state !== "ok") return false;
+  const [one, other] = entry.answers.map((answer) => bestOf(answer, least)?.label ?? null);
+  return one !== other;
+};
+
+const KINDS = {
+  all: () => true,
+  ok: (entry) => entry.state === "ok",
+  error: (entry) => entry.state === "error",
+  unsure: (entry, least) => entry.state === "ok" && labelOf(entry, least) === null,
+  differ: differs,
+};
+
+/**
+ * Sort out entries: `kind` is a name of KINDS, `label` one that files must go by ("" for any), `least` the score from
+ * which a label counts. Returns how many there are of each kind, the labels with their counts, most first, and `groups`:
+ * one without a title, or where `grouped` one for each label, then those without.
+ */
+export function sift(entries, { kind = "all", label = "", least = 0, grouped = false } = {}) {
+  const counts = Object.fromEntries(
+    Object.entries(KINDS).map(([name, holds]) => [name, entries.filter((entry) => holds(entry, least)).length]),
+  );
+  const ofKind = entries.filter((entry) => KINDS[kind](entry, least));
+  const byLabel = groupBy(ofKind, least);
+  const without = byLabel.get(null) ?? [];
+  byLabel.delete(null);
+  const sorted = [...byLabel].sort(([a, one], [b, other]) => other.length - one.length || (a < b ? -1 : 1));
+  const labels = sorted.map(([name, files]) => [name, files.length]);
+  if (!grouped) return { counts, labels, groups: [{ title: "", files: label ? (byLabel.get(label) ?? []) : ofKind }] };
+  const groups = sorted.filter(([name]) => !label || name === label).map(([title, files]) => ({ title, files }));
+  if (!label && without.length) groups.push({ title: "Without a label", files: without });
+  return { counts, labels, groups };
+}
+
+function groupBy(entries, least) {
+  const groups = new Map();
+  for (const entry of entries) {
+    const label = labelOf(entry, least);
+    if (!groups.has(label)) groups.set(label, []);
+    groups.get(label).push(entry);
+  }
+  return groups;
+}
+
+/**
+ * The part of an upright picture that a model sees, as shares of its width and height, from the names that torchvision
+ * gives: `resize_size` [height, width], or [shorter side]; `crop_size` [height, width] or [side], from the middle.
+ * Returns null where the model does not say.
+ */
+export function seen({ width, height }, { resize_size: resize, crop_size: crop } = {}) {
+  if (!resize?.length || !crop?.length || !width || !height) return null;
+  const shorter = resize[0] / Math.min(width, height);
+  const [resizedHeight, resizedWidth] = resize.length > 1 ? resize : [height * shorter, width * shorter];
+  const [cropHeight, cropWidth] = crop.length > 1 ? crop : [crop[0], crop[0]];
+  const across = Math.min(1, cropWidth / resizedWidth);
+  const down = Math.min(1, cropHeight / resizedHeight);
+  return { left: (1 - across) / 2, top: (1 - down) / 2, width: across, height: down };
+}

@@ -1,0 +1,96 @@
+// What was dropped and answered, kept in this browser (IndexedDB) until it is cleared, so that a reload loses nothing.
+
+import { Answer, Entry } from "./entry.js";
+
+const KEPT_FILES = 2_000;
+const KEPT_BYTES = 256 * 2 ** 20;
+const SAVE_MS = 400;
+// One gateway may answer under several paths of one host.
+const NAME = `gateway ${location.pathname}`;
+const LEFT = { code: "stopped", message: "The page was closed before it was answered." };
+
+/** Where entries are kept; where a browser refuses, nothing is, and nothing fails. */
+export class Store {
+  #database = null;
+  #size = 0;
+  #count = 0;
+  #written = new WeakMap();
+  #timer = 0;
+  #saving = Promise.resolve();
+
+  /** The entries of the last visit, in their order. */
+  async open() {
+    try {
+      this.#database = await opened();
+      const rows = await settled(this.#rows("readonly").getAll());
+      return rows.map((row) => this.#entry(row));
+    } catch {
+      return [];
+    }
+  }
+
+  /** Keep what has changed of these, soon. */
+  keep(entries) {
+    if (!this.#database || this.#timer) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = 0;
+      this.#saving = this.#saving.then(() => this.#write(entries())).catch(() => {});
+    }, SAVE_MS);
+  }
+
+  /** Forget everything. */
+  async clear() {
+    clearTimeout(this.#timer);
+    this.#timer = this.#size = this.#count = 0;
+    this.#written = new WeakMap();
+    await this.#saving;
+    if (this.#database) await settled(this.#rows("readwrite").clear()).catch(() => {});
+  }
+
+  async #write(entries) {
+    for (const entry of entries) {
+      const state = written(entry);
+      if (!entry.done || this.#written.get(entry) === state) continue;
+      if (entry.id === null) {
+        if (this.#count >= KEPT_FILES || this.#size + entry.file.size > KEPT_BYTES) continue;
+        this.#count += 1;
+        this.#size += entry.file.size;
+      }
+      this.#written.set(entry, state);
+      const { id, file, answers } = entry;
+      const row = { file, answers: answers.map(({ entry: _, ...rest }) => rest), ...(id === null ? {} : { id }) };
+      entry.id = await settled(this.#rows("readwrite").put(row));
+    }
+  }
+
+  #entry({ id, file, answers }) {
+    const entry = new Entry(file);
+    entry.id = id;
+    entry.answers = answers.map((kept) => Object.assign(new Answer(entry, kept.query), kept));
+    for (const answer of entry.answers) if (!answer.done) answer.fail(LEFT);
+    this.#written.set(entry, written(entry));
+    this.#count += 1;
+    this.#size += file.size;
+    return entry;
+  }
+
+  #rows(mode) {
+    return this.#database.transaction("entries", mode).objectStore("entries");
+  }
+}
+
+/** What makes a kept entry another: its answers' results and faults. */
+const written = (entry) => entry.answers.map(({ query, requestId, error }) => `${query} ${requestId} ${error?.code}`).join("\n");
+
+function opened() {
+  const request = indexedDB.open(NAME, 1);
+  request.onupgradeneeded = () => request.result.createObjectStore("entries", { keyPath: "id", autoIncrement: true });
+  return settled(request);
+}
+
+function settled(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = request.onblocked = () => reject(request.error);
+  });
+}

@@ -1,0 +1,66 @@
+"""Servers that run as child processes: asked over HTTP, waited for until they are ready, and ended."""
+
+import http.client
+import subprocess
+import time
+from collections.abc import Callable
+from enum import Enum
+from http import HTTPStatus
+
+POLL_SECONDS = 0.05
+MOST_BYTES = 10_000
+
+
+class Waited(Enum):
+    """How a wait for a server ended."""
+
+    READY = "ready"
+    ENDED = "ended"
+    LATE = "late"
+
+
+def wait_ready(ready: Callable[[], bool], alive: Callable[[], bool], timeout_seconds: float) -> Waited:
+    """Poll until a server is `ready`, is no longer `alive`, or the time is up, which a slow `ready` may overrun."""
+    deadline = time.monotonic() + timeout_seconds
+    # First whether it is alive: of one that ended, another server may have the port.
+    while alive():
+        if ready():
+            return Waited.READY
+        if time.monotonic() > deadline:
+            return Waited.LATE
+        time.sleep(POLL_SECONDS)
+    return Waited.ENDED
+
+
+def get(host: str, port: int, path: str, *, timeout_seconds: float) -> tuple[int, bytes]:
+    """The status and the first MOST_BYTES of the answer to a GET request.
+
+    Raises OSError where there is no answer (TimeoutError where it takes too long) or none in HTTP.
+    """
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(MOST_BYTES)
+    except http.client.HTTPException as exc:
+        raise OSError(f"the answer is not HTTP: {exc!r}") from exc
+    finally:
+        connection.close()
+
+
+def is_ok(host: str, port: int, path: str, *, timeout_seconds: float) -> bool:
+    """Whether a GET request is answered with 200."""
+    try:
+        return get(host, port, path, timeout_seconds=timeout_seconds)[0] == HTTPStatus.OK
+    except OSError:
+        return False
+
+
+def end(process: "subprocess.Popen[bytes]", grace_seconds: float) -> None:
+    """Ask a process to end with SIGTERM, and kill it where it has not after the grace; returns when it has ended."""
+    process.terminate()
+    try:
+        process.wait(grace_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,73 @@
+"""A Python function as a Triton model: this file, served_function.py, function.json and the code in code/.
+
+Written by `gateway model add FILE.py:NAME`; what the function takes and gives stands in function.json.
+"""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+from torch.utils.dlpack import from_dlpack
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+# It lies beside this file.
+from served_function import FunctionError, ServedFunction  # type: ignore[import-not-found]  # noqa: E402
+
+INPUT, OUTPUT = "input__0", "output__0"
+LOST_GPU = 74
+"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+
+
+class TritonPythonModel:
+    """One process with the function: images fp32 [N, 3, H, W] → probabilities fp32 [N, classes]."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Import the function's file and call its `load`; raises TritonModelException."""
+        # One core for each instance, so that instances do not fight for cores.
+        torch.set_num_threads(1)
+        on_gpu = args["model_instance_kind"] == "GPU" and torch.cuda.is_available()
+        self.device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
+        try:
+            self.function = ServedFunction(HERE, self.device)
+        except FunctionError as exc:
+            pb_utils.Logger.log_error(traceback.format_exc())
+            raise pb_utils.TritonModelException(str(exc)) from exc
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {self.function.name} for {self.device}")
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Call the function once for all requests; where that fails, for each alone, so that each has its own error."""
+        try:
+            return self._run(requests)
+        except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
+            if len(requests) > 1:
+                return [self.execute([request])[0] for request in requests]
+            # The traceback is for whoever runs the server; a client gets no line of somebody's code.
+            pb_utils.Logger.log_error(f"{self.function.name} failed: {traceback.format_exc()}")
+            self._end_if_gpu_is_lost()
+            text = f"{self.function.name} failed with {type(exc).__name__}; Triton's log has the traceback"
+            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(text))]
+
+    def _run(self, requests: list[Any]) -> list[Any]:
+        # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
+        given = [from_dlpack(pb_utils.get_input_tensor_by_name(request, INPUT).to_dlpack()) for request in requests]
+        batch = torch.cat(given) if len(given) > 1 else given[0]
+        parts = self.function.probabilities(batch).split([len(images) for images in given])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack(OUTPUT, part.contiguous())]) for part in parts]
+
+    def _end_if_gpu_is_lost(self) -> None:
+        """End this process where nothing runs on its GPU any more: it would fail every request, and be called ready."""
+        if self.device == "cpu":
+            return
+        try:
+            torch.zeros(1, device=self.device).add_(1).item()
+        except torch.OutOfMemoryError:
+            return
+        except RuntimeError as exc:
+            pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
+            os._exit(LOST_GPU)  # without cleaning up, which needs the GPU

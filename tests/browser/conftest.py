@@ -1,0 +1,76 @@
+"""A real browser, where there is one."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.browser.backend import ColourBackend
+from tests.stub_service import stub_service
+
+WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then run these tests again"
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+expect.set_options(timeout=20_000)
+
+
+def chromium() -> str:
+    """The path of a Chromium; skips the test where there is none."""
+    named = os.environ.get("CHROMIUM")
+    found = [path for path in map(shutil.which, [named] if named else PROGRAMS) if path]
+    if not found:
+        pytest.skip(WANTED)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--disable-background-networking"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def backend() -> ColourBackend:
+    return ColourBackend()
+
+
+@pytest.fixture(scope="module")
+def service(backend: ColourBackend) -> Iterator[str]:
+    with stub_service(backend, model="colours") as url:
+        yield url
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser without a past."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read"])
+    context.set_default_timeout(20_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, service: str) -> Iterator[Page]:
+    """The page, once it knows its models; what it throws fails the test."""
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(service)
+    expect(page.locator("#model option")).to_have_count(4)
+    yield page
+    assert faults == []
+
+
+def read_download(page: Page, button: str, folder: Path) -> Path:
+    """The file that a button saves, under the name that it proposes."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name=button).click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path

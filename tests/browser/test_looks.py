@@ -1,0 +1,57 @@
+"""The pages for everybody: at three widths, light and dark, axe finds nothing, and nothing is wider than the window."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.backend import picture
+
+WIDTHS = (390, 820, 1280)
+FILES = [
+    {"name": f"{colour}.png", "mimeType": "image/png", "buffer": picture(colour)} for colour in ("blue", "green", "red")
+] + [{"name": "a-very-long-name-without-any-space-in-it-that-has-to-fit.jpg", "mimeType": "image/png", "buffer": b"x"}]
+
+
+def check(page: Page) -> None:
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.fixture(
+    params=[(width, scheme) for width in WIDTHS for scheme in ("light", "dark")], ids=lambda p: f"{p[0]}-{p[1]}"
+)
+def page(request: pytest.FixtureRequest, browser: Browser):
+    width, scheme = request.param
+    context = browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+def test_axe_finds_nothing_on_the_page(page: Page, service: str):
+    page.goto(service)
+    expect(page.locator("#model option")).to_have_count(4)
+    check(page)
+    page.select_option("#compare", "moods")
+    page.set_input_files("#files", FILES)
+    expect(page.locator("#tally")).to_have_text("3 classified, 1 failed")
+    page.get_by_label("Group by label").check()
+    page.locator(".chip").first.click()
+    expect(page.locator(".card")).to_have_count(1)
+    page.locator(".chip").first.click()
+    page.locator("#least").fill("0.7")
+    expect(page.locator(".unsure")).to_have_count(1)
+    check(page)
+    page.locator(".thumb").first.click()
+    page.get_by_role("button", name="All labels").first.click()
+    expect(page.get_by_label("Find a label")).to_be_visible()
+    check(page)
+
+
+def test_axe_finds_nothing_on_the_documentation(page: Page, service: str):
+    page.goto(f"{service}/docs")
+    expect(page.locator(".opblock").first).to_be_visible()
+    check(page)

@@ -1,0 +1,260 @@
+"""The page in a real browser: what people do there, and what they see."""
+
+import csv
+import json
+import re
+
+import pytest
+from playwright.sync_api import BrowserContext, FilePayload, Page, expect
+
+from tests.browser.backend import ColourBackend, picture
+from tests.browser.conftest import read_download
+from tests.processes import wait_for
+
+KEPT = """() => new Promise((resolve) => {
+  const opened = indexedDB.open("gateway /");
+  opened.onsuccess = () => {
+    const counted = opened.result.transaction("entries").objectStore("entries").count();
+    counted.onsuccess = () => resolve(counted.result);
+  };
+})"""
+"""How many files the browser keeps."""
+
+
+def file(name: str, content: bytes) -> FilePayload:
+    return {"name": name, "mimeType": "image/png", "buffer": content}
+
+
+def photos(**colours: int) -> list[FilePayload]:
+    """As many pictures of each colour: blue-0.png, …"""
+    return [file(f"{each}-{n}.png", picture(each, n)) for each, count in colours.items() for n in range(count)]
+
+
+def add(page: Page, files: list[FilePayload]) -> None:
+    page.set_input_files("#files", files)
+    expect(page.locator("#again")).to_be_visible()
+
+
+def shows(page: Page, *names: str) -> None:
+    """The cards, in their order, are of these files."""
+    expect(page.locator(".card .name")).to_have_text([*names])
+
+
+def labelled(page: Page, *labels: list[str]) -> None:
+    """The labels that each card shows."""
+    expect(page.locator(".card")).to_have_count(len(labels))
+    for position, those in enumerate(labels):
+        expect(page.locator(".card").nth(position).locator(".label")).to_have_text(those)
+
+
+def test_each_picture_gets_a_card_with_its_labels_and_its_model(page: Page):
+    page.select_option("#top-k", "3")
+    add(page, [*photos(blue=1, green=1), file("broken.png", b"not a picture")])
+    expect(page.locator("#tally")).to_have_text("2 classified, 1 failed")
+    shows(page, "blue-0.png", "green-0.png", "broken.png")
+    labelled(page, ["blue", "green", "red"], ["green", "blue", "red"], [])
+    expect(page.locator(".model")).to_have_text(["colours version 2", "colours version 2"])
+    expect(page.locator(".card code")).to_have_text("unsupported_format")
+
+
+def test_a_sample_is_classified_by_a_click(page: Page):
+    for name in ("A cat", "A cup of coffee", "A rocket at its launch"):
+        page.get_by_role("button", name=name).click()
+        expect(page.locator("#tally")).to_have_text("1 classified")
+        page.click("#clear")
+        expect(page.locator("#results")).to_be_hidden()
+
+
+def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
+    add(page, photos(blue=1))
+    expect(page.locator("#again")).to_have_text("Run again")
+    page.select_option("#model", "colours 1")
+    expect(page.locator("#again")).to_have_text("Run again with this choice")
+    page.click("#again")
+    expect(page.locator(".model")).to_have_text("colours version 1")
+    expect(page.locator("#again")).to_have_text("Run again")
+
+
+def test_two_models_answer_side_by_side(page: Page, tmp_path):
+    page.select_option("#compare", "moods")
+    add(page, photos(blue=1, red=1))
+    expect(page.locator("#tally")).to_have_text("2 classified")
+    expect(page.locator(".card").first.locator(".model")).to_have_text(["colours version 2", "moods version 1"])
+    boxes = [node.bounding_box() for node in page.locator(".card").first.locator(".answer").all()]
+    assert boxes[0]
+    assert boxes[1]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] < boxes[1]["x"]
+
+    page.locator("#kinds").get_by_text("Disagree").click()
+    shows(page, "red-0.png")
+
+    path = read_download(page, "Save as JSON", tmp_path)
+    assert path.name == "results-colours-2-moods-1.json"
+    saved = json.loads(path.read_text())
+    assert (saved["model"], saved["summary"]) == (None, {"ok": 4, "failed": 0})
+    assert [(each["filename"], each["model"]["name"]) for each in saved["results"]] == [
+        (name, model) for name in ("blue-0.png", "red-0.png") for model in ("colours", "moods")
+    ]
+
+
+def test_what_is_saved_names_the_model_and_every_label(page: Page, tmp_path):
+    page.select_option("#top-k", "1")
+    add(page, [*photos(green=1), file("empty.png", b"")])
+    path = read_download(page, "Save as CSV", tmp_path)
+    assert path.name == "results-colours-2.csv"
+    with path.open(newline="") as rows:
+        first, second = csv.DictReader(rows)
+    assert (first["filename"], first["model"], first["version"], first["label"]) == (
+        "green-0.png",
+        "colours",
+        "2",
+        "green",
+    )
+    assert float(first["score"]) == pytest.approx(0.9)
+    assert (second["filename"], second["label"], second["error"]) == ("empty.png", "", "empty_file")
+
+    saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
+    assert saved["model"] == {"name": "colours", "version": "2"}
+
+
+def test_labels_are_counted_and_show_their_pictures(page: Page):
+    add(page, photos(red=1, blue=3, green=2))
+    expect(page.locator(".chip")).to_have_text(["blue3", "green2", "red1"])
+    page.locator(".chip", has_text="green").click()
+    shows(page, "green-0.png", "green-1.png")
+    page.locator(".chip", has_text="green").click()
+    expect(page.locator(".card")).to_have_count(6)
+
+
+def test_pictures_are_grouped_by_label(page: Page):
+    add(page, [*photos(red=1, blue=2), file("broken.png", b"x")])
+    page.get_by_label("Group by label").check()
+    expect(page.locator(".group h3")).to_have_text(["blue", "red", "Without a label"])
+    shows(page, "blue-0.png", "blue-1.png", "red-0.png", "broken.png")
+    page.get_by_label("Group by label").uncheck()
+    expect(page.locator(".group")).to_have_count(0)
+    shows(page, "red-0.png", "blue-0.png", "blue-1.png", "broken.png")
+
+
+def test_the_slider_leaves_out_what_is_not_likely_enough(page: Page):
+    add(page, photos(blue=1, red=1))
+    page.locator("#least").fill("0.7")
+    expect(page.locator(".unsure")).to_have_text("No label reaches 70.0%")
+    labelled(page, ["blue"], [])
+    expect(page.locator(".chip")).to_have_text(["blue1"])
+    page.locator("#kinds").get_by_text("Unsure").click()
+    shows(page, "red-0.png")
+    expect(page.locator("#code")).to_have_value(re.compile("threshold=0.7"))
+
+
+def test_the_viewer_frames_what_the_model_saw_and_asks_for_every_label(page: Page):
+    add(page, photos(blue=2))
+    page.get_by_role("button", name="Open blue-0.png").click()
+    expect(page.locator("#viewer-seen-words")).to_have_text("What is in the frame, at 32 × 32")
+    picture_box, frame = page.locator("#viewer-image").bounding_box(), page.locator("#viewer-frame").bounding_box()
+    assert picture_box
+    assert frame
+    assert frame["width"] == pytest.approx(picture_box["width"] / 2, abs=1)
+    assert frame["x"] - picture_box["x"] == pytest.approx(picture_box["width"] / 4, abs=1)
+
+    rows = page.locator("#viewer .scores li")
+    expect(rows).to_have_count(5)
+    page.locator("#viewer").get_by_role("button", name="All labels").click()
+    expect(rows).to_have_count(43)
+    page.get_by_label("Find a label").fill("colour 39")
+    expect(page.locator("#viewer .scores li:visible")).to_have_count(1)
+
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#viewer-name")).to_have_text("blue-1.png")
+    page.keyboard.press("Escape")
+    expect(page.locator("#viewer")).to_be_hidden()
+
+
+def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: ColourBackend):
+    add(page, [*photos(blue=1), file("broken.png", b"x")])
+    expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
+    page.evaluate("document.documentElement.dataset.before = 'yes'")
+    expect(page.locator("html[data-before]")).to_have_count(1)
+    wait_for(lambda: page.evaluate(KEPT) == 2)
+    asked = len(backend.asked)
+    page.reload()
+    expect(page.locator("html[data-before]")).to_have_count(0)
+    expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
+    shows(page, "blue-0.png", "broken.png")
+    assert len(backend.asked) == asked
+
+    page.click("#clear")
+    expect(page.locator("#live")).to_have_text("Cleared")
+    page.reload()
+    expect(page.locator("#model option")).to_have_count(4)
+    shows(page)
+
+
+def test_the_address_asks_for_what_is_chosen(page: Page, context: BrowserContext):
+    page.select_option("#model", "colours 1")
+    page.select_option("#compare", "moods")
+    page.locator("#least").fill("0.25")
+    other = context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#model option")).to_have_count(4)
+    expect(other.locator("#model")).to_have_value("colours 1")
+    expect(other.locator("#compare")).to_have_value("moods")
+    expect(other.locator("#least")).to_have_value("0.25")
+
+
+def test_the_code_is_there_in_three_languages(page: Page):
+    starts = {
+        "curl": "curl -F files=@cat.jpg",
+        "Python": "from gateway_client import",
+        "JavaScript": "const body = new",
+    }
+    for name, start in starts.items():
+        page.locator("#languages").get_by_text(name, exact=True).click()
+        expect(page.locator("#code")).to_have_value(re.compile(start))
+
+
+def test_a_link_that_is_dropped_is_not_followed(page: Page):
+    dropped = page.evaluate(
+        """() => {
+          const carried = new DataTransfer();
+          carried.setData("text/uri-list", "/elsewhere");
+          const event = new DragEvent("drop", { dataTransfer: carried, bubbles: true, cancelable: true });
+          return { followed: document.body.dispatchEvent(event) };
+        }"""
+    )
+    assert dropped == {"followed": False}
+    expect(page.locator("#said")).to_contain_text("Only files can be dropped here")
+
+
+def test_on_a_slow_line_the_bytes_and_the_seconds_are_seen_to_move(page: Page, context: BrowserContext):
+    line = context.new_cdp_session(page)
+    line.send("Network.enable")
+    slow = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 400_000}
+    line.send("Network.emulateNetworkConditions", slow)
+    page.set_input_files("#files", [file("large.png", picture("blue") + bytes(600_000))])
+    expect(page.locator("#pace")).to_contain_text("of 600.3 kB sent")
+    first = page.locator("#pace").text_content()
+    expect(page.locator("#pace")).not_to_have_text(first or "")
+    expect(page.locator("#again")).to_be_visible()
+
+
+def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: ColourBackend):
+    backend.pause = 30
+    try:
+        page.set_input_files("#files", photos(green=1))
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator(".card code")).to_have_text("stopped")
+    finally:
+        backend.pause = 0
+    page.get_by_role("button", name="Retry failed").click()
+    expect(page.locator("#tally")).to_have_text("1 classified")
+
+
+def test_where_the_models_cannot_be_listed_the_default_one_is_asked(context: BrowserContext, service: str):
+    page = context.new_page()
+    page.route("**/models", lambda route: route.fulfill(status=503, json={"detail": "Triton is away."}))
+    page.goto(service)
+    expect(page.locator("#model-problem")).to_contain_text("The models cannot be listed: Triton is away.")
+    add(page, photos(green=1))
+    expect(page.locator("#tally")).to_have_text("1 classified")

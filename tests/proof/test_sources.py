@@ -1,0 +1,107 @@
+"""Every kind of source from its file to served answers, on one real Triton: the answers are the original's."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.embedded.server import EmbeddedTriton
+from gateway.networks import jobs
+from gateway.networks.add import Request, add
+from gateway.proof.parity import Comparison, Parity, compare
+from gateway.proof.pictures import image_files, read_pictures
+from gateway.repository.entry import Entry, Serving
+from gateway.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway.triton.blocking import BlockingTriton, TritonRefused
+from tests.networks.builders import save_labels
+from tests.networks.functions import COLOURS, PYTRITON, own_modules, save_function
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
+ONE_EACH = Serving(instances=1, preprocessor_instances=1, max_batch_size=8, preferred=(4,))
+
+
+class Service:
+    """A repository, the Triton that serves it, and that Triton's log."""
+
+    def __init__(self, repository: Path, server: EmbeddedTriton, log: list[str], triton: BlockingTriton) -> None:
+        self.repository, self.server, self.log, self.triton = repository, server, log, triton
+
+    def serve(self, request: Request) -> Entry:
+        entry = add(request, self.repository, print)
+        self.triton.load(entry.name)
+        return entry
+
+    def parity(self, entry: Entry, photos: Path) -> Parity:
+        files = image_files([photos])[:3]
+        found = list(compare(entry, entry.in_use, self.triton, read_pictures(files)))
+        assert all(isinstance(each, Comparison) for each in found)
+        return Parity(found, [])
+
+
+@pytest.fixture(scope="module")
+def service(runtime, tmp_path_factory) -> Iterator[Service]:
+    repository = tmp_path_factory.mktemp("sources") / "models"
+    repository.mkdir()
+    log: list[str] = []
+    with EmbeddedTriton(runtime, repository, on_log=log.append, load_models=()) as server:
+        server.wait_ready()
+        with BlockingTriton(server.url) as triton:
+            yield Service(repository, server, log, triton)
+
+
+@pytest.fixture
+def here(monkeypatch) -> Iterator[None]:
+    """Trials run in this process: to import torch for each takes longer than the trial."""
+    monkeypatch.setattr("gateway.networks.add.work", lambda job, say, *, timeout_seconds: jobs.do(job))
+    with own_modules():
+        yield
+
+
+def function(folder: Path, code: str = COLOURS, called: str = "classify", **changes) -> Request:
+    labels = save_labels(folder / "labels.txt", 6)
+    source = f"{save_function(folder, code)}:{called}"
+    defaults = {"name": "colours", "labels": labels, "preprocessing": PIXELS, "trust": True, "serving": ONE_EACH}
+    return Request(source=source, **{**defaults, **changes})
+
+
+FAILS = """
+import sys
+import numpy as np
+from helper import weights
+
+def load():
+    print("loaded by", __name__)
+    return weights()
+
+def classify(images, model):
+    if images.shape[0] == 1 and images.max() < 3:
+        raise ValueError("a secret of the code")
+    colours = images.mean(axis=(1, 2)) / 255
+    return np.concatenate([colours, 1 - colours], axis=1) * model
+"""
+
+
+def test_a_function_answers_as_the_original_does_and_its_errors_are_each_requests_own(service, photos, tmp_path):
+    """Added whole, in a process of its own, with a file that it imports."""
+    (tmp_path / "helper.py").write_text("def weights():\n    return 7.0\n")
+    entry = service.serve(function(tmp_path, FAILS, include=(tmp_path / "helper.py",)))
+    assert service.parity(entry, photos).holds(1e-6)
+    # Another picture than any that the cache has seen.
+    black = b"P6 32 32 255\n" + bytes(3 * 32 * 32)
+    with pytest.raises(TritonRefused, match=r"classify of colours\.py failed with ValueError; Triton's log has"):
+        service.triton.predict("colours", [black])
+    log = "\n".join(service.log)
+    assert re.search(r"code/colours\.py.*line \d+, in classify", log)
+    assert "ValueError: a secret of the code" in log
+    assert service.parity(entry, photos).holds(1e-6)
+
+
+def test_a_function_that_has_changed_is_no_original_to_compare_with(service, photos, tmp_path, here):
+    entry = service.serve(function(tmp_path, PYTRITON, "infer_func", name="pytriton"))
+    assert service.parity(entry, photos).holds(1e-6)
+    save_function(tmp_path, PYTRITON + "\n# better now\n")
+    with pytest.raises(Exception, match=r"colours\.py, or what goes with it, has changed since it was added"):
+        service.parity(entry, photos)

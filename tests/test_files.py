@@ -1,0 +1,104 @@
+import os
+import stat
+import threading
+
+import pytest
+
+from gateway.files import locked, locked_where_writable, whole_file, whole_folder
+
+
+def test_a_lock_is_held_by_one_at_a_time_and_ends_with_its_context(tmp_path):
+    with locked(tmp_path / "lock") as first, locked(tmp_path / "lock", busy=lambda: False) as second:
+        assert (first, second) == (True, False)
+    with locked(tmp_path / "lock", busy=lambda: False) as later:
+        assert later
+
+
+def test_a_folder_can_be_locked_and_stays_empty(tmp_path):
+    with locked(tmp_path), locked(tmp_path, busy=lambda: False) as second:
+        assert not second
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_waited_for_is_announced_and_had_when_its_holder_is_done(tmp_path):
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path / "lock"):
+            held.set()
+            release.wait(60)
+
+    def busy() -> bool:
+        announced.append("waiting")
+        release.set()
+        return True
+
+    announced: list[str] = []
+    # A lock belongs to what was opened, so that two threads are as good as two processes.
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert held.wait(60)
+        with locked(tmp_path / "lock", busy=busy) as mine:
+            assert mine
+    finally:
+        release.set()
+        holder.join(60)
+    assert announced == ["waiting"]
+
+
+def test_where_nothing_can_be_written_everybody_goes_on(tmp_path, monkeypatch):
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)  # whoever runs as root can write everywhere
+    with locked_where_writable(tmp_path / "lock") as mine:
+        assert mine
+    with pytest.raises(PermissionError), locked(tmp_path / "lock"):
+        pass
+
+
+def test_a_folder_that_is_missing_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError), locked_where_writable(tmp_path / "missing" / "lock"):
+        pass
+
+
+def test_a_file_is_replaced_when_it_is_whole(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+    with whole_file(target, mode=0o640, sync=True) as draft:
+        draft.write_text("new")
+        assert target.read_text() == "old"
+        assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path):
+    (tmp_path / "ordinary").touch()
+    with whole_file(tmp_path / "whole"):
+        pass
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_what_fails_leaves_the_old_file_and_no_draft(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+    with pytest.raises(UnicodeEncodeError), whole_file(target) as draft, draft.open("w", encoding="ascii") as file:
+        file.writelines(["ne", "ẅ"])
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_folder_is_replaced_when_it_is_whole(tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "old").touch()
+    with pytest.raises(ValueError, match="half"), whole_folder(target):
+        raise ValueError("half of it")
+    assert (target / "old").exists()
+    with whole_folder(target) as draft:
+        (draft / "new").touch()
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [target]
