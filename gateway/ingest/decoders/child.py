@@ -27,9 +27,9 @@ from gateway.ingest.resizing import Resize
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)
-KEPT_BYTES = 64 * 2**20
-"""More than a photograph of 12 megapixels: malloc keeps it for the next one, whose pages need no clearing then, which
-would take as long as decoding."""
+KEPT_BYTES = 128 * 2**20
+"""More than a photograph of 12 megapixels with what is made of it: malloc keeps it for the next one, whose pages need
+no clearing then, which would take as long as decoding."""
 MAX_OPEN_FILES = 64
 
 
