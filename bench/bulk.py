@@ -12,8 +12,8 @@ import typer
 
 from bench.photos import coffee, unlike_any
 from gateway.bulk.meter import Meter
+from gateway.bulk.own_service import own_service
 from gateway.bulk.run import FileRun, Job
-from gateway.bulk.service import own_service
 from gateway.client import Gateway
 from gateway.client.batches import Loaded
 from gateway.client.exchange import NDJSON, multipart

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from tritonclient.grpc import InferInput, InferRequestedOutput
@@ -50,6 +51,18 @@ class GrpcLoad:
             await asyncio.gather(*(send() for _ in range(concurrency)))
         tally.seconds = time.perf_counter() - started
         return tally
+
+
+def labelled(url: str, photo: Photo) -> Photo:
+    """The photo with the label that the ensemble at `url` gives it."""
+
+    async def ask() -> str:
+        async with InferenceServerClient(url) as client:
+            outputs = [InferRequestedOutput(PREDICTION, class_count=1)]
+            result = await client.infer(ENSEMBLE_MODEL, _inputs(photo), outputs=outputs)
+            return str(result.as_numpy(PREDICTION)[0, 0].decode().split(":", 2)[2])
+
+    return replace(photo, label=asyncio.run(ask()))
 
 
 def _inputs(photo: Photo) -> list[InferInput]:

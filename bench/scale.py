@@ -21,8 +21,8 @@ from unittest import mock
 
 import psutil
 import typer
+from prometheus_client import REGISTRY
 
-from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
@@ -136,20 +136,25 @@ async def until(condition: Callable[[], bool], seconds: float = 60) -> float:
     return time.perf_counter() - started
 
 
+def probes_sent() -> float:
+    """How many trial inferences this process has sent so far."""
+    return REGISTRY.get_sample_value("gateway_probes_total") or 0.0
+
+
 async def cost(number: int, aperture: int, rate: float, seconds: float) -> list[str]:
     """A row: what that many Tritons cost."""
     with simulated(number) as tritons:
         async with gateway(list(tritons.addresses), aperture=aperture) as (backend, members):
             before = psutil.Process().memory_info().rss
-            probes, used = metrics.PROBES._value.get(), cpu_seconds()
+            probes, used = probes_sent(), cpu_seconds()
             await asyncio.sleep(seconds)
-            idle_probes = (metrics.PROBES._value.get() - probes) / seconds
+            idle_probes = (probes_sent() - probes) / seconds
             idle_cpu = (cpu_seconds() - used) / seconds
             client = Client(backend)
-            probes, used = metrics.PROBES._value.get(), cpu_seconds()
+            probes, used = probes_sent(), cpu_seconds()
             await client.run(rate, seconds)
             busy = cpu_seconds() - used
-            busy_probes = (metrics.PROBES._value.get() - probes) / seconds
+            busy_probes = (probes_sent() - probes) / seconds
             after = psutil.Process().memory_info().rss
             return [
                 str(number),

@@ -25,7 +25,7 @@ from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
 from gateway.api.query_bound import QueryBound
-from gateway.api.routes import health, limits, models, predict
+from gateway.api.routes import health, limits, models, predict, stream
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
@@ -44,6 +44,7 @@ from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings, load_settings
+from gateway.streams.limit import Streams
 from gateway.tracing import require_sdk
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.notes import Notes
@@ -96,6 +97,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                         answers=AnswerRoom(settings.max_bytes_unread, connections.close_slowest_reader),
                         connections=connections,
                         draining=draining,
+                        streams=Streams(settings.max_streams),
                     )
             await service.close()
             await triton.close()
@@ -109,11 +111,14 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # Clients that are generated from the document name their functions by it: predict, list_models, …
+        generate_unique_id_function=lambda route: route.name,
     )
     _add_middleware(app, settings, None if exporter is None else exporter.tracer)
     add_handlers(app)
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
+    app.include_router(stream.router)
     app.include_router(models.router)
     if settings.admin_keys_file is not None:
         app.include_router(models.admin_router)

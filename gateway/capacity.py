@@ -8,7 +8,7 @@ GPU machine the cores are what limits, and the shares of the cores decide.
 import math
 from dataclasses import dataclass
 
-GATEWAY_MS, TRITON_MS, PREPROCESS_MS = 2.0, 0.7, 4.7
+GATEWAY_MS, TRITON_MS, PREPROCESS_MS = 2.0, 0.7, 2.2
 """Processor time of one image on one core, measured with a 600 × 400 JPEG of 105 kB (docs/performance.md)."""
 NETWORK_MS = 18.2
 """The same for EfficientNet-Lite0 in fp32 on a core."""

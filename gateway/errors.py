@@ -25,9 +25,11 @@
     │   ├── HeadersTooLarge       431 headers_too_large
     │   ├── UploadTimeout         408 upload_timeout
     │   ├── UploadTooSlow         408 upload_too_slow
+    │   ├── StreamIdle            408 stream_idle
     │   ├── UnsupportedMediaType  415 unsupported_media_type
     │   ├── NotFound              404 not_found
     │   ├── MethodNotAllowed      405 method_not_allowed
+    │   ├── UpgradeRequired       426 upgrade_required
     │   ├── ModelNotFound         404 model_not_found
     │   ├── Forbidden             403 forbidden
     │   └── ModelInUse            409 model_in_use
@@ -124,7 +126,7 @@ class TooCostly(ImageError):
 class ImageQuarantined(ImageError):
     """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
 
-    code, summary = "image_quarantined", "The image makes the model fail, and is refused for some minutes"
+    code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
 
 
 class RequestError(GatewayError):
@@ -159,9 +161,9 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field that is neither a file nor a parameter."""
+    """A form field that is neither a file nor a parameter, or a member that the JSON body does not have."""
 
-    code, summary = "unknown_field", "The form has an unknown field"
+    code, summary = "unknown_field", "The body has an unknown field"
 
 
 class NoFiles(RequestError):
@@ -219,6 +221,13 @@ class UploadTooSlow(RequestError):
     code, summary = "upload_too_slow", "The upload is too slow"
 
 
+class StreamIdle(RequestError):
+    """No frame came on a stream for `stream_idle_seconds`."""
+
+    status = HTTPStatus.REQUEST_TIMEOUT
+    code, summary = "stream_idle", "The stream was silent for too long"
+
+
 class UnsupportedMediaType(RequestError):
     """The Content-Type or the Content-Encoding is not supported."""
 
@@ -238,6 +247,13 @@ class MethodNotAllowed(RequestError):
 
     status = HTTPStatus.METHOD_NOT_ALLOWED
     code, summary = "method_not_allowed", "The method is not allowed here"
+
+
+class UpgradeRequired(RequestError):
+    """The path is a WebSocket's, and the request does not ask for one."""
+
+    status = HTTPStatus.UPGRADE_REQUIRED
+    code, summary = "upgrade_required", "This path takes WebSockets only"
 
 
 class ModelNotFound(RequestError):

@@ -118,7 +118,7 @@ def remove_key(path: Path, name: str) -> None:
     with _changing(path):
         text = _read(path)
         if name not in _parse(path, text):
-            raise KeysError(f"there is no key named {name} in {path}; gateway key list shows those there are")
+            raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")
         lines = text.splitlines(keepends=True)
         _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
 
@@ -131,7 +131,7 @@ def _read(path: Path) -> str:
     except OSError as exc:
         raise KeysError(f"cannot read the API keys in {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise KeysError(f"cannot read the API keys in {path}: it is no text") from exc
+        raise KeysError(f"cannot read the API keys in {path}: it is not UTF-8 text") from exc
 
 
 def _parse(path: Path, text: str) -> dict[str, str]:

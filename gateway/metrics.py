@@ -117,6 +117,22 @@ DECODERS_LOST = Counter(
     ["reason"],
 )
 
+STREAMS = Gauge("gateway_streams", "Streams of frames that are open.", multiprocess_mode="livesum")
+STREAMS_LIMIT = Gauge(
+    "gateway_streams_limit", "Streams of frames that may be open at once.", multiprocess_mode="livesum"
+)
+STREAM_FRAMES = Counter(
+    "gateway_stream_frames_total", "Frames of streams: answered, failed, or dropped for newer ones.", ["outcome"]
+)
+STREAM_SECONDS = Histogram(
+    "gateway_stream_latency_seconds",
+    "Time from the last byte of a stream's frame to its answer, its wait included.",
+    buckets=_SECONDS,
+)
+SEQUENCES_RESTARTED = Counter(
+    "gateway_sequences_restarted_total", "Times that a stream's state was lost with a Triton or a model's process."
+)
+
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",
@@ -160,6 +176,8 @@ for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
 for _reason in ("idle", "refused", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
+for _outcome in ("answered", "failed", "dropped"):
+    STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
 

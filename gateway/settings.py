@@ -67,6 +67,7 @@ NOT_ABOVE = (
     ("max_file_bytes", "max_bytes_waiting"),
     ("batch_max_images", "max_images_in_flight"),
     ("batch_max_bytes", "max_bytes_in_flight"),
+    ("stream_frame_bytes", "max_bytes_waiting"),
 )
 """Pairs of settings that contradict each other where the first is larger than the second."""
 
@@ -161,6 +162,16 @@ class Settings(BaseSettings):
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
     """Connections of one process; beyond, an idle one is closed for a new one, or the new one gets 503 `overloaded`."""
+    max_streams: int = Field(64, ge=0, le=100_000)
+    """Streams of frames (WebSockets) that may be open in one process; the next one gets 503 `overloaded`."""
+    stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
+    """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
+    stream_frames_waiting: int = Field(2, ge=1, le=1_000)
+    """Frames of one stream that may wait; of more, the oldest are dropped, or with `drop=never` read later."""
+    stream_frames_in_flight: int = Field(2, ge=1, le=64)
+    """Frames of one stream that may be classified at once."""
+    stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
+    """Longest time without a frame before a stream is closed."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be on their way through Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
@@ -256,7 +267,7 @@ class Settings(BaseSettings):
             pairs = [share.split(":") for share in match["shares"].split(",")] if match else []
             shares = {str(int(version)): int(share) for version, share in pairs}
             if match is None or match["model"] in splits or len(shares) < len(pairs) or not any(shares.values()):
-                msg = f"{part.strip()!r} is no split; a split is a model, and versions with shares: flowers=1:90,2:10"
+                msg = f"{part.strip()!r} is not a split, which is a model and versions with shares: flowers=1:90,2:10"
                 raise ValueError(msg)
             splits[match["model"]] = shares
         return splits
@@ -265,7 +276,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_a_headers_name(cls, name: str) -> str:
         if not _HEADER_NAME.fullmatch(name):
-            msg = "is no name of a header, such as X-Client-ID"
+            msg = "is not a header name, such as X-Client-ID"
             raise ValueError(msg)
         return name
 
@@ -278,11 +289,11 @@ class Settings(BaseSettings):
     @classmethod
     def _origins_have_no_path(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         if "*" in origins and len(origins) > 1:
-            msg = "* means every origin and stands alone"
+            msg = "* means every origin; do not combine it with others"
             raise ValueError(msg)
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                msg = f"{origin!r} is no origin: a scheme, a host and perhaps a port, such as https://app.example:8443"
+                msg = f"{origin!r} is not an origin: use a scheme, a host and, if needed, a port, such as https://app.example:8443"
                 raise ValueError(msg)
         # Browsers send scheme and host in small letters.
         return tuple(origin.lower() for origin in origins)

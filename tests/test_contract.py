@@ -4,6 +4,7 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.settings import Settings
 from gateway.triton.batching import loses_instances
 from gateway.triton.contract import (
     CLASSIFIER,
@@ -16,6 +17,9 @@ from gateway.triton.contract import (
     PREPROCESSOR,
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
+    SEQUENCE_FRAMES,
+    SEQUENCE_MODEL,
+    SEQUENCE_PREDICTION,
     breaches,
 )
 from gateway.triton.model_config import read_model_config
@@ -26,6 +30,10 @@ TENSORS = {
     ENSEMBLE_MODEL: (ENCODED, {PREDICTION: ("TYPE_FP32", [1000]), **STATUS}),
     PREPROCESSOR: (ENCODED, {PREPROCESSED_IMAGE: ("TYPE_FP32", [3, 224, 224]), **STATUS}),
     CLASSIFIER: ({CLASSIFIER_INPUT: ("TYPE_FP32", [3, 224, 224])}, {CLASSIFIER_OUTPUT: ("TYPE_FP32", [1000])}),
+    SEQUENCE_MODEL: (
+        {PREDICTION: ("TYPE_FP32", [-1])},
+        {SEQUENCE_PREDICTION: ("TYPE_FP32", [-1]), SEQUENCE_FRAMES: ("TYPE_INT32", [1])},
+    ),
 }
 
 
@@ -97,3 +105,15 @@ def test_the_classifier_s_output_has_labels():
 def test_requests_of_different_padding_may_share_a_batch():
     ragged: dict[str, ModelInput] = {tensor.name: tensor for tensor in config_of(PREPROCESSOR).input}
     assert ragged[RAW_IMAGE].allow_ragged_batch
+
+
+def test_frames_of_sequences_with_different_classes_may_share_a_batch():
+    (scores,) = config_of(SEQUENCE_MODEL).input
+    assert scores.allow_ragged_batch
+
+
+def test_a_sequence_outlives_a_silence_that_the_gateway_bears_and_has_every_control():
+    batching = config_of(SEQUENCE_MODEL).sequence_batching
+    assert batching.max_sequence_idle_microseconds / 1e6 > Settings(_env_file=None).stream_idle_seconds
+    assert batching.oldest.max_candidate_sequences > Settings(_env_file=None).max_streams
+    assert [control.name for control in batching.control_input] == ["START", "END", "READY", "CORRID"]

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import socket
+import struct
 from collections.abc import Iterable, Iterator
 
 from bench.attack.target import BOUNDARY, MULTIPART, Attack, Target, attacks_of, chunked, form, repeated
@@ -154,6 +156,34 @@ def label_that_is_unknown(target: Target) -> str:
     return target.post_files([SMALL_BMP] * 200, "?labels=Egyptain%20cat" + "x" * 10_000)
 
 
+def labels_of_commas(target: Target) -> str:
+    """Three hundred images and 200,000 labels, all but one of them empty."""
+    field = b'Content-Disposition: form-data; name="labels"\r\n\r\nclass 1' + b"," * 2_000 + b"\r\n"
+    image = b'Content-Disposition: form-data; name="f"; filename="x"\r\n\r\n' + SMALL_BMP + b"\r\n"
+    return target.post("/predict", (DELIMITER + field) * 99 + (DELIMITER + image) * 300 + END[2:], MULTIPART)
+
+
+def requests_behind_one_that_is_left(target: Target) -> str:
+    """Requests behind another whose client leaves before its answer."""
+    body = b"".join(form([SMALL_BMP] * 40))
+    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with target.connect() as connection:
+        connection.sendall(head.encode() + body + b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n" * 12)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
+    return "left"
+
+
+def length_of_thousands_of_digits(target: Target) -> str:
+    """A Content-Length of 4, behind 5,000 zeros."""
+    return target.raw([HEAD + b"Content-Length: " + b"0" * 5_000 + b"4\r\n\r\nabcd"])
+
+
+def offers_of_other_protocols(target: Target) -> str:
+    """A thousand requests that offer WebSocket, in one piece."""
+    offer = b"GET /nowhere HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    return target.raw([offer * 1_000])
+
+
 def _bmp(side: int) -> bytes:
     """A gray picture, uncompressed."""
     pixels = bytes([128]) * (side * side * 3)
@@ -224,4 +254,8 @@ ATTACKS: list[Attack] = attacks_of(
     numbers_beyond_all_bounds,
     large_answer,
     label_that_is_unknown,
+    labels_of_commas,
+    requests_behind_one_that_is_left,
+    length_of_thousands_of_digits,
+    offers_of_other_protocols,
 )

@@ -23,7 +23,8 @@ IMAGES_PER_SECOND = 10_000
 BUSY = 0.7
 """How busy processors and GPUs are to be: what is left carries gusts, and the rest when one of them is lost."""
 IMAGE_BYTES = 105_000
-CORES_OF_A_TRITON = 16
+CORES_OF_A_TRITON, CORES_BESIDE_A_GPU = 16, 12
+"""Of a Triton without a GPU, and of one with a GPU, which needs what keeps that GPU busy."""
 GIGABIT = 1e9 / 8
 
 
@@ -43,22 +44,23 @@ class Fleet:
 
 def fleet(images_per_second: int, *, gpus: bool) -> Fleet:
     """The arithmetic: processor time of an image × images a second ÷ how busy a core is to be."""
+    cores_of_a_triton = CORES_BESIDE_A_GPU if gpus else CORES_OF_A_TRITON
     gateways = math.ceil(images_per_second * GATEWAY_MS / 1_000 / BUSY)
     triton_ms = TRITON_MS + PREPROCESS_MS + (0 if gpus else NETWORK_MS)
     cores = math.ceil(images_per_second * triton_ms / 1_000 / BUSY)
-    by_cores = math.ceil(cores / CORES_OF_A_TRITON)
+    by_cores = math.ceil(cores / cores_of_a_triton)
     by_gpus = math.ceil(images_per_second * GPU_NETWORK_MS / 1_000 / BUSY) if gpus else 0
     tritons = max(by_cores, by_gpus) + 1  # one to lose, or to roll out
     share_of_decoding = PREPROCESS_MS / triton_ms
-    preprocessors = math.ceil(CORES_OF_A_TRITON * share_of_decoding) if gpus else CORES_OF_A_TRITON
-    networks = GPU_INSTANCES if gpus else CORES_OF_A_TRITON
+    preprocessors = math.ceil(cores_of_a_triton * share_of_decoding) if gpus else cores_of_a_triton
+    networks = GPU_INSTANCES if gpus else cores_of_a_triton
     in_hand = 2 * CALL_IMAGES * preprocessors + 2 * (GPU_BATCH if gpus else CALL_IMAGES) * networks
     limit = math.ceil(in_hand * tritons / gateways / CALL_IMAGES) * CALL_IMAGES
     memory = (preprocessors + networks) * INSTANCE_BYTES / 1e9
     return Fleet(
         gateways,
         tritons,
-        CORES_OF_A_TRITON,
+        cores_of_a_triton,
         tritons if gpus else 0,
         preprocessors,
         max(32, limit),
@@ -82,15 +84,15 @@ def sizes() -> str:
             f"{n:,} × {GATEWAY_MS:g} ms = {cores(GATEWAY_MS)}, ÷ {BUSY:g}",
         ),
         (
-            f"Tritons, {CORES_OF_A_TRITON} cores each",
-            *(str(each.tritons) for each in (with_gpus, without)),
+            "Tritons",
+            *(f"{each.tritons}, {each.cores_of_a_triton} cores each" for each in (with_gpus, without)),
             f"{n:,} × {triton_ms[True]:g} ms = {cores(triton_ms[True])}; with the network on the CPU "
-            f"{triton_ms[False]:g} ms = {cores(triton_ms[False])}; ÷ {BUSY:g} ÷ {CORES_OF_A_TRITON}, and one to lose",
+            f"{triton_ms[False]:g} ms = {cores(triton_ms[False])}; ÷ {BUSY:g} ÷ their cores, and one to lose",
         ),
         (
             "GPUs",
             *(str(each.gpus) for each in (with_gpus, without)),
-            f"{n:,} × {GPU_NETWORK_MS:g} ms = {n * GPU_NETWORK_MS / 1_000:g} GPUs busy: the cores decide, not the GPUs",
+            f"{n:,} × {GPU_NETWORK_MS:g} ms = {n * GPU_NETWORK_MS / 1_000:g} GPUs busy, ÷ {BUSY:g}, and one to lose",
         ),
         (
             "preprocessors of a Triton",

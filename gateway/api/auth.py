@@ -18,10 +18,12 @@ OPEN_FOLDERS = ("/health/", "/v2/health/", "/docs/", "/assets/")
 route."""
 
 ADMIN_FOLDER = "/models/"
+KEY_SUBPROTOCOL = "gateway-key."
+"""Before the key in the subprotocols of a WebSocket, where a web page opens one: it cannot send headers."""
 
 MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
-UNKNOWN = "The API key is not known: it may have been removed, or copied in part."
-NO_ADMIN = "This API key may ask, but not change what is served; that takes an admin's."
+UNKNOWN = "Unknown API key: it may have been removed, or copied incompletely."
+NO_ADMIN = "This key cannot manage models; use an admin key."
 SCHEMES: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -42,7 +44,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, or answer 401 (RFC 6750, section 3) or 403 without having read the body."""
-        if scope["type"] != "http":
+        if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
         key = _take_key(scope)
@@ -91,9 +93,17 @@ def _take_key(scope: Scope) -> bytes:
     """
     bearer = header = b""
     kept = []
+    if scope["type"] == "websocket":
+        # All that a page may add to the request of a WebSocket.
+        offered = scope["subprotocols"]
+        keys = [name.removeprefix(KEY_SUBPROTOCOL) for name in offered if name.startswith(KEY_SUBPROTOCOL)]
+        header = keys[0].encode("latin-1", "replace") if keys else b""
+        scope["subprotocols"] = [name for name in offered if not name.startswith(KEY_SUBPROTOCOL)]
     for name, value in scope["headers"]:
         if name == b"x-api-key":
             header = header or value.strip()
+        elif name == b"sec-websocket-protocol":
+            pass
         elif name == b"authorization":
             scheme, _, token = value.partition(b" ")
             if scheme.lower() == b"bearer":
@@ -122,7 +132,10 @@ def document_keys(app: FastAPI, *, admin_only: bool) -> None:
                         "content": v2_content if speaks_v2(path) else content,
                     }
                 if is_admins(path):
-                    operation["responses"]["403"] = {"description": "The API key is no admin's.", "content": content}
+                    operation["responses"]["403"] = {
+                        "description": "The API key is valid but is not an admin key.",
+                        "content": content,
+                    }
         return schema
 
     app.openapi = with_keys  # type: ignore[method-assign]  # FastAPI's documented way

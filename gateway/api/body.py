@@ -82,7 +82,7 @@ class Body:
     def _slow(self) -> GatewayError:
         value = self._settings.min_upload_bytes_per_second
         return UploadTooSlow(
-            f"The body must come with {value} bytes a second; {self._settings.upload_grace_seconds:g} s were lost.",
+            f"The body must arrive at {value} bytes a second; it is {self._settings.upload_grace_seconds:g} s behind.",
             limit="min_upload_bytes_per_second",
             value=value,
         )

@@ -1,35 +1,27 @@
 """GET /docs: the OpenAPI page, with Swagger UI served from here, as a network may have no way to a CDN."""
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.openapi.docs import get_swagger_ui_html
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
+
+from gateway.api.page import files as page_files
 
 router = APIRouter(include_in_schema=False)
 
-ASSETS = "/docs/assets"
-ASSETS_ROUTE = f"{ASSETS}/{{path:path}}"
+ASSETS_ROUTE = "/docs/assets/{path:path}"
 
 files = StaticFiles(packages=[("fastapi_swagger", "resources")])
 
 
 @router.get("/docs")
-async def docs(request: Request) -> HTMLResponse:
+async def docs(request: Request) -> Response:
     """The page on which every endpoint can be tried."""
-    root = request.scope.get("root_path", "")
-    return get_swagger_ui_html(
-        openapi_url=f"{root}/openapi.json",
-        title="Triton image gateway",
-        swagger_js_url=f"{root}{ASSETS}/swagger-ui-bundle.js",
-        swagger_css_url=f"{root}{ASSETS}/swagger-ui.css",
-        swagger_favicon_url=f"{root}{ASSETS}/favicon-32x32.png",
-        swagger_ui_parameters={"tryItOutEnabled": True, "displayRequestDuration": True, "deepLinking": True},
-    )
+    return await page_files.get_response("docs.html", request.scope)
 
 
 @router.get(ASSETS_ROUTE)
 async def asset(request: Request, path: str) -> Response:
-    """One of its assets."""
+    """One of Swagger UI's assets."""
     return await files.get_response(path, request.scope)
 
 

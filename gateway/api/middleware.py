@@ -4,6 +4,7 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -53,6 +54,9 @@ class RequestContext:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] == "websocket":
+            await self._serve_websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,6 +103,37 @@ class RequestContext:
             fields = {"method": scope["method"], "path": scope["path"], **event, **_account(tally)}
             fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
             _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a stream of frames: its event and its metrics come at its end."""
+        request_id = _request_id(scope)
+        exchange = exchanges.begin(scope, request_id)
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        tracing.join(tracing.received(scope["headers"]))
+        started = time.perf_counter()
+        status = CLIENT_GONE
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] in {"websocket.accept", "websocket.http.response.start"}:
+                status = int(message.get("status", HTTPStatus.SWITCHING_PROTOCOLS))
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("unexpected_error")
+            exchange.event["code"] = InternalError.code
+            raise
+        finally:
+            exchange.resources.close()
+            route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
+            metrics.REQUESTS.labels(route, str(status), exchange.event.get("code", "")).inc()
+            seconds = round(time.perf_counter() - started, 6)
+            fields = {"method": "WEBSOCKET", "path": scope["path"], **exchange.event, "total_seconds": seconds}
+            _log(status, fields, faulty="code" in exchange.event, quiet=False)
 
     def _trace(self, scope: Scope) -> trace.Span | None:
         """Continue the client's trace, or begin one where spans are exported."""

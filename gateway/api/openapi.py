@@ -20,9 +20,16 @@ def document_answers(app: FastAPI) -> None:
             for operation in operations.values():
                 for status, response in operation["responses"].items():
                     _declare_problem(status, response)
+        # What FastAPI says of a wrong parameter, where this service has problem documents.
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schema["components"]["schemas"].pop(unused, None)
         answers = schema["paths"]["/predict"]["post"]["responses"]
+        results = answers["200"]["content"]["application/json"]["schema"]
         for status in RESULT_STATUSES:
-            answers[status]["content"]["application/json"] = answers["200"]["content"]["application/json"]
+            # Clients that are generated read every body by the first media type that they know, and as the first
+            # of these that it fits.
+            as_json = {"schema": {"anyOf": [PROBLEM, *results["anyOf"]]}}
+            answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
         answers["200"]["content"]["application/x-ndjson"] = {
             "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
         }

@@ -18,7 +18,7 @@ class QueryBound:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or refuse one request; the body is not read."""
-        if scope["type"] == "http" and scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+        if scope["type"] in {"http", "websocket"} and scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             error = InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
             note(exchange_of(scope).event, error)
             await problem(error, scope)(scope, receive, send)

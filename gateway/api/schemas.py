@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.inference.backend import EndpointHealth, ModelHealth, ModelInfo
+from gateway.inference.backend import EndpointHealth, ModelHealth, ModelInfo, Trial
 from gateway.inference.prediction import Predictions
 from gateway.inference.query import Result
 
@@ -295,28 +295,34 @@ def models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
     return ready
 
 
+class _TrialOut(TypedDict):
+    tried_at: datetime | None
+    took_seconds: float | None
+    error: ErrorOut | None
+
+
+def _trial_out(trial: Trial | None) -> _TrialOut:
+    """The members that a model and a Triton have of their last trial."""
+    if trial is None:
+        return {"tried_at": None, "took_seconds": None, "error": None}
+    error = trial.error
+    return {
+        "tried_at": trial.at,
+        "took_seconds": round(trial.seconds, 6),
+        "error": ErrorOut(code=error.code, message=error.message) if error else None,
+    }
+
+
 def _model_health_out(health: ModelHealth) -> ModelHealthOut:
-    trial = health.trial
-    error = trial.error if trial else None
-    return ModelHealthOut(
-        name=health.name,
-        ready=health.ready,
-        tried_at=trial.at if trial else None,
-        took_seconds=round(trial.seconds, 6) if trial else None,
-        error=ErrorOut(code=error.code, message=error.message) if error else None,
-    )
+    return ModelHealthOut(name=health.name, ready=health.ready, **_trial_out(health.trial))
 
 
 def endpoint_out(health: EndpointHealth) -> EndpointOut:
     """One Triton's health in the shape that clients see."""
-    trial = health.trial
-    error = trial.error if trial else None
     return EndpointOut(
         triton=health.address,
         ready=health.ready,
-        tried_at=trial.at if trial else None,
-        took_seconds=round(trial.seconds, 6) if trial else None,
-        error=ErrorOut(code=error.code, message=error.message) if error else None,
+        **_trial_out(health.trial),
         models_not_ready=[
             ModelStateOut(name=model.name, version=model.version, state=model.state, reason=model.reason)
             for model in health.models_not_ready

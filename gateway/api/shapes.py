@@ -12,6 +12,8 @@ has its error in its place.
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import RootModel
+
 from gateway.api.schemas import Schema, Shape
 from gateway.errors import GatewayError
 from gateway.inference.query import Query, Result
@@ -41,6 +43,10 @@ class KServeResponse(Schema):
     """KServe's data plane v1; it always has a list."""
 
     predictions: list[KServeInstance | HuggingFaceError]
+
+
+class TorchServeScores(RootModel[dict[str, float]]):
+    """One image in TorchServe's shape: a score for each label."""
 
 
 class TorchServeError(Schema):
@@ -90,8 +96,8 @@ ForeignResponse = (
     | KServeResponse
     | RoboflowResponse
     | list[RoboflowResponse | RoboflowError]
-    | dict[str, float]
-    | list[dict[str, float] | TorchServeError]
+    | TorchServeScores
+    | list[TorchServeScores | TorchServeError]
 )
 """Every shape but the native one."""
 

@@ -11,6 +11,7 @@ from gateway.inference.service import InferenceService
 from gateway.server.connections import Connections
 from gateway.server.draining import Draining
 from gateway.settings import Settings
+from gateway.streams.limit import Streams
 
 
 class State(TypedDict):
@@ -22,6 +23,7 @@ class State(TypedDict):
     answers: AnswerRoom
     connections: Connections
     draining: Draining
+    streams: Streams
 
 
 def parts_of(scope: Scope) -> State:

@@ -16,6 +16,7 @@ from gateway.ingest.upload import Upload, file_too_large, request_too_large
 from gateway.ingest.upload_limits import Limits
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
+NO_IMAGES = 'The body has no images: send at least one, such as {"images": [{"b64": "…"}]}.'
 
 
 async def open_uploads(request: Request, body: Body, limits: Limits) -> tuple[dict[str, list[str]], Uploads]:
@@ -49,7 +50,7 @@ async def _json(body: Body, limits: Limits) -> tuple[dict[str, list[str]], Uploa
     source = JsonSource(body, limits)
     name = await first_member(source)
     if name not in MEMBERS:
-        return {}, at_least_one(read_images(source, name, limits, body.hold))
+        return {}, at_least_one(read_images(source, name, limits, body.hold), NO_IMAGES)
     form, upload = await read_huggingface(source, name, limits, body.hold)
     # Whoever asks in Hugging Face's shape wants the answer in it.
     return {"format": [Shape.HUGGINGFACE], **form}, at_least_one(resumed(upload, _nothing()))
@@ -85,7 +86,7 @@ async def resumed(first: Upload, rest: AsyncIterator[Upload]) -> AsyncGenerator[
 async def _files(rest: AsyncIterator[Upload | Parameter]) -> AsyncIterator[Upload]:
     async for part in rest:
         if isinstance(part, Parameter):
-            raise InvalidParameter(f"The form field {part.name!r} must stand before the first file.")
+            raise InvalidParameter(f"The form field {part.name!r} must come before the first file.")
         yield part
 
 

@@ -62,7 +62,7 @@ class Journal:
                     return
                 row = _parsed(line)
                 if row is None:
-                    raise JournalUnreadable(f"line {number} of {self.path} is no row of `gateway classify`")
+                    raise JournalUnreadable(f"line {number} of {self.path} is not a row that `gateway classify` wrote")
                 yield row
 
     def left(self, pictures: Iterable[Picture]) -> Iterator[Picture]:

@@ -42,7 +42,7 @@ def list_urls(url: str, wanted: Callable[[str], bool]) -> Iterator[Picture]:
     except (OSError, ValueError) as exc:
         raise RemoteUnavailable(f"{url} cannot be listed: {exc}") from exc
     if not found:
-        raise RemoteUnavailable(f"there is no picture below {url}")
+        raise RemoteUnavailable(f"{url} contains no pictures")
 
 
 def picture_at(url: str) -> Picture:

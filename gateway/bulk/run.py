@@ -63,13 +63,13 @@ class FileRun:
         if resume:
             if not part.exists() and self.out.exists():
                 if self._convert is not None:
-                    raise OutputExists(f"{self.out} is complete; --overwrite starts again")
+                    raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
                 self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
             self.journal.resume() if part.exists() else self.journal.begin()
             return
         for path in (self.out, part):
             if path.exists() and not overwrite:
-                raise OutputExists(f"{path} exists: go on with --resume, or start again with --overwrite")
+                raise OutputExists(f"{path} exists: continue with --resume, or start again with --overwrite")
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.journal.begin()
 

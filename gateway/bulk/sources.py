@@ -101,7 +101,7 @@ def _local_or_remote(path: str) -> Picture:
 
 def _stdin() -> Iterator[Picture]:
     if sys.stdin.isatty():
-        raise SourceMissing("'-' reads paths from stdin, and nothing is piped there")
+        raise SourceMissing("'-' reads paths from stdin, but nothing is piped to it")
     rest = b""
     separator: bytes | None = None
     while chunk := os.read(sys.stdin.fileno(), 64 * 1024):

@@ -18,20 +18,24 @@ class Shape(StrEnum):
 
 def capacity(
     cores: Annotated[
-        int | None, typer.Option("--cores", help="Cores of the machine; by default this one's.", min=1, max=4_096)
+        int | None,
+        typer.Option("--cores", help="Cores of the machine; by default, those of this one.", min=1, max=4_096),
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus", help="Its GPUs; by default this one's.", min=0, max=64, show_default=False)
+        int | None,
+        typer.Option("--gpus", help="Its GPUs; by default, those of this one.", min=0, max=64, show_default=False),
     ] = None,
     gpu_ms: Annotated[
         float,
-        typer.Option("--gpu-ms", help="Your network's time for an image on a GPU, in a batch.", min=0.001, max=10_000),
+        typer.Option(
+            "--gpu-ms", help="Time that your network takes for one image of a batch on a GPU.", min=0.001, max=10_000
+        ),
     ] = GPU_NETWORK_MS,
     cpu_ms: Annotated[
-        float, typer.Option("--cpu-ms", help="The same on a core, without a GPU.", min=0.001, max=100_000)
+        float, typer.Option("--cpu-ms", help="The same on one core, without a GPU.", min=0.001, max=100_000)
     ] = NETWORK_MS,
     shape: Annotated[
-        Shape, typer.Option("--format", help="env prints the GATEWAY_ variables alone, for .env.")
+        Shape, typer.Option("--format", help="`env` prints only the GATEWAY_ variables, for .env.")
     ] = Shape.TEXT,
 ) -> None:
     """Compute settings for a machine that runs the gateway and Triton; docs/gpu.md has the arithmetic.

@@ -47,43 +47,51 @@ def classify(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Where the rows go: .jsonl, .csv or .parquet.", dir_okay=False, show_default=False
+            "--out",
+            "-o",
+            help="File to write the rows to: .jsonl, .csv or .parquet.",
+            dir_okay=False,
+            show_default=False,
         ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="A running service; without it one is started for this run.", show_default=False),
+        typer.Option(help="URL of a running service; without it, one is started for this run.", show_default=False),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key, where the service wants one.", show_default=False),
+        typer.Option(envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="By default the service's own.", show_default=False)] = None,
-    version: Annotated[int | None, typer.Option(help="By default the one in use.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model to use; by default the service's.", show_default=False)
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Version to use; by default the one in use.", show_default=False)
+    ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Classes for each picture, by default the service's.", min=1, show_default=False)
+        int | None,
+        typer.Option(help="Classes to report for each picture; by default the service's.", min=1, show_default=False),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Only classes with this score at least.", min=0, max=1, show_default=False)
+        float | None,
+        typer.Option(help="Report only classes with at least this score.", min=0, max=1, show_default=False),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Only these classes, with commas between.", show_default=False)
+        str | None, typer.Option(help="Report only these classes, separated by commas.", show_default=False)
     ] = None,
-    column: Annotated[
-        str | None, typer.Option(help="The column of a table that has the paths.", show_default=False)
-    ] = None,
+    column: Annotated[str | None, typer.Option(help="The table's column with the paths.", show_default=False)] = None,
     concurrency: Annotated[
-        int, typer.Option(help="Requests at once at most; fewer while the service is too busy.", min=1, max=64)
+        int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
     ] = 4,
     max_failures: Annotated[
         int | None,
-        typer.Option(help="Stop when more pictures than this have no answer.", min=0, show_default="never"),
+        typer.Option(help="Stop when more pictures than this have failed.", min=0, show_default="never"),
     ] = None,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a run that ended early stopped; its rows are kept.")
+        bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Classify any number of pictures, with one row for each.
@@ -91,13 +99,13 @@ def classify(
     Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Ends with 0 when every picture has
     an answer, 3 when some have none, 4 when --max-failures was passed, 130 after Ctrl-C, 1 on any other fault.
     """
+    from gateway.bulk.own_service import own_service
     from gateway.bulk.run import Job
-    from gateway.bulk.service import own_service
     from gateway.client import Gateway, GatewayError
     from gateway.errors import UserError
 
     if resume and (overwrite or out is None):
-        raise typer.BadParameter("--resume goes with --out, and not with --overwrite")
+        raise typer.BadParameter("--resume needs --out and excludes --overwrite")
     parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}
     if labels:
         parameters["labels"] = [labels]
@@ -183,7 +191,7 @@ def _print_table(answers: Iterator[dict[str, Any]]) -> None:
             table.add_row(row["path"], row["label"] or "", best, row["message"] or "")
     Console().print(table)
     if number > TABLE_ROWS:
-        say(f"{number - TABLE_ROWS:,} more are not shown: --out FILE keeps them all")
+        say(f"{number - TABLE_ROWS:,} more are not shown: use --out FILE to keep them all")
 
 
 def _summary(meter: "Meter") -> Exit:
@@ -200,7 +208,7 @@ def _summary(meter: "Meter") -> Exit:
 def _how_to_go_on(out: Path | None) -> str:
     from gateway.bulk.journal import journal_of
 
-    return f"; {journal_of(out)} has the rows so far, --resume goes on" if out and journal_of(out).exists() else ""
+    return f"; {journal_of(out)} has the rows so far; --resume continues" if out and journal_of(out).exists() else ""
 
 
 @contextmanager

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="gateway",
     help="Classify images over HTTP: a FastAPI gateway in front of a Triton ensemble.\n\n"
-    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options win over variables.",
+    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options take precedence over variables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-triton_app = typer.Typer(help="The Triton server that comes out of a PyPI wheel.", no_args_is_help=True)
+triton_app = typer.Typer(help="The Triton server from a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
-key_app = typer.Typer(help="API keys, without which the API answers everybody.", no_args_is_help=True)
+key_app = typer.Typer(help="API keys; without any, the API answers everybody.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 
 app.command("capacity")(capacity)
@@ -98,7 +98,7 @@ def _settings(**options: object) -> Settings:
 def _keys_file(given: Path | None) -> Path:
     path = given or load_settings().api_keys_file
     if path is None:
-        raise KeysError("which file? Name it with --file or GATEWAY_API_KEYS_FILE")
+        raise KeysError("no key file given: set --file or GATEWAY_API_KEYS_FILE")
     return path
 
 
@@ -192,7 +192,7 @@ def key_new(
     """Make a key and print it, this once: the file keeps only its hash. Running gateways take it at once."""
     path = _keys_file(file)
     typer.echo(add_key(path, name))
-    say(f"{path} has the hash of {name}'s key; the key itself is kept nowhere, so store it now")
+    say(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
 
 @key_app.command("list")
@@ -243,8 +243,10 @@ def triton_alive(
     url: Annotated[
         str | None, typer.Option(help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False)
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model to ask (GATEWAY_MODEL).", show_default=False)] = None,
-    patience: Annotated[float, typer.Option(help="Seconds of failure after which it is dead.", min=0)] = 60.0,
+    model: Annotated[
+        str | None, typer.Option(help="Model to send images to (GATEWAY_MODEL).", show_default=False)
+    ] = None,
+    patience: Annotated[float, typer.Option(help="Seconds of failure after which it counts as dead.", min=0)] = 60.0,
 ) -> None:
     """Exit 0 if Triton answers a real inference, 1 if it has failed to for a minute: a liveness probe.
 

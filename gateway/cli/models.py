@@ -43,14 +43,14 @@ Url = Annotated[
         "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
     ),
 ]
-PREPROCESSING, SERVING = "How training saw its images", "How Triton runs it"
+PREPROCESSING, SERVING = "How images were prepared in training", "How Triton runs it"
 
 
 @model_app.command("export")
 def export(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write it again even if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing one.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
     from gateway.embedded.places import furnish
@@ -71,13 +71,14 @@ def add(
     ],
     name: Annotated[str, typer.Option("--name", help="What clients ask for.", show_default=False)],
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="One label a line, in the order of the classes.", dir_okay=False)
+        Path | None,
+        typer.Option("--labels", help="File with one label per line, in the order of the classes.", dir_okay=False),
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(
             "--like",
-            help="As torchvision's weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
+            help="As for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
             rich_help_panel=PREPROCESSING,
         ),
     ] = None,
@@ -88,7 +89,7 @@ def add(
         ),
     ] = None,
     crop: Annotated[
-        int | None, typer.Option("--crop", help="Side of the square in the middle.", rich_help_panel=PREPROCESSING)
+        int | None, typer.Option("--crop", help="Side of the centre crop.", rich_help_panel=PREPROCESSING)
     ] = None,
     mean: Annotated[
         str | None, typer.Option("--mean", help="R,G,B on a scale from 0 to 1.", rich_help_panel=PREPROCESSING)
@@ -104,7 +105,7 @@ def add(
         str | None,
         typer.Option(
             "--resize-library",
-            help="What training resized with: pillow (default: the installed one), such as pillow-12.1, or torch.",
+            help="Library that training resized with: pillow (the installed one), such as pillow-12.1, or torch.",
             rich_help_panel=PREPROCESSING,
         ),
     ] = None,
@@ -119,7 +120,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", help="For torchvision:ARCH, a file of weights in place of a download."),
+        typer.Option("--weights", help="For torchvision:ARCH, a weights file to use instead of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -140,26 +141,29 @@ def add(
         ),
     ] = "",
     precision: Annotated[
-        Precision, typer.Option("--precision", help="What it computes in.", rich_help_panel=SERVING)
+        Precision, typer.Option("--precision", help="Precision to compute in.", rich_help_panel=SERVING)
     ] = Precision.FP32,
     model_format: Annotated[
         Format | None,
-        typer.Option("--format", help="What it is stored as; by default as it comes.", rich_help_panel=SERVING),
+        typer.Option("--format", help="Storage format; by default that of the source.", rich_help_panel=SERVING),
     ] = None,
-    instances: Annotated[int, typer.Option("--instances", help="Networks at once.", rich_help_panel=SERVING)] = 2,
+    instances: Annotated[int, typer.Option("--instances", help="Instances to run.", rich_help_panel=SERVING)] = 2,
     preprocessor_instances: Annotated[
         int,
         typer.Option(
             "--preprocessor-instances",
-            help="Processes that decode, each on one core; `gateway capacity` says how many.",
+            help="Processes that decode, each on one core; `gateway capacity` computes how many.",
             rich_help_panel=SERVING,
         ),
     ] = 2,
     gpus: Annotated[
-        str, typer.Option("--gpus", help="Such as 0,1; by default every GPU, else the CPU.", rich_help_panel=SERVING)
+        str,
+        typer.Option(
+            "--gpus", help="GPUs to use, such as 0,1; by default every GPU, or else the CPU.", rich_help_panel=SERVING
+        ),
     ] = "",
     max_batch_size: Annotated[
-        int, typer.Option("--max-batch-size", help="Images of one execution.", rich_help_panel=SERVING)
+        int, typer.Option("--max-batch-size", help="Maximum number of images in a batch.", rich_help_panel=SERVING)
     ] = 64,
     preferred: Annotated[
         str | None,
@@ -196,18 +200,21 @@ def add(
         bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
     ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Compute also what was asked before.", rich_help_panel=SERVING)
+        bool,
+        typer.Option(
+            "--no-cache", help="Compute repeated requests again instead of caching responses.", rich_help_panel=SERVING
+        ),
     ] = False,
     cache_classifier: Annotated[
         bool,
         typer.Option(
             "--cache-classifier",
-            help="Remember the network's own answers too: for the same picture in other bytes.",
+            help="Cache the network's own output too: it serves the same picture encoded differently.",
             rich_help_panel=SERVING,
         ),
     ] = False,
     multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="A probability for each class on its own (sigmoid).")
+        bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")
     ] = False,
     version: Annotated[
         int | None,
@@ -298,14 +305,16 @@ def _preprocessing(
     given = [flag for flag, value in flags.items() if value is not None]
     ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *given[:1]]
     if len(ways) > 1 and not (like and not given and not file):
-        raise SourceError(f"{' and '.join(ways)} both say how training saw its images: say one of them")
+        raise SourceError(f"{' and '.join(ways)} both describe how images were prepared in training: use one of them")
     if file:
         return from_file(file)
     if not given:
         return None
     missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
     if missing or crop is None:
-        raise SourceError(f"{', '.join(given)} alone do not say how training saw its images: add {', '.join(missing)}")
+        raise SourceError(
+            f"{', '.join(given)} do not fully describe how images were prepared in training: add {', '.join(missing)}"
+        )
     return Preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
@@ -330,7 +339,7 @@ def _integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",") if part))
     except ValueError as exc:
-        raise SourceError(f"{text!r} is not whole numbers with commas between them") from exc
+        raise SourceError(f"{text!r} must be whole numbers separated by commas") from exc
 
 
 def _summary(entry: Entry, repository: Path, version: int) -> None:
@@ -394,7 +403,8 @@ def remove(
 def versions(
     name: Name,
     use: Annotated[
-        int | None, typer.Option("--use", help="Have this version answer; an older one rolls back.", show_default=False)
+        int | None,
+        typer.Option("--use", help="Put this version into use; an older one rolls back.", show_default=False),
     ] = None,
     drop: Annotated[
         int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
@@ -430,4 +440,4 @@ def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = 
         with BlockingTriton(url) as triton:
             triton.unload(*unload)
             triton.load(*load)
-        say(f"Triton at {url} has taken it up")
+        say(f"Triton at {url} reloaded the model")

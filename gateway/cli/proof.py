@@ -9,11 +9,13 @@ import typer
 from gateway.cli.models import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.proof.variants import Stage
+from gateway.proof.variants import Step
 from gateway.repository.entry import Decode
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
-Version = Annotated[int | None, typer.Option("--version", help="By default the one in use.", show_default=False)]
+Version = Annotated[
+    int | None, typer.Option("--version", help="Version to use; by default the one in use.", show_default=False)
+]
 
 
 def _number(value: float) -> float:
@@ -28,7 +30,8 @@ DecodeAs = Annotated[
     typer.Option("--decode", help="Decode large JPEGs so; by default as the model's entry says.", show_default=False),
 ]
 Tolerance = Annotated[
-    float, typer.Option("--tolerance", help="How far any probability may be off.", min=0, max=1, callback=_number)
+    float,
+    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=_number),
 ]
 
 __all__ = ["model_app"]
@@ -99,7 +102,7 @@ def evaluate(
     ],
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Where the confusion matrix goes; by default NAME-confusion.png.", dir_okay=False),
+        typer.Option("--plot", help="File for the confusion matrix; by default NAME-confusion.png.", dir_okay=False),
     ] = None,
     version: Version = None,
     decode: DecodeAs = None,
@@ -141,16 +144,16 @@ def tune(
         float, typer.Option("--seconds", help="Measured for each variant.", min=0.2, max=600, callback=_number)
     ] = 4.0,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Where the plot goes; by default NAME-tuning.png.", dir_okay=False)
+        Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
     ] = None,
     stages: Annotated[
-        list[Stage] | None,
+        list[Step] | None,
         typer.Option(
-            "--try", help="What to vary, once or more: by default all, which takes minutes.", show_default=False
+            "--try", help="What to vary; repeatable. By default everything, which takes minutes.", show_default=False
         ),
     ] = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and leave the model as it is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
@@ -163,7 +166,7 @@ def tune(
     entry = read_entry(model_repository, name)
     pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES]), resize_for(entry)))
     with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
-        for measured in tuner.run(tolerance, stages or tuple(Stage)):
+        for measured in tuner.run(tolerance, stages or tuple(Step)):
             say(measured.told())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))

@@ -131,7 +131,7 @@ class AsyncGateway:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise UnexpectedAnswer(f"{response.url} does not answer as a gateway does; is the URL right?")
+            raise UnexpectedAnswer(f"{response.url} does not answer like a gateway; is the URL right?")
         return document
 
     def _asked(

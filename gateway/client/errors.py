@@ -135,7 +135,7 @@ class InvalidBody(RequestError):
 
 
 class UnknownField(RequestError):
-    """A form field that is neither a file nor a parameter."""
+    """A form field that is neither a file nor a parameter, or a member that the JSON body does not have."""
 
     status = 400
     code = "unknown_field"
@@ -197,6 +197,13 @@ class UploadTooSlow(RequestError):
     code = "upload_too_slow"
 
 
+class StreamIdle(RequestError):
+    """No frame came on a stream for `stream_idle_seconds`."""
+
+    status = 408
+    code = "stream_idle"
+
+
 class UnsupportedMediaType(RequestError):
     """The Content-Type or the Content-Encoding is not supported."""
 
@@ -216,6 +223,13 @@ class MethodNotAllowed(RequestError):
 
     status = 405
     code = "method_not_allowed"
+
+
+class UpgradeRequired(RequestError):
+    """The path is a WebSocket's, and the request does not ask for one."""
+
+    status = 426
+    code = "upgrade_required"
 
 
 class ModelNotFound(RequestError):
@@ -326,9 +340,11 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "headers_too_large": HeadersTooLarge,
     "upload_timeout": UploadTimeout,
     "upload_too_slow": UploadTooSlow,
+    "stream_idle": StreamIdle,
     "unsupported_media_type": UnsupportedMediaType,
     "not_found": NotFound,
     "method_not_allowed": MethodNotAllowed,
+    "upgrade_required": UpgradeRequired,
     "model_not_found": ModelNotFound,
     "forbidden": Forbidden,
     "model_in_use": ModelInUse,

@@ -52,7 +52,7 @@ async def lines(
                 await response.aread()
                 raise error_of(response)
             if not response.headers.get("Content-Type", "").startswith(NDJSON):
-                raise UnexpectedAnswer(f"{response.url} does not answer as a gateway does; is the URL right?")
+                raise UnexpectedAnswer(f"{response.url} does not answer like a gateway; is the URL right?")
             async for line in response.aiter_lines():
                 document = json.loads(line)
                 if "index" in document:

@@ -11,7 +11,7 @@ class UnreadableFile(ImageError):
 
 
 class ConnectionLost(GatewayError):
-    """The connection broke before the answer was there."""
+    """The connection broke before a response was ready."""
 
     status = 502
     code = "connection_lost"
@@ -26,7 +26,7 @@ class Unreachable(GatewayError):
 
 
 class UnexpectedAnswer(GatewayError):
-    """What answered is no gateway of this kind."""
+    """The server that answered is not this gateway."""
 
     status = 502
     code = "unexpected_answer"

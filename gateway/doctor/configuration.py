@@ -23,21 +23,23 @@ def settings() -> tuple[Settings, Finding]:
     except SettingsError as exc:
         return Settings.model_construct(), fail("settings", str(exc), "correct the variables or .env")
     given = sorted(map(variable, loaded.model_fields_set))
-    return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all as by default")
+    return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all defaults")
 
 
 def api_keys(path: Path | None) -> Finding:
     """Who may ask."""
     if path is None:
         name = variable("api_keys_file")
-        return ok("API keys", f"off: whoever reaches the port may ask; {name} and gateway key new switch them on")
+        return ok(
+            "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key new switch them on"
+        )
     return _keys("API keys", path)
 
 
 def admin_keys(path: Path | None) -> Finding:
     """Who may load and unload models."""
     if path is None:
-        return ok("admin keys", "off: nobody loads or unloads models over HTTP")
+        return ok("admin keys", "off: models cannot be loaded or unloaded over HTTP")
     return _keys("admin keys", path)
 
 
@@ -48,10 +50,12 @@ def _keys(title: str, path: Path) -> Finding:
     except KeysError as exc:
         return fail(title, str(exc))
     if not count:
-        return warn(title, f"{path} has none, so nobody is let in", f"gateway key new --name NAME --file {path}")
+        return warn(
+            title, f"{path} has no keys, so every request is refused", f"gateway key new --name NAME --file {path}"
+        )
     text = f"{count} in {path}"
     if readable:
-        return warn(title, f"{text}, which everybody on this machine can read", f"chmod o-r {path}")
+        return warn(title, f"{text}, which every user of this machine can read", f"chmod o-r {path}")
     return ok(title, text)
 
 
@@ -62,7 +66,9 @@ def api_port(settings: Settings) -> Finding:
         check_address(settings)
     except AddressUnusable as exc:
         if _is_gateway(settings):
-            return warn("API port", f"{address} is in use by a gateway", "nothing, if it is the one that should run")
+            return warn(
+                "API port", f"{address} is in use by a gateway", "nothing to do if that is the one that should run"
+            )
         return fail("API port", str(exc))
     return ok("API port", f"{address} is free")
 

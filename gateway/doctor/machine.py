@@ -134,7 +134,7 @@ def memory(settings: Settings, instances: int) -> Finding:
     held = settings.max_bytes_in_flight + settings.max_bytes_waiting + settings.max_bytes_unread
     api = settings.workers * (WORKER_BYTES + held)
     wanted = api + (instances * INSTANCE_BYTES + settings.triton_cache_bytes if instances else 0)
-    text = f"{_size(free)} are free, up to {_size(wanted)} are wanted under load"
+    text = f"{_size(free)} are free, up to {_size(wanted)} are needed under load"
     if free < wanted:
         names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]
         return warn("memory", text, f"lower {names[0]}, {names[1]} or {names[2]}, or fewer model instances")

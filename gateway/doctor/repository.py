@@ -37,9 +37,9 @@ def read(repository: Path) -> tuple[Configs, Finding]:
             continue
         configs[path.parent.name] = config
         if config.name and config.name != path.parent.name:
-            faults.append(f"{path}: name is {config.name!r}, which is not its folder's")
+            faults.append(f"{path}: name is {config.name!r}, which differs from its folder's")
         faults += [
-            f"{path}: the step {step!r} is no model of this repository"
+            f"{path}: the step {step!r} is not a model of this repository"
             for step in steps(config)
             if not (repository / step / CONFIG).is_file()
         ]
@@ -51,7 +51,7 @@ def read(repository: Path) -> tuple[Configs, Finding]:
 
 
 def contract(configs: Configs, model: str) -> Finding:
-    """Whether the model that answers by default takes and gives what the gateway does."""
+    """Whether the model that answers by default fits the gateway's contract."""
     if model not in configs:
         return fail(
             "contract", f"there is no model {model!r}", "GATEWAY_MODEL must name one of the repository's models"
@@ -59,7 +59,7 @@ def contract(configs: Configs, model: str) -> Finding:
     found = breaches(configs[model])
     if found:
         return fail("contract", f"{model}: {'; '.join(found)}", f"correct {model}/{CONFIG}")
-    return ok("contract", f"{model} takes and gives what the gateway does")
+    return ok("contract", f"{model} fits the gateway's contract")
 
 
 def files(repository: Path, configs: Configs) -> Finding:
@@ -76,7 +76,7 @@ def files(repository: Path, configs: Configs) -> Finding:
         return ok("model files", "every version has its file")
     if CLASSIFIER in configs and lacks == [f"{repository / CLASSIFIER / '1' / 'model.pt'} is missing"]:
         return warn("model files", lacks[0], "gateway up makes it at its first start; gateway model export does so now")
-    return fail("model files", "\n".join(lacks), "put the files there, or gateway model export for the default model")
+    return fail("model files", "\n".join(lacks), "add the files, or run gateway model export for the default model")
 
 
 def labels(repository: Path, configs: Configs) -> Finding:
@@ -92,7 +92,7 @@ def labels(repository: Path, configs: Configs) -> Finding:
             try:
                 lines = len(path.read_text("utf-8").splitlines())
             except (OSError, UnicodeDecodeError) as exc:
-                faults.append(f"cannot read {path}: {getattr(exc, 'strerror', 'it is no UTF-8')}")
+                faults.append(f"cannot read {path}: {getattr(exc, 'strerror', 'it is not UTF-8')}")
                 continue
             counts.append(f"{lines} in {name}/{output.label_filename}")
             if classes > 0 and lines != classes:

@@ -36,24 +36,24 @@ FAULTS = (
         BEARS_CANCELLATION,
         "24.12",
         "crashes when a client cancels a call",
-        "the gateway cancels none and waits instead, which costs work that nobody needs",
+        "the gateway waits for calls instead of cancelling them, which wastes some work",
     ),
     Fault(
         (2, 65),
         "26.01",
-        "says that it is ready while a model's process is dead",
-        "the gateway finds out by itself; do not rely on Triton's own health",
+        "reports that it is ready while a model's process is dead",
+        "the gateway checks this itself; do not rely on Triton's own health",
     ),
     Fault(
         (2, 71),
         "26.07",
-        "has known holes (CVE-2026-24207 and others)",
+        "has known vulnerabilities (CVE-2026-24207 and others)",
         "keep it on loopback or a private network, or run nvcr.io/nvidia/tritonserver:26.11-py3 or newer",
     ),
     Fault(
         (2, 75),
         "26.11",
-        "can crash in its dynamic batcher, which uses memory that it has freed",
+        "can crash in its dynamic batcher, because of a use after free",
         "gateway up and Docker start it again; nvcr.io/nvidia/tritonserver:26.11-py3 does not crash",
     ),
 )
@@ -110,7 +110,7 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
         if "is not allowed" in str(exc.__cause__):
             return warn(
                 "healing",
-                "Triton does not let models be loaded: one whose process dies stays dead until Triton is restarted",
+                "Triton does not allow loading models: a model whose process dies stays dead until Triton is restarted",
                 "start it with --model-control-mode=explicit --load-model=*",
             )
     return ok("healing", "models whose process dies can be reloaded")
@@ -123,7 +123,7 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
         found, steps = breaches(config), await step_configs(endpoint, config)
     except ModelNotFound:
         return fail(
-            "model", f"Triton serves no model {model!r}", f"load it, or name another one with {variable('model')}"
+            "model", f"Triton serves no model {model!r}", f"load it, or choose another one with {variable('model')}"
         )
     except GatewayError as exc:
         return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
@@ -142,7 +142,7 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
             "start Triton with that option, for the images in flight of all its gateways; or KIND_CPU in config.pbtxt",
         )
     delay = KEEPS_INSTANCES_TEXT if any(loses_instances(step) for step in steps) else ""
-    return ok("model", f"{model} takes and gives what the gateway does{delay}")
+    return ok("model", f"{model} fits the gateway's contract{delay}")
 
 
 async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
@@ -150,5 +150,5 @@ async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
     try:
         await endpoint.infer(call, class_count=1)
     except GatewayError as exc:
-        return fail("inference", f"an image got no answer: {exc.__cause__ or exc}", "see Triton's log")
-    return ok("inference", "an image went through the model")
+        return fail("inference", f"an image was not classified: {exc.__cause__ or exc}", "see Triton's log")
+    return ok("inference", "an image was classified")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -19,6 +20,9 @@ from gateway.settings import Settings, variable
 SERVE = (sys.executable, "-m", "gateway", "serve")
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 5.0
+LISTEN_SECONDS = 2.0
+HANG_SECONDS = 60.0
+"""An API that answered nobody for so long hangs. A restart ends requests, and a busy machine is slow."""
 EXIT_SECONDS = 5.0
 """For the process to end after its last request."""
 
@@ -35,7 +39,14 @@ class ApiProcess:
 
     name = "the API"
 
-    def __init__(self, settings: Settings, triton_url: str, *, command: Sequence[str] = SERVE) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        triton_url: str,
+        *,
+        command: Sequence[str] = SERVE,
+        hang_seconds: float = HANG_SECONDS,
+    ) -> None:
         self._settings = settings
         self._environment = {
             **os.environ,
@@ -44,6 +55,8 @@ class ApiProcess:
             variable("model"): settings.model,
         }
         self._command = command
+        self._hang_seconds = hang_seconds
+        self._answered_at = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         """Whether all of its group is gone: then the group's number may soon be another's."""
@@ -67,17 +80,24 @@ class ApiProcess:
         )
         UNDERTAKER.watch(self._process.pid)
         self._stopped = False
+        self._answered_at = time.monotonic()
 
     def ready(self) -> bool:
         """Whether it answers at all: its readiness also tells of Triton, which has a keeper of its own."""
         return self._ask("/health/live")[0]
 
     def answers(self) -> bool:
-        """True: its supervisor ends workers that hang, and how busy it is says nothing about its health."""
-        return True
+        """Whether it has answered anything lately: its supervisor ends workers that hang, and nobody else ends it.
+
+        Waits for two seconds at most.
+        """
+        answered, _ = self._ask("/health/live", LISTEN_SECONDS, any_status=True)
+        if answered:
+            self._answered_at = time.monotonic()
+        return time.monotonic() - self._answered_at < self._hang_seconds
 
     def hangs(self) -> bool:
-        """False, for the same reason."""
+        """False: until it is ready it has its time to start."""
         return False
 
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
@@ -110,14 +130,16 @@ class ApiProcess:
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process, signal.SIGKILL)
 
-    def _ask(self, path: str) -> tuple[bool, str]:
-        """Whether the answer is 200, and what is said otherwise."""
+    def _ask(
+        self, path: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS, *, any_status: bool = False
+    ) -> tuple[bool, str]:
+        """Whether the answer is 200, or there is one at all, and what is said otherwise."""
         host, port = reachable(self._settings.host), self._settings.port
         try:
-            status, body = get(host, port, path, timeout_seconds=ANSWER_TIMEOUT_SECONDS)
+            status, body = get(host, port, path, timeout_seconds=timeout_seconds)
         except OSError as exc:
             return False, f"it does not answer on port {port}: {exc}"
-        return status == HTTPStatus.OK, f"it says: {_detail(body)}"
+        return any_status or status == HTTPStatus.OK, f"it says: {_detail(body)}"
 
 
 def _detail(body: bytes) -> str:

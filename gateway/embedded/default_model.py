@@ -28,7 +28,7 @@ def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
         return names[0]
     if not names:
         raise NoDefaultModel(
-            f"{repository} has no model that takes and gives what the gateway does: add one with `gateway model add`"
+            f"{repository} has no model that fits the gateway's contract: add one with `gateway model add`"
         )
     raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: choose one with {_how()}")
 

@@ -16,42 +16,59 @@ POLL_SECONDS = 0.02
 
 
 class Undertaker:
-    """A process that kills the groups of this one's children when this one dies; started with the first of them."""
+    """A process that kills the groups of this one's children when this one dies; started with the first of them.
+
+    One that has died itself is replaced by the next call of any method; the new one knows all groups.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._groups: set[int] = set()
         self._lock = threading.Lock()
 
     def watch(self, group: int) -> None:
         """Have a group killed when this process dies."""
-        self._tell(f"+{group}\n")
+        with self._lock:
+            self._groups.add(group)
+            self._tell(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         """The group is gone, and its number may soon be another's."""
-        self._tell(f"-{group}\n")
+        with self._lock:
+            self._groups.discard(group)
+            self._tell(f"-{group}\n")
+
+    def check(self) -> None:
+        """Replace the process if it has died while there is something to watch; call it again and again."""
+        with self._lock:
+            if self._groups:
+                self._tell("")
 
     def _tell(self, line: str) -> None:
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", undertaker.__file__],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    text=True,
-                    # A signal to this process's own group must not reach it first.
-                    start_new_session=True,
-                )
-                atexit.register(self._dismiss, self._process)
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", undertaker.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+                # A signal to this process's own group must not reach it first.
+                start_new_session=True,
+            )
+            atexit.register(self._dismiss, self._process)
+            line = "".join(f"+{group}\n" for group in sorted(self._groups))
+        if not line:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
 
     @staticmethod
     def _dismiss(process: "subprocess.Popen[str]") -> None:
         # What is still watched now was not stopped, and is killed.
         if process.stdin is not None:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         process.wait()
 
 

@@ -223,7 +223,9 @@ def _pip_install(target: Path) -> None:
 def _ensure_backends(cache_dir: Path, wheel: Path, ours: Path, libpython: Path) -> Path:
     """Compose a backend directory of real copies: Triton refuses links that lead out of it."""
     if not ours.is_dir():
-        raise TritonRuntimeError(f"there is no folder {ours} with the project's Triton backends: start from a checkout")
+        raise TritonRuntimeError(
+            f"there is no folder {ours} with the project's Triton backends: reinstall the package or use a checkout"
+        )
     sources = sorted(path for path in ours.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     digest = hashlib.sha256(f"{WHEEL_SHA256} {libpython}".encode())
     for source in sources:

@@ -124,13 +124,15 @@ class EmbeddedTriton:
     def start(self) -> None:
         """Start the process and return at once; raises PortTaken or TritonRuntimeError."""
         if self.alive:
-            raise TritonRuntimeError(f"this Triton runs already, as process {self.pid}")
+            raise TritonRuntimeError(f"this Triton is already running, as process {self.pid}")
         if not self.model_repository.is_dir():
             raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
         for path in (self.model_repository, self.runtime.backend_directory):
             if any(map(str.isspace, str(path))):
                 # The backend takes its processes' command line apart at blanks, and waits for ever for what then dies.
-                raise TritonRuntimeError(f"Triton's Python backend bears no blank in a path: move {path} elsewhere")
+                raise TritonRuntimeError(
+                    f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
+                )
         self._take_ports()
         self._lines.clear()
         started = threading.Event()

@@ -16,8 +16,8 @@ _STOPPING = ("Exit timeout expired",)
 _LOADING = re.compile(r"^loading: (\S+):\d+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _ADVICE = {
-    "unsupported gpu id": "The model asks for a GPU that is not here: take gpus out of its instance_group, and write "
-    "KIND_AUTO for KIND_GPU, which takes every GPU or else the CPU.",
+    "unsupported gpu id": "The model requests a GPU that this machine lacks: remove gpus from its instance_group and "
+    "use KIND_AUTO in place of KIND_GPU: every GPU, or else the CPU.",
 }
 """What to do about complaints that do not say so themselves."""
 

@@ -12,6 +12,7 @@ from gateway.embedded.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway.embedded.default_model import default_model
 from gateway.embedded.devices import Devices, choose_devices
 from gateway.embedded.display import Display, Say
+from gateway.embedded.groups import UNDERTAKER
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
@@ -80,6 +81,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         while True:
             for keeper in keepers:
                 keeper.check()
+            UNDERTAKER.check()
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         say("stopping; Ctrl-C again ends everything at once")

@@ -202,7 +202,7 @@ class Admission:
     def _full(self) -> Overloaded:
         value = self._max_images_waiting
         return Overloaded(
-            f"{value} images wait already, as many as may; try again later.",
+            f"{value} images are already waiting, the maximum; try again later.",
             limit="max_images_waiting",
             value=value,
         )

@@ -12,6 +12,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.selection import Selection
+from gateway.inference.sequence import Sequence as FrameSequence
 from gateway.ingest.resizing import Resize
 
 
@@ -180,6 +181,10 @@ class Backend(Protocol):
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, if that can be done before they go; raises what `infer` raises."""
+        ...
+
+    async def sequence(self, model_name: str, model_version: str) -> FrameSequence:
+        """A new sequence of frames for the stateful model that goes with a model; raises ModelNotFound without one."""
         ...
 
     async def load(self, name: str) -> None:

@@ -65,7 +65,7 @@ class UploadBuffer:
         while more > 0 and self.nbytes + more > self.max_bytes:
             slowest = self._slowest(buffer, nbytes)
             if slowest is buffer:
-                raise self._full("The uploads that wait would have more than {} bytes; try again later.")
+                raise self._full("The waiting uploads would exceed {} bytes; try again later.")
             metrics.UPLOADS_DISPLACED.inc()
             slowest.refuse(
                 self._full("The uploads that wait have {} bytes, and this one came slowest; try again later.")

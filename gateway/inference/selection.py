@@ -61,7 +61,7 @@ class Selection:
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
                     near = _nearest(label[:_TOLD_CHARACTERS], known)
-                    hint = f"did you mean {near!r}?" if near else "GET /models/NAME lists those there are."
+                    hint = f"did you mean {near!r}?" if near else "GET /models/NAME lists the labels."
                     raise InvalidParameter(f"'labels': the model has no label {label[:_TOLD_CHARACTERS]!r}; {hint}")
                 wanted.add(label)
         return wanted

@@ -41,7 +41,7 @@ async def first_member(source: JsonSource) -> str:
 async def read_images(source: JsonSource, name: str, limits: Limits, hold: Hold = uncounted) -> AsyncIterator[Upload]:
     """What `read_json` yields, of a body whose first member's name was read."""
     if name != "images":
-        raise UnknownField('The body\'s only member is "images".')
+        raise UnknownField(f'{name[:80]!r} is not a member of the body: send {{"images": [{{"b64": "…"}}]}}.')
     await source.expect(b"[", "images must be an array")
     async for index in source.elements("images"):
         if index == limits.max_files:
@@ -49,7 +49,7 @@ async def read_images(source: JsonSource, name: str, limits: Limits, hold: Hold 
         yield await _read_image(source, index, limits, hold)
         hold(0)
     if await source.symbol() == b",":
-        raise UnknownField('The body\'s only member is "images".')
+        raise UnknownField('The body has nothing beside "images"; parameters go in the query.')
     source.push_back()
     await source.expect(b"}", "the object must end after images")
     if await source.symbol() != b"":

@@ -46,7 +46,7 @@ async def read_huggingface(
     if await source.symbol() != b"":
         raise malformed("there is something after the object")
     if upload is None:
-        raise malformed("there is no inputs")
+        raise malformed("inputs is missing")
     return form, upload
 
 

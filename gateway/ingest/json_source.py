@@ -126,7 +126,7 @@ class JsonSource:
         try:
             return json.loads(raw, strict=False)
         except ValueError as exc:
-            raise malformed("a value is no JSON") from exc
+            raise malformed("a value is not JSON") from exc
 
     async def text(self) -> str:
         """The rest of a short string, after its opening quote."""

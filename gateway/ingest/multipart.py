@@ -106,7 +106,7 @@ class _Cost:
         told = self._assembler.told_bytes + self._assembler.parts * (len(self._delimiter) + len(b"\r\n\r\n"))
         # Of the piece, a line that may yet turn out to be a boundary is not told of.
         if self._bytes - told > MAX_PADDING_BYTES + PIECE_BYTES:
-            raise InvalidMultipart(f"The multipart body has more than {MAX_PADDING_BYTES} blanks around its parts.")
+            raise InvalidMultipart(f"The multipart body has more than {MAX_PADDING_BYTES} spaces around its parts.")
 
 
 def _parser(content_type: str, assembler: "_Assembler") -> MultipartParser:

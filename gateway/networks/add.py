@@ -96,7 +96,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
         preprocessing = replace(preprocessing, mean=AS_PIXELS["mean"], std=AS_PIXELS["std"])
     labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
     if request.labels and (twice := repeated(labels)):
-        say(f"some labels occur more than once; only class_id tells these classes apart: {twice}")
+        say(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
         _check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or _first_version(repository, request.name)

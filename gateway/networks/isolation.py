@@ -5,7 +5,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway.networks.files import ModelFileError
@@ -65,6 +67,9 @@ class Outcome:
     input: str = ""
 
 
+JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)
+
+
 def start_process() -> subprocess.Popen[str]:
     """The process that does a job, with pipes as its standard streams; tests have one that starts faster."""
     return subprocess.Popen(
@@ -88,7 +93,7 @@ def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Out
     timer = threading.Timer(timeout_seconds, process.kill)
     timer.start()
     try:
-        process.stdin.write(json.dumps(asdict(job)))
+        process.stdin.write(JOB.dump_json(job).decode())
         process.stdin.close()
         answer = process.stdout.read()
         code = process.wait()
@@ -127,4 +132,4 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         ) from None
     if "error" in values:
         raise ModelFileError(f"{job.source.rpartition('/')[2]}: {values['error']}")
-    return Outcome(**{**values, "cpu_only": tuple(values["cpu_only"])})
+    return OUTCOME.validate_python(values)

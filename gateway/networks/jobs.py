@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from gateway.networks import onnx_graph
 from gateway.networks.confinement import confine
 from gateway.networks.files import ModelFileError
 from gateway.networks.functions import FUNCTION, Said
-from gateway.networks.isolation import PROGRESS, TIMEOUT_SECONDS, Job, Outcome
+from gateway.networks.isolation import JOB, OUTCOME, PROGRESS, TIMEOUT_SECONDS, Job, Outcome
 from gateway.networks.originals import original_module
 from gateway.networks.staged import load_staged
 from gateway.networks.torchscript import Served, convert, cpu_only, export_torchscript
@@ -177,10 +177,6 @@ def _confine(job: Job) -> None:
     confine(sum(path.stat().st_size for path in sources), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 
 
-def _job(values: dict[str, Any]) -> Job:
-    return Job(**{**values, "precision": Precision(values["precision"]), "format": Format(values["format"])})
-
-
 def main() -> None:
     """Read a Job from stdin, write one line of JSON to stdout."""
     # Libraries print what they like; only the answer may go to the parent.
@@ -189,9 +185,9 @@ def main() -> None:
     # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     try:
-        job = _job(json.load(sys.stdin))
+        job = JOB.validate_json(sys.stdin.buffer.read())
         _confine(job)
-        answer = asdict(do(job))
+        answer = OUTCOME.dump_python(do(job), mode="json")
     except UserError as exc:
         answer = {"error": str(exc)}
     except MemoryError:

@@ -93,7 +93,7 @@ class InferenceReader:
         await source.expect(b"[", "inputs must be an array")
         async for _ in source.elements():
             if self._input is not None:
-                raise InvalidParameter(f"'inputs': there is one input, {IMAGE}, which may have many elements.")
+                raise InvalidParameter(f"'inputs': only one input is allowed, {IMAGE}, which may have many elements.")
             self._input = {}
             await source.expect(b"{", "each of the inputs must be an object")
             async for name in source.members():
@@ -119,7 +119,7 @@ class InferenceReader:
                 raise too_many_files(self._limits)
             data, error = await read_base64(source, self._limits, self._hold)
             if is_row:
-                await source.expect(b"]", "an image must stand alone in its row of data")
+                await source.expect(b"]", "an image must be alone in its row of data")
             self._images = index + 1
             yield Upload(index, "", data, error)
             self._hold(0)
@@ -129,9 +129,7 @@ class InferenceReader:
         left = nbytes
         for index in range(count):
             if left < LENGTH_BYTES:
-                raise InvalidBody(
-                    f"'binary_data_size': {nbytes} bytes are at their end before image {index} of {count}."
-                )
+                raise InvalidBody(f"'binary_data_size': {nbytes} bytes end before image {index} of {count}.")
             length = int.from_bytes(await self._body.read(LENGTH_BYTES), "little")
             left -= LENGTH_BYTES + length
             if left < 0:

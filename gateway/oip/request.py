@@ -64,7 +64,7 @@ def parse_input(members: Mapping[str, object] | None) -> InputTensor:
     if members is None:
         raise InvalidParameter(f"'inputs': the input {IMAGE} is missing.")
     if members.get("name") != IMAGE:
-        raise InvalidParameter(f"'inputs': there is no input {told(members.get('name'))}, only {IMAGE}.")
+        raise InvalidParameter(f"'inputs': unknown input {told(members.get('name'))}, only {IMAGE}.")
     if members.get("datatype") != "BYTES":
         raise InvalidParameter(f"'datatype': {IMAGE} is BYTES, not {told(members.get('datatype'))}.")
     shape = members.get("shape")
@@ -102,7 +102,7 @@ def _requested_outputs(members: Mapping[str, object], max_class_count: int) -> t
 def _requested_output(members: Mapping[str, object], max_class_count: int, *, all_binary: bool) -> RequestedOutput:
     name, parameters = members.get("name"), _parameters(members)
     if not isinstance(name, str) or name not in OUTPUTS:
-        raise InvalidParameter(f"'outputs': there is no output {told(name)}, only {' and '.join(OUTPUTS)}.")
+        raise InvalidParameter(f"'outputs': unknown output {told(name)}, only {' and '.join(OUTPUTS)}.")
     _refuse_shared_memory(name, parameters)
     class_count = parameters.get("classification", 0)
     if not _is_whole(class_count):
@@ -118,7 +118,7 @@ def _requested_output(members: Mapping[str, object], max_class_count: int, *, al
 
 def _refuse_shared_memory(name: str, parameters: Mapping[str, object]) -> None:
     if "shared_memory_region" in parameters:
-        raise InvalidParameter(f"{name}: there is no shared memory here; tensors travel in the body.")
+        raise InvalidParameter(f"{name}: shared memory is not supported; send tensors in the body.")
 
 
 def _parameters(owner: Mapping[str, object]) -> Mapping[str, object]:

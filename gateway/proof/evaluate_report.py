@@ -29,7 +29,7 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
     out.print()
     out.print(f"images    {len(evaluation.answers)}, {evaluation.images_per_second:.1f} a second")
     if evaluation.multi_label:
-        out.print(f"a label counts as predicted from a probability of {THRESHOLD:g} on")
+        out.print(f"a label counts as predicted at a probability of at least {THRESHOLD:g} on")
     out.print(f"top-1     {100 * evaluation.top(1):.2f} %")
     out.print(f"top-5     {100 * evaluation.top(5):.2f} %")
     if evaluation.answers:

@@ -13,8 +13,8 @@ from gateway.repository.summary import console
 SHOWN = 40
 """Images with a row of their own: those furthest off, where there are more."""
 CAUSES = {
-    "decode": "OpenCV decodes these files otherwise than PIL, or the model has large photos decoded fast: compare with "
-    "--decode exact",
+    "decode": "OpenCV decodes these files differently from PIL, or the model has large photos decoded fast: compare "
+    "with --decode exact",
     "resize": "the preprocessor's parameters are not the training's, or its resize_library is torch",
     "model": "the served network is not the original: its precision, its format, or another file",
 }

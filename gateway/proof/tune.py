@@ -23,7 +23,7 @@ from gateway.networks.originals import original_probabilities
 from gateway.proof.parity import pil_image
 from gateway.proof.pictures import NoPictures, Picture
 from gateway.proof.serving import serving
-from gateway.proof.variants import Stage, Variant
+from gateway.proof.variants import Step, Variant
 from gateway.repository.entry import Entry, Format, Precision
 from gateway.repository.preprocessing import reference_transforms
 from gateway.repository.writing import LABELS, rewrite
@@ -66,7 +66,7 @@ class Tuner:
         self.entry, self.repository, self.say = entry, repository, say
         self.pictures = [picture for picture in pictures if not picture.reason]
         if not self.pictures:
-            raise NoPictures("none of the images can be read, and without images nothing can be measured")
+            raise NoPictures("none of the images can be read, so nothing can be measured")
         self.seconds = seconds
         self.measured: list[Measured] = []
         self._networks: dict[tuple[Format, Precision], Entry] = {}
@@ -82,11 +82,11 @@ class Tuner:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def run(self, tolerance: float, stages: Sequence[Stage] = tuple(Stage)) -> Iterator[Measured]:
+    def run(self, tolerance: float, stages: Sequence[Step] = tuple(Step)) -> Iterator[Measured]:
         """Measure one variant after another; what was best in a stage is the base of the next one."""
         base = self._current()
-        variants_of = {Stage.FORMATS: self._formats, Stage.INSTANCES: self._instances, Stage.BATCHES: self._batches}
-        for stage in (stage for stage in Stage if stage in stages):
+        variants_of = {Step.FORMATS: self._formats, Step.INSTANCES: self._instances, Step.BATCHES: self._batches}
+        for stage in (stage for stage in Step if stage in stages):
             for variant in (base, *variants_of[stage](base)):
                 if all(each.variant != variant for each in self.measured):
                     self.measured.append(self._measure(variant))

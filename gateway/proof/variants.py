@@ -6,8 +6,8 @@ from enum import StrEnum
 from gateway.repository.entry import Format, Precision, Serving
 
 
-class Stage(StrEnum):
-    """What is varied, one after another."""
+class Step(StrEnum):
+    """What `tune` varies, one after another."""
 
     FORMATS = "formats"
     INSTANCES = "instances"

@@ -13,8 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from gateway.errors import UserError
-from gateway.repository.preprocessing import Preprocessing, from_mapping
+from gateway.repository.preprocessing import Preprocessing
 from gateway.triton.contract import EXACT, FAST, pinned
 
 RECORD = "origin.json"
@@ -65,6 +67,8 @@ class Serving:
     pixels, whatever file they came in. With a `queue_delay_us` the network's queue has no policy.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     max_batch_size: int = 64
     preferred: tuple[int, ...] = (4, 8)
     queue_delay_us: int = 0
@@ -95,6 +99,8 @@ class Serving:
 @dataclass(frozen=True, slots=True)
 class Version:
     """One trained network: where it came from, by which the served answers can be held to the original's."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     source: str
     """A file's absolute path, torchvision:ARCH, or FILE.py:NAME."""
@@ -162,6 +168,16 @@ class Entry:
         return replace(self, serving=replace(self.serving, **changes))
 
 
+_RECORD = TypeAdapter(Entry)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a JSON file, and where in it."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, fault["loc"]))
+    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+
+
 def preprocessor_of(name: str) -> str:
     """The folder of a model's preprocessor."""
     return f"{name}_preprocessor"
@@ -190,41 +206,18 @@ def read_entry(repository: Path, name: str) -> Entry:
     """Read an entry's record; raises EntryError with the names there are."""
     path = repository / name / RECORD
     try:
-        values = json.loads(path.read_text())
-        return Entry(
-            name=values["name"],
-            classes=values["classes"],
-            preprocessing=from_mapping(values["preprocessing"]),
-            format=Format(values["format"]),
-            multi_label=values["multi_label"],
-            serving=Serving(**{key: _tuple(value) for key, value in values["serving"].items()}),
-            versions={
-                int(number): Version(
-                    **{
-                        **version,
-                        "precision": Precision(version["precision"]),
-                        "include": tuple(version.get("include", ())),
-                    }
-                )
-                for number, version in values["versions"].items()
-            },
-            in_use=values["in_use"],
-            preprocessor=values["preprocessor"],
-            classifier=values["classifier"],
-        )
+        return _RECORD.validate_json(path.read_bytes())
     except FileNotFoundError as exc:
         names = ", ".join(entry_names(repository)) or "none"
         raise EntryError(
             f"{repository} has no model {name!r} that `gateway model add` wrote; there are: {names}"
         ) from exc
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except ValidationError as exc:
+        raise EntryError(f"cannot read {path}: {first_fault(exc)}") from exc
+    except OSError as exc:
         raise EntryError(f"cannot read {path}: {exc}") from exc
 
 
 def entry_names(repository: Path) -> list[str]:
     """The names of a repository's entries that have a record."""
     return sorted(path.parent.name for path in repository.glob(f"*/{RECORD}"))
-
-
-def _tuple(value: object) -> Any:  # noqa: ANN401
-    return tuple(value) if isinstance(value, list) else value

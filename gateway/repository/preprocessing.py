@@ -8,6 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ConfigDict
+
 from gateway.errors import UserError
 from gateway.repository.pillow_order import PILLOW, TORCH, ordered_resize, release_of
 
@@ -36,6 +38,8 @@ class Preprocessing:
     pillow-12.1, where training's is known and another: see gateway.repository.pillow_order. Raises PreprocessingError
     where that cannot be.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     resize_size: tuple[int, ...]
     crop_size: int

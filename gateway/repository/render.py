@@ -26,8 +26,9 @@ _KIND = {
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
 # One core for each instance on a CPU, so that instances do not fight for cores. A lone instance may have more.
+# No INTER_OP_THREAD_COUNT: torch takes it once in a process, and libtorch's backend before 25.11 ends the whole Triton
+# with the second model, or the first reload, that has it.
 parameters { key: "INTRA_OP_THREAD_COUNT" value: { string_value: "1" } }
-parameters { key: "INTER_OP_THREAD_COUNT" value: { string_value: "1" } }
 # No autograd bookkeeping.
 parameters { key: "INFERENCE_MODE" value: { string_value: "true" } }
 """,

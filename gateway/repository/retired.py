@@ -7,9 +7,12 @@ unloaded. A network that came under a number of old would be taken for the one b
 import json
 from pathlib import Path
 
-from gateway.repository.entry import EntryError
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.repository.entry import EntryError, first_fault
 
 FILE = "retired.json"
+_NUMBERS = TypeAdapter(dict[str, list[int]])
 
 
 def retired(repository: Path, name: str) -> frozenset[int]:
@@ -27,9 +30,10 @@ def retire(repository: Path, name: str, *versions: int) -> None:
 def _read(repository: Path) -> dict[str, list[int]]:
     path = repository / FILE
     try:
-        values: dict[str, list[int]] = json.loads(path.read_text())
+        return _NUMBERS.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as exc:
+    except ValidationError as exc:
+        raise EntryError(f"cannot read {path}: {first_fault(exc)}") from exc
+    except OSError as exc:
         raise EntryError(f"cannot read {path}: {exc}") from exc
-    return values

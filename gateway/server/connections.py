@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import to_json
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway import metrics
 from gateway.errors import GatewayError, Overloaded
@@ -46,7 +46,7 @@ class Connections:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self._clock = clock
-        self._all: set[CountedProtocol] = set()
+        self._all: set[asyncio.Protocol] = set()
         self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
         self._answered: dict[CountedProtocol, None] = {}
         self._stalled: dict[CountedProtocol, float] = {}  # since when, the longest first
@@ -72,17 +72,17 @@ class Connections:
         metrics.CONNECTIONS.inc()
         return True
 
-    def busy(self, protocol: "CountedProtocol") -> None:
+    def busy(self, protocol: asyncio.Protocol) -> None:
         """It has sent the headers of a request."""
-        self._new.pop(protocol, None)
-        self._answered.pop(protocol, None)
+        for idle in (self._new, self._answered):
+            idle.pop(protocol, None)  # type: ignore[call-overload]  # one that is of another kind is in neither
 
     def idle(self, protocol: "CountedProtocol") -> None:
         """It has its answer."""
         if protocol in self._all:
             self._answered[protocol] = None
 
-    def remove(self, protocol: "CountedProtocol") -> None:
+    def remove(self, protocol: asyncio.Protocol) -> None:
         """Count it no more."""
         if protocol in self._all:
             self._all.remove(protocol)
@@ -90,14 +90,20 @@ class Connections:
             self.reads_on(protocol)
             metrics.CONNECTIONS.dec()
 
+    def replace(self, protocol: "CountedProtocol", successor: asyncio.Protocol) -> None:
+        """Count another protocol in the place of the one that has had the connection so far; it counts as busy."""
+        self.busy(protocol)
+        self._all.discard(protocol)
+        self._all.add(successor)
+
     def stalls(self, protocol: "CountedProtocol") -> None:
         """Its client does not read as fast as its answer comes."""
         if protocol in self._all:
             self._stalled.setdefault(protocol, self._clock())
 
-    def reads_on(self, protocol: "CountedProtocol") -> None:
+    def reads_on(self, protocol: asyncio.Protocol) -> None:
         """Its client has caught up."""
-        self._stalled.pop(protocol, None)
+        self._stalled.pop(protocol, None)  # type: ignore[call-overload]
 
     def close_slowest_reader(self) -> bool:
         """Close the connection that has kept its answer waiting for longest, STALLED_SECONDS at least, if any has."""
@@ -136,6 +142,7 @@ class CountedProtocol(HttpToolsProtocol):
         settings: Settings = self.app_state["settings"]
         self._counted: Connections = self.app_state["connections"]
         self._answer_seconds = settings.answer_timeout_seconds
+        self._served: RequestResponseCycle | None = None
         self._unread_bytes = 0
         self._unread: asyncio.TimerHandle | None = None
         self._no_room = self._told = False
@@ -157,6 +164,7 @@ class CountedProtocol(HttpToolsProtocol):
             if self._leaving is not None:
                 self._leaving.cancel()
         self._stop_watching()
+        self._leave_requests()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -166,7 +174,7 @@ class CountedProtocol(HttpToolsProtocol):
         elif not self._told:
             self._told = True
             most = self._counted.most
-            sentence = f"There are {most} connections, as many as may; try again later."
+            sentence = f"There are {most} connections, the maximum; try again later."
             self.transport.write(answer(Overloaded(sentence, limit="max_connections", value=most)))
             if self.transport.can_write_eof():
                 self.transport.write_eof()  # a close with bytes unread could take the answer away
@@ -186,9 +194,12 @@ class CountedProtocol(HttpToolsProtocol):
         if self._idle:
             self._stop_watching()  # what is written from now on would be taken for what is not read
         super().on_headers_complete()
+        if not self.pipeline:
+            self._served = self.cycle
 
     def on_response_complete(self) -> None:
         """Be idle, unless another request waits; what is written may not be read yet."""
+        self._served = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self._idle:
             self._counted.idle(self)
@@ -205,6 +216,16 @@ class CountedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._counted.reads_on(self)
         self._stop_watching()
+
+    def _leave_requests(self) -> None:
+        """Tell the request that is served that its client has gone, and begin none that waits behind it.
+
+        uvicorn tells the last one that came alone.
+        """
+        self.pipeline.clear()
+        if self._served is not None:
+            self._served.disconnected = True
+            self._served.message_event.set()
 
     @property
     def _idle(self) -> bool:

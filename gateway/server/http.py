@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with bounds on what surrounds a body, and deaf to offers of other protocols."""
+"""uvicorn's HTTP protocol with bounds on what surrounds a body, and deaf to offers of protocols but the WebSocket's."""
 
 import asyncio
 import time
@@ -9,13 +9,18 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
 from gateway.server.connections import CountedProtocol, answer
+from gateway.server.websockets import PATH, BoundedWebSocketProtocol
 from gateway.settings import Settings
 from gateway.turns import TURN_SECONDS
 
+MAX_LINE_BYTES = 8_000
+"""Of a request that opens a WebSocket: its URL, or one of its headers."""
 MAX_PIPELINED = 16
 """When so many requests of a connection wait for the answers to those before them, no more are parsed."""
 PIECE_BYTES = 16 * 1024
 """How much is parsed before others may have a turn: of the smallest requests or chunks, some milliseconds' worth."""
+MAX_LENGTH_DIGITS = 20
+"""Of 64 bits. The parser takes any number of zeros before them; Python reads no number of thousands of digits."""
 FRAMING_SHARE = 8
 """A body in chunks may have a byte of framing for so many of its own; six go with a chunk, so 48 in each are fine."""
 
@@ -46,6 +51,8 @@ class BoundedHeadersProtocol(CountedProtocol):
         self._in_headers = self._refused = self._offered = False
         self._held = bytearray()  # received and not parsed yet
         self._overdue: asyncio.TimerHandle | None = None
+        self._websocket: BoundedWebSocketProtocol | None = None
+        """What has the connection now, if it was upgraded."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Begin to wait."""
@@ -73,6 +80,9 @@ class BoundedHeadersProtocol(CountedProtocol):
                     self.loop.call_soon(self._go_on)
                 return
             self._parse_piece(data[start : start + PIECE_BYTES])
+            if self._websocket is not None:
+                self._websocket.data_received(bytes(data[start + PIECE_BYTES :]))
+                return
             if self._refused:
                 return
 
@@ -127,6 +137,9 @@ class BoundedHeadersProtocol(CountedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, with its colon, space and line end."""
+        if len(value) > MAX_LENGTH_DIGITS and name.lower() == b"content-length":
+            self._close_with(InvalidRequest())
+            raise HeadersTooLong
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._max_header_bytes:
             self._refuse()
@@ -134,7 +147,7 @@ class BoundedHeadersProtocol(CountedProtocol):
         self._header_count += 1
         if self._header_count > self._max_headers:
             most = self._max_headers
-            sentence = f"A request may have {most} headers, trailers included."
+            sentence = f"A request may have at most {most} headers, including trailers."
             self._close_with(HeadersTooLarge(sentence, limit="max_headers", value=most))
             raise HeadersTooLong
         # A trailer is passed over (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
@@ -170,11 +183,49 @@ class BoundedHeadersProtocol(CountedProtocol):
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:  # it may happen once a request
                 data = data[upgrade.args[0] :]
+                if self._opens_websocket():
+                    self._hand_over(bytes(data))
+                    return
                 if not self._offered:
                     return
-                self.parser.feed_data(self._without_offer())
+                request = self._without_offer()
+                if not self.parser.should_keep_alive():  # a parser takes nothing after such a request
+                    self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(request)
             else:
                 return
+
+    def _opens_websocket(self) -> bool:
+        """Whether the request is for a WebSocket, at the path for them, with nothing before it left to be answered.
+
+        The library that takes over bears no line of more than 8 KiB.
+        """
+        return (
+            self._offered
+            and self._idle
+            and not self.pipeline
+            and self.parser.get_method() == b"GET"
+            and self.url.partition(b"?")[0] == PATH
+            and self.url.isascii()
+            and all(len(line) <= MAX_LINE_BYTES for line in (self.url, *(name + value for name, value in self.headers)))
+            and any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
+        )
+
+    def _hand_over(self, rest: bytes) -> None:
+        """Let the WebSocket's protocol have the connection, and the request that opens it."""
+        self._stop_waiting()
+        self._stop_watching()
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        protocol = BoundedWebSocketProtocol(
+            config=self.config, server_state=self.server_state, app_state=self.app_state
+        )
+        self._websocket = protocol
+        self._counted.replace(self, protocol)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        fields = [b"%b: %b\r\n" % field for field in self.headers]
+        protocol.data_received(b"GET %b HTTP/1.1\r\n%b\r\n" % (self.url, b"".join(fields)) + rest)
 
     def _without_offer(self) -> bytes:
         line = self.parser.get_method(), self.url, self.parser.get_http_version().encode()

@@ -66,7 +66,11 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "loop": "uvloop",
         # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
         "http": BoundedHeadersProtocol,
+        # Not uvicorn's choice: BoundedHeadersProtocol hands the connections that it upgrades to one of ours.
         "ws": "none",
+        "ws_max_size": settings.stream_frame_bytes,
+        # Pictures do not get smaller, and a few bytes could be inflated to megabytes.
+        "ws_per_message_deflate": False,
         "log_config": None,
         "log_level": settings.log_level.value,
         "access_log": False,

@@ -13,7 +13,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
+from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
@@ -26,6 +26,9 @@ from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
     PREDICTION,
+    SEQUENCE_MODEL,
+    SEQUENCE_PARAMETER,
+    SEQUENCE_PREDICTION,
     breaches,
     pinned,
     pinned_versions,
@@ -155,6 +158,27 @@ class Models:
                 resize = await self._read_resize(*others[0])
             self._resizes[model_name, model_version] = (time.monotonic() + REMEMBERED_SECONDS, resize)
         return resize
+
+    async def sequence_model(self, model_name: str, model_version: str) -> str:
+        """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
+        config = None
+        for ensemble, version in self._ensembles(model_name, model_version):
+            with contextlib.suppress(ModelNotFound):
+                config = await self._endpoint.config(ensemble, version)
+                break
+        if config is None:
+            raise ModelNotFound
+        name = parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
+        try:
+            given = {output.name for output in (await self._endpoint.config(name)).output}
+        except ModelNotFound as exc:
+            raise ModelNotFound(
+                f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
+                f"repository, or ask with 'smoothing=none'."
+            ) from exc
+        if SEQUENCE_PREDICTION not in given:
+            raise ContractBroken(f"The model {name!r} gives no {SEQUENCE_PREDICTION}, and so cannot follow a stream.")
+        return name
 
     async def load(self, name: str) -> None:
         """Load a model with all its versions, or take up what has changed in its files.

@@ -7,6 +7,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.inference.backend import Call, InferResult
+from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.model_config import steps
 
 ASK_TIMEOUT_SECONDS = 5.0
@@ -26,6 +27,10 @@ class Endpoint(Protocol):
 
         The call's selection is left to the caller; here its model is an ensemble of Triton's.
         """
+        ...
+
+    async def advance(self, step: Step) -> SequenceScores:
+        """Take a sequence one step on; raises SequenceLost where Triton has no state of it."""
         ...
 
     async def learn_version(self) -> str:

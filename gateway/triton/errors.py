@@ -24,6 +24,10 @@ class StubDied(ModelUnavailable):
         self.step = step
 
 
+class SequenceLost(InferenceFailed):
+    """Triton has no state of this sequence: it was idle for too long, or its model was reloaded."""
+
+
 BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
     # Queue-full comes as UNAVAILABLE, like a dead server; only the text tells them apart, and only one may be retried.
     ("Exceeds maximum queue size", Overloaded),
@@ -32,6 +36,7 @@ BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
     ("is not ready", ModelUnavailable),
     ("has no available versions", ModelUnavailable),
     ("is not available", ModelUnavailable),
+    ("must specify the START flag", SequenceLost),
     ("unknown model", ModelNotFound),
     ("is not found", ModelNotFound),
 )

@@ -10,8 +10,9 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from gateway.triton.contract import DIMS, INPUTS, OUTPUTS, PREDICTION
-from gateway.triton.errors import StubDied
+from gateway.inference.sequence import SequenceScores, Step
+from gateway.triton.contract import DIMS, INPUTS, OUTPUTS, PREDICTION, SEQUENCE_MODEL, SEQUENCE_PREDICTION
+from gateway.triton.errors import SequenceLost, StubDied
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 KILLER = b"kills the process"
@@ -40,6 +41,8 @@ class FakeTriton:
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
     """What was loaded and unloaded, in order."""
+    sequences: dict[int, int] = field(default_factory=dict)
+    """Sequences that are open, and how many frames each has had."""
     _turn: int = 0
 
     def kill(self, step: str) -> None:
@@ -57,6 +60,9 @@ class FakeTriton:
     def config(self, name: str) -> ModelConfig:
         """What config.pbtxt would say."""
         config = ModelConfig(name=name, max_batch_size=8)
+        if name == SEQUENCE_MODEL:
+            config.output.add(name=SEQUENCE_PREDICTION)
+            return config
         if name in self.ensembles:
             for kind, tensors in ((config.input, INPUTS), (config.output, OUTPUTS)):
                 for tensor, data_type in tensors.items():
@@ -107,6 +113,21 @@ class FakeEndpoint:
             await asyncio.sleep(self.triton.latency_seconds())
         return self.triton.answer(call)
 
+    async def advance(self, step: Step) -> SequenceScores:
+        """Tell the frame's own scores; SequenceLost unless the sequence has begun here."""
+        await self._reach()
+        if step.model_name in self.triton.dead:
+            raise StubDied(step.model_name)
+        if step.start:
+            self.triton.sequences[step.sequence_id] = 0
+        if step.sequence_id not in self.triton.sequences:
+            raise SequenceLost
+        if step.end:
+            del self.triton.sequences[step.sequence_id]
+            return SequenceScores(step.scores, 0)
+        self.triton.sequences[step.sequence_id] += 1
+        return SequenceScores(step.scores, self.triton.sequences[step.sequence_id])
+
     async def learn_version(self) -> str:
         """A version without known faults."""
         await self._reach()
@@ -126,7 +147,7 @@ class FakeEndpoint:
     async def config(self, name: str, version: str = "") -> ModelConfig:  # noqa: ARG002  # each has one version
         """A model's configuration."""
         await self._reach()
-        if name not in {*self.triton.ensembles, *self.triton.steps()}:
+        if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL}:
             raise ModelNotFound
         return self.triton.config(name)
 

@@ -13,10 +13,12 @@ from tritonclient.utils import InferenceServerException
 from gateway import tracing
 from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
+from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
 from gateway.triton.reading import read_answer
+from gateway.triton.stepping import read_step, step_request
 from gateway.triton.wire import infer_request
 from gateway.turns import Turn
 
@@ -99,6 +101,15 @@ class GrpcEndpoint:
                 self._ask(asked) if bears or call.to_its_end else self._ask_uncancelled(asked, timeout_seconds)
             )
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None)
+
+    async def advance(self, step: Step) -> SequenceScores:
+        """Take a sequence one step on; see Endpoint.advance."""
+        timeout_seconds, bears = step.deadline.left_seconds, self.bears_cancellation
+        asked = self._stub.ModelInfer(
+            step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if bears else ABANDONED_SECONDS)
+        )
+        response = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
+        return read_step(response, step)
 
     async def learn_version(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""

@@ -119,7 +119,7 @@ class Healer:
 
     def in_vain(self, steps: Collection[str], models: Collection[str]) -> None:
         """Models whose steps were reloaded still fail: say so, and try again at growing intervals."""
-        self.status = f"reloading does not mend {', '.join(sorted(models))}: restart this Triton"
+        self.status = f"reloading does not repair {', '.join(sorted(models))}: restart this Triton"
         metrics.HEALINGS.labels("in vain").inc()
         log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
         self._back_off(tuple(sorted(steps)), VAIN_BACKOFF_SECONDS)

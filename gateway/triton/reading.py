@@ -53,7 +53,7 @@ async def read_answer(response: ModelInferResponse, *, rows: int, classified: bo
     if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2) or (
         (status_type, status_shape) != ("INT32", [rows, 1])
     ):
-        raise InferenceFailed from ValueError("the answer lacks PREDICTION or IMAGE_STATUS, or has other rows")
+        raise InferenceFailed from ValueError("the response lacks PREDICTION or IMAGE_STATUS, or its rows differ")
     try:
         codes = struct.unpack(f"<{rows}i", statuses)
         if classified:

@@ -28,6 +28,7 @@ from gateway.triton.membership import Member, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
+from gateway.triton.sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
 
@@ -112,7 +113,7 @@ class TritonBackend:
         if name in found:
             return found[name]
         near = difflib.get_close_matches(name, found, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists those there are."
+        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
         raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
@@ -122,6 +123,15 @@ class TritonBackend:
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized; see Backend.resize."""
         return await self._choose((), model_name, model_version).models.resize(model_name, model_version)
+
+    async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
+        """A new sequence of frames; see Backend.sequence."""
+
+        def places(tried: Collection[str]) -> list[Member]:
+            return self._tritons.ready(model_name, model_version, tried)
+
+        name = await self._choose((), model_name, model_version).models.sequence_model(model_name, model_version)
+        return TritonSequence(name, places, self._generator)
 
     async def load(self, name: str) -> None:
         """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
@@ -229,7 +239,7 @@ class TritonBackend:
             near = None
             with contextlib.suppress(GatewayError):  # a hint is no reason for another error
                 near = await member.models.near(call.model_name)
-            hint = f"did you mean {near!r}?" if near else "GET /models lists those there are."
+            hint = f"did you mean {near!r}?" if near else "GET /models lists the models."
             raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
         except DeadlineExceeded:
             member.load.observe(time.monotonic() - started)

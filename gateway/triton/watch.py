@@ -58,6 +58,8 @@ class Watch:
         self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
         self._dead_steps: dict[str, float] = {}
         """Steps of which a process died, and when that was last seen."""
+        self._lone: set[str] = set()
+        """Models of which a process died, and through which no ensemble answers."""
         self._healing: set[str] = set()
         """Models whose steps are being reloaded."""
         self._healed_at = float("-inf")
@@ -115,6 +117,11 @@ class Watch:
         record.suspected = True
         self._suspicion.set()
 
+    def lost(self, model: str) -> None:
+        """Take note that the process of a model died that is no ensemble's step, such as a stateful one."""
+        self._lone.add(model)
+        self._sickness.set()
+
     def forget(self, names: Collection[str]) -> None:
         """Watch models no longer that were unloaded on purpose."""
         for name in names:
@@ -145,7 +152,7 @@ class Watch:
             except Exception:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.endpoint.address)
-            failing = self._dead_steps or not all(record.sound for record in self._records.values())
+            failing = self._dead_steps or self._lone or not all(record.sound for record in self._records.values())
             seconds = self._pace.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # so that gateways spread
             seconds = min(self._pace.quick_seconds, seconds) if failing else seconds
             with contextlib.suppress(TimeoutError):
@@ -231,7 +238,10 @@ class Watch:
         """Mend what can be mended."""
         if self._healer is None:
             self._dead_steps.clear()
+            self._lone.clear()
             return
+        for model in sorted(self._lone):
+            await self._reload_lone(self._healer, model)
         for step in sorted(self._dead_steps):
             await self._reload(self._healer, (step,))
         sound = {step for record in self._records.values() if record.sound for step in record.steps}
@@ -278,6 +288,15 @@ class Watch:
         finally:
             self._healing = set()
             self._tell()
+
+    async def _reload_lone(self, healer: Healer, model: str) -> None:
+        """Reload a model that no ensemble uses: nobody else is left without an answer meanwhile."""
+
+        async def still_fails() -> bool:
+            return model in self._lone  # whoever asked it saw its process dead, and nobody has mended it since
+
+        if await healer.reload((model,), (), still_fails) not in {Outcome.TOO_EARLY, Outcome.FAILED}:
+            self._lone.discard(model)
 
     async def _load_orphans(self, healer: Healer) -> None:
         """Load what another gateway unloaded to heal it, and did not load again."""

@@ -86,3 +86,10 @@ def test_a_query_has_a_bound_and_its_faults_are_not_all_told():
     assert "more." in most.json()["detail"]
     assert len(most.content) < 2_000
     assert str(MAX_QUERY_PARAMETERS) in more.json()["detail"]
+
+
+@pytest.mark.parametrize(("labels", "status"), [("cat" + "," * 3_999, 200), ("cat" + "," * 4_000, 422)])
+def test_labels_have_a_bound_however_they_are_written(labels, status):
+    with client_of() as client:
+        answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
+    assert answer.status_code == status

@@ -104,12 +104,12 @@ def test_json_may_stand_under_a_header_that_says_its_length(client):
 @pytest.mark.parametrize("length", ["", "-1", "1.5", "x", "9" * 40])
 def test_a_header_length_that_is_no_number_is_refused(client, length):
     answer = client.post(INFER, content=b"{}", headers={"Inference-Header-Content-Length": length})
-    assert refusal(answer) == (400, "Inference-Header-Content-Length must be the number of bytes that the JSON has.")
+    assert refusal(answer) == (400, "Inference-Header-Content-Length must be the length of the JSON in bytes.")
 
 
 def test_a_compressed_body_is_refused(client):
     answer = client.post(INFER, content=b"x", headers={"Content-Encoding": "gzip"})
-    assert refusal(answer) == (415, "Content-Encoding: the body is taken as it is, not compressed.")
+    assert refusal(answer) == (415, "Content-Encoding: send the body uncompressed.")
 
 
 def test_a_lone_bad_image_has_its_own_status(client):

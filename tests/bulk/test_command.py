@@ -82,7 +82,7 @@ def test_too_many_failures_end_it_and_leave_what_was_done(url, photos, tmp_path)
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--max-failures", 2)
     assert done.returncode == 4
     assert "more than --max-failures" in done.stderr
-    assert "--resume goes on" in done.stderr
+    assert "--resume continues" in done.stderr
     assert not (tmp_path / "out.jsonl").exists()
     assert run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--resume").returncode == 3
     assert len(rows_of(tmp_path / "out.jsonl")) == 155
@@ -171,5 +171,5 @@ def test_ctrl_c_keeps_what_was_done(photos, tmp_path, number):
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said.count(b"Traceback")) == (130, 0), said
-    assert b"--resume goes on" in said
+    assert b"--resume continues" in said
     assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]

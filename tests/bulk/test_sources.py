@@ -165,7 +165,7 @@ def test_a_table_may_name_objects(bucket, tmp_path):
 
 
 def test_an_empty_prefix_and_a_missing_package_are_told(bucket):
-    with pytest.raises(UserError, match="there is no picture below"):
+    with pytest.raises(UserError, match="contains no pictures"):
         read(f"{bucket}/none")
     with pytest.raises(UserError, match="pip install"):
         read("dropbox://photos")

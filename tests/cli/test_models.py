@@ -106,7 +106,7 @@ def test_gpus_that_this_machine_lacks_are_refused_with_what_to_do(add, tmp_path)
         (["--max-batch-size=0"], "the largest batch: 0 is not between 1 and 65,536"),
         (["--queue-delay-us=-1"], "-1 is not between 0 and 10,000,000"),
         (["--preferred=8,0"], "preferred batch size 0 is not between 1"),
-        (["--gpus=one"], "'one' is not whole numbers"),
+        (["--gpus=one"], "'one' must be whole numbers"),
         (["--name="], "'' cannot be a model's name"),
         (["--name=models/head"], "cannot be a model's name"),
         (["--version=0"], "versions are numbers from 1"),

@@ -45,7 +45,7 @@ def test_wrong_settings_fail_and_the_rest_is_looked_at_with_the_defaults(monkeyp
 def test_an_api_without_keys_is_well_and_says_so():
     finding = configuration.api_keys(None)
     assert finding.level is Level.OK
-    assert finding.text.startswith("off: whoever reaches the port may ask")
+    assert finding.text.startswith("off: anyone who reaches the port can use the API")
 
 
 def test_keys_are_counted(tmp_path):
@@ -76,7 +76,7 @@ def test_a_file_of_keys_that_everybody_can_read_is_a_warning(tmp_path):
 
 
 def test_admin_keys_are_looked_at_as_well(tmp_path):
-    assert configuration.admin_keys(None).text == "off: nobody loads or unloads models over HTTP"
+    assert configuration.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"
     add_key(tmp_path / "keys", "operator")
     finding = configuration.admin_keys(tmp_path / "keys")
     assert (finding.level, finding.check, finding.text) == (Level.OK, "admin keys", f"1 in {tmp_path / 'keys'}")

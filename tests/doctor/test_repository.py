@@ -67,7 +67,7 @@ def test_a_name_that_is_not_the_folder_s_fails(folder):
 
 def test_a_step_that_is_no_model_fails(folder):
     replace(folder / ENSEMBLE_MODEL / "config.pbtxt", f'model_name: "{PREPROCESSOR}"', 'model_name: "elsewhere"')
-    assert "the step 'elsewhere' is no model of this repository" in only_failure(folder).text
+    assert "the step 'elsewhere' is not a model of this repository" in only_failure(folder).text
 
 
 def test_an_ensemble_that_breaks_the_contract_fails_and_says_where(folder):
@@ -114,7 +114,7 @@ def test_a_label_too_few_fails_with_both_numbers(folder):
 
 def test_labels_that_are_no_text_fail(folder):
     (folder / CLASSIFIER / "labels.txt").write_bytes(b"\xff\xfe")
-    assert "it is no UTF-8" in only_failure(folder).text
+    assert "it is not UTF-8" in only_failure(folder).text
 
 
 def test_a_model_without_labels_is_a_warning(folder):

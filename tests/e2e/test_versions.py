@@ -267,7 +267,7 @@ def test_a_model_that_cannot_be_loaded_says_why(http, served):
     answer = http.post("/models/broken/load")
     assert (answer.status_code, answer.json()["code"]) == (502, "load_failed")
     assert "broken_classifier" in answer.json()["detail"]
-    assert "is no TorchScript module" in answer.json()["detail"]
+    assert "is not a TorchScript module" in answer.json()["detail"]
     assert "\n" not in answer.json()["detail"]
 
 

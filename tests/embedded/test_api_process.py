@@ -40,10 +40,12 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["GATEWAY_PORT"])), 
 def api(tmp_path):
     started = []
 
-    def start(*, seconds_to_stop=0.0, status=200, script=STUB, **settings):
+    def start(*, seconds_to_stop=0.0, status=200, script=STUB, hang_seconds=60.0, **settings):
         child = tmp_path / "child"
         command = [sys.executable, "-S", "-c", script, str(child), str(seconds_to_stop), str(status)]
-        process = ApiProcess(Settings(port=free_port(), **settings), "127.0.0.1:1", command=command)
+        process = ApiProcess(
+            Settings(port=free_port(), **settings), "127.0.0.1:1", command=command, hang_seconds=hang_seconds
+        )
         process.start()
         started.append(process)
         return process, child
@@ -86,6 +88,21 @@ def test_one_that_does_not_listen_ends_the_wait_as_well(api):
     process, _ = api(script="import time; time.sleep(600)")
     with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it does not answer on port \d+"):
         process.wait_ready(0.3)
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_one_that_answers_lives_whatever_it_says(api, status):
+    process, _ = api(status=status, hang_seconds=0.2)
+    wait_for(process.answers)
+
+
+def test_one_that_is_silent_for_long_hangs_and_one_that_is_silent_for_a_moment_does_not(api):
+    process, _ = api(hang_seconds=60)
+    wait_for(lambda: process._ask("/health/live")[0])
+    os.kill(process._process.pid, signal.SIGSTOP)
+    assert process.answers()
+    process._answered_at -= 60
+    assert not process.answers()
 
 
 def test_a_stop_waits_for_the_delay_of_load_balancers_beside_the_grace_of_requests(api, monkeypatch):

@@ -1,5 +1,6 @@
 """Process groups end as a whole, whoever dies first."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -15,7 +16,9 @@ import subprocess, sys, time
 from gateway.embedded.groups import UNDERTAKER, kill_group
 leader = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1], "600"], start_new_session=True)
 UNDERTAKER.watch(leader.pid)
-time.sleep(600)
+while True:
+    UNDERTAKER.check()
+    time.sleep(0.05)
 """
 
 
@@ -54,6 +57,30 @@ def test_a_group_dies_with_the_process_that_started_it_though_nobody_told_it():
         wait_for(lambda: len(psutil.Process(parent.pid).children()) == 2)
         parent.kill()
         wait_for(lambda: is_gone(child), timeout_seconds=20)
+
+
+def test_a_watcher_that_was_killed_is_replaced_by_one_that_knows_the_group():
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, LEADER], stdout=subprocess.PIPE, text=True, cwd=PROJECT
+    ) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        try:
+            wait_for(lambda: watcher_of(parent.pid))
+            watcher = watcher_of(parent.pid)
+            watcher.kill()
+            wait_for(lambda: watcher_of(parent.pid) not in (None, watcher))
+            assert not is_gone(child)
+        finally:
+            parent.kill()
+        wait_for(lambda: is_gone(child), timeout_seconds=20)
+
+
+def watcher_of(pid):
+    for process in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not is_gone(process) and process.cmdline()[-1].endswith("undertaker.py"):
+                return process
+    return None
 
 
 def test_the_undertaker_forgets_what_has_ended():

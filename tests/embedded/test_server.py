@@ -212,7 +212,9 @@ def test_a_model_that_wants_a_gpu_that_is_not_there_is_told_what_to_change(runti
     with pytest.raises(StartFailed, match="unsupported gpu id 0") as failure:
         server.wait_ready()
     server.stop()
-    assert str(failure.value).splitlines()[-1].startswith("The model asks for a GPU that is not here: take gpus out")
+    assert (
+        str(failure.value).splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
+    )
 
 
 def test_a_configuration_that_triton_refuses_shows_its_reason(runtime, echo_repository):
@@ -243,7 +245,7 @@ def test_a_repository_that_is_not_there_is_named(runtime, tmp_path):
 def test_a_repository_with_a_blank_in_its_path_is_refused(runtime, tmp_path):
     repository = tmp_path / "my models"
     repository.mkdir()
-    with pytest.raises(TritonRuntimeError, match=r"no blank in a path: move .*/my models elsewhere"):
+    with pytest.raises(TritonRuntimeError, match=r"cannot handle spaces in a path: move .*/my models to"):
         EmbeddedTriton(runtime, repository, on_log=print).start()
 
 

@@ -123,6 +123,16 @@ async def test_a_decoder_that_crashes_costs_its_picture_alone():
         assert (await waiting).startswith(b"P6")
 
 
+async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
+    async with decoders() as pool:
+        (idle,) = pool._idle
+        os.kill(idle.pid, signal.SIGKILL)
+        idle._process.wait(30)
+        async with pool._worker() as worker:
+            assert worker is not idle
+            assert worker.alive()
+
+
 async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over():
     async with decoders() as pool:
         worker = await hold(pool)

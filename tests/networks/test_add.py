@@ -170,7 +170,7 @@ def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs)
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--crop", "32"], "--crop alone do not say how training saw its images: add --mean, --std"),
+        (["--crop", "32"], "--crop do not fully describe how images were prepared in training: add --mean, --std"),
         ([*HEAD_FLAGS, "--like", "ResNet50_Weights.IMAGENET1K_V2"], "--like and --resize both say"),
         ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' is not whole numbers"),
     ],

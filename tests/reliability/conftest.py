@@ -64,6 +64,8 @@ class Load:
 
     url: str
     clients: int = 8
+    model: str = ""
+    """Another than the default one."""
     answers: list[tuple[float, int | str]] = field(default_factory=list)
     """When each answer came (time.monotonic), and its status or what went wrong with the connection."""
 
@@ -81,7 +83,8 @@ class Load:
             assert not thread.is_alive(), "a request hangs"
 
     def _run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=50) as http:
+        params = {"model": self.model} if self.model else {}
+        with httpx.Client(base_url=self.url, params=params, timeout=50) as http:
             while not self._stop.is_set():
                 outcome: int | str
                 try:

@@ -17,7 +17,7 @@ from gateway.repository.entry import Serving
 from tests.networks.builders import Head, save_labels, save_torchscript
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import ready, stub_processes
+from tests.reliability.conftest import Load, ready, stub_processes
 from tests.repository.entries import SMALL
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -74,19 +74,23 @@ def test_every_model_is_mended_with_all_its_versions_while_the_default_one_stays
     with start_gateway(triton_url=triton.url, model="signs", ready_interval_seconds=1) as gateway:
         asked = [{"model": "flowers"}, {"model": "flowers", "version": "1"}, {"model": "flowers", "version": "2"}]
         wait_for(lambda: all(classify(gateway, photo("cat"), **params).status_code == 200 for params in asked))
-        for process in stub_processes(triton, step):
-            process.kill()
-        killed_at = time.monotonic()
-        wait_for(lambda: not models(gateway)["flowers"])
-        assert ready(gateway)
-        assert "gateway_model_ready" in httpx.get(f"{gateway.url}/metrics").text
-        wait_for(
-            lambda: all(classify(gateway, photo("cat"), **params).status_code == 200 for params in asked),
-            timeout_seconds=120,
-        )
-        with capsys.disabled():
-            print(f"\n{step}: all versions answer {time.monotonic() - killed_at:.1f} s after the kill")  # noqa: T201
-        wait_for(lambda: all(models(gateway).values()))
+        with Load(gateway.url, clients=2) as others, Load(gateway.url, clients=2, model="flowers") as load:
+            wait_for(lambda: min(others.outcomes()[200], load.outcomes()[200]) > 5)
+            for process in stub_processes(triton, step):
+                process.kill()
+            killed_at = time.monotonic()
+            wait_for(lambda: not models(gateway)["flowers"])
+            assert ready(gateway)
+            assert "gateway_model_ready" in httpx.get(f"{gateway.url}/metrics").text
+            wait_for(
+                lambda: all(classify(gateway, photo("cat"), **params).status_code == 200 for params in asked),
+                timeout_seconds=120,
+            )
+            with capsys.disabled():
+                print(f"\n{step}: all versions answer {time.monotonic() - killed_at:.1f} s after the kill")  # noqa: T201
+            wait_for(lambda: all(models(gateway).values()))
+        assert set(others.outcomes()) == {200}
+        assert set(load.outcomes()) == {200, 503}
 
 
 def models(gateway: Gateway) -> dict[str, bool]:

@@ -112,7 +112,7 @@ def test_what_reloading_does_not_mend_is_said_and_left_alone_longer_each_time():
         before = metrics.HEALINGS.labels("in vain")._value.get()
         triton.failing.add("net")
         task = asyncio.create_task(watch.run())
-        await wait_until(lambda: "does not mend" in watch.health().healing)
+        await wait_until(lambda: "does not repair" in watch.health().healing)
         assert "restart this Triton" in watch.health().healing
         assert metrics.HEALINGS.labels("in vain")._value.get() == before + 1
         reloads = triton.healings("net")
@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_mended_does_not_hold_up_the_mending_of_another()
         await settled(watch)
         triton.failing.add("net")
         task = asyncio.create_task(watch.run())
-        await wait_until(lambda: "does not mend" in watch.health().healing)
+        await wait_until(lambda: "does not repair" in watch.health().healing)
         triton.kill("flowers_net")
         await wait_until(lambda: triton.healings("flowers_net") == 1 and watch.answers("flowers"))
         task.cancel()

@@ -55,7 +55,7 @@ class TritonPythonModel:
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, providers=providers_of(args))
         except Exception as exc:  # ONNX Runtime's errors have no common base class
-            raise pb_utils.TritonModelException(f"{path} is no ONNX model that runs: {exc}") from exc
+            raise pb_utils.TritonModelException(f"{path} is not an ONNX model that runs: {exc}") from exc
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = [tensor["name"] for tensor in config["output"]]
         self._check_names()

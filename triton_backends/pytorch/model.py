@@ -51,7 +51,7 @@ class TritonPythonModel:
         try:
             self.model = torch.jit.load(path, map_location=self.device).eval()
         except RuntimeError as exc:
-            raise pb_utils.TritonModelException(f"{path} is no TorchScript module: {exc}") from exc
+            raise pb_utils.TritonModelException(f"{path} is not a TorchScript module: {exc}") from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {describe(self.device)}")
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -30,7 +30,7 @@ async def get_model(request: Request, name: str) -> ModelDetail:
 
 @admin_router.post(
     "/models/{name}/load",
-    summary="Load a model, or take up its changes",
+    summary="Load or reload a model",
     responses={404: {"model": Problem}, 502: {"model": Problem}, 503: {"model": Problem}},
 )
 async def load_model(request: Request, name: str) -> ModelDetail:
@@ -60,5 +60,5 @@ async def unload_model(request: Request, name: str) -> None:
     parts = state(request)
     exchange(request).event["model"] = name
     if name == parts["settings"].model:
-        raise ModelInUse(f"{name!r} is the default model: readiness hangs on it, so it stays.")
+        raise ModelInUse(f"{name!r} is the default model and cannot be unloaded, because readiness depends on it.")
     await parts["service"].backend.unload(name)

@@ -29,29 +29,34 @@ from gateway.settings import Settings
 router = APIRouter(tags=["classify"])
 PATH = "/predict"
 
+RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
+MAX_LABEL_PARTS = 4_000
+"""Each image's classes are compared with all of them."""
+
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
         "multipart/form-data": {
             "schema": {
                 "type": "object",
-                "description": "Files, and before the first one the parameters of the query, each as a field.",
+                "description": "Files; parameters of the query may precede them as form fields.",
                 "required": ["files"],
                 "properties": {
                     "files": {
                         "type": "array",
                         "minItems": 1,
                         "items": {"type": "string", "format": "binary"},
-                        "description": "The images; any field name is taken if its part has a file name.",
+                        "description": "The images; any field name is accepted if its part has a file name.",
                     }
                 },
             }
         },
-        "image/*": {"schema": {"type": "string", "format": "binary", "description": "One raw image."}},
+        "image/*": {"schema": RAW_IMAGE},
+        "application/octet-stream": {"schema": RAW_IMAGE},
         "application/json": {
             "schema": {
                 "type": "object",
-                "description": "Images in base64. Hugging Face's `inputs` and `parameters` are taken, too.",
+                "description": "Images in base64. Hugging Face's `inputs` and `parameters` are accepted, too.",
                 "required": ["images"],
                 "additionalProperties": False,
                 "properties": {
@@ -88,8 +93,8 @@ REQUEST_BODY: dict[str, Any] = {
                 400: "The body is malformed.",
                 404: "There is no such model.",
                 408: "The upload took too long.",
-                413: "The request, or its one file, is too large.",
-                415: "The body, or its one file, has a type that is not taken.",
+                413: "The request, or its only file, is too large.",
+                415: "The body, or its only file, has an unsupported type.",
                 422: "A parameter is invalid, or no file could be classified.",
                 431: "Headers are too large.",
                 502: "The inference server failed.",
@@ -127,7 +132,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         await _check_function(function[-1], service.backend, query.model_name)
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
-        raise InvalidParameter(f"'format': lines ({NDJSON}) come in the native format only.")
+        raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
     held = current.resources.enter_context(parts["answers"].open())
@@ -154,7 +159,7 @@ async def _check_function(function: str, backend: Backend, model_name: str) -> N
     ends_in = "sigmoid" if (await backend.model(model_name)).multi_label else "softmax"
     if function != ends_in:
         raise InvalidParameter(
-            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are told as they are; "
+            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
             f"leave it out, or send {ends_in!r}."
         )
 
@@ -164,10 +169,13 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     if top_k is not None and top_k > settings.max_top_k:
         value = settings.max_top_k
         raise InvalidParameter(f"'top_k': must be at most {value}.", limit="max_top_k", value=value)
+    labels = tuple(dict.fromkeys(parameters.labels))
+    if sum(label.count(",") + 1 for label in labels) > MAX_LABEL_PARTS:
+        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS}, counted by the commas between and within them.")
     return Selection(
         top_k=top_k,
         threshold=parameters.threshold,
-        labels=tuple(parameters.labels),
+        labels=labels,
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )

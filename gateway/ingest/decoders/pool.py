@@ -121,7 +121,7 @@ class Decoders:
     async def _worker(self) -> AsyncIterator[Worker]:
         """A worker for one picture; where it is lost the client hears why, and another takes its place."""
         try:
-            worker = self._idle.pop() if self._idle else Worker(self._limits.image_pixels)
+            worker = self._living() or Worker(self._limits.image_pixels)
         except OSError as exc:
             raise Overloaded("No process to decode the image could be started; try again later.") from exc
         self._busy.add(worker)
@@ -138,6 +138,15 @@ class Decoders:
             elif not self._idle:
                 with suppress(OSError):
                     self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
+
+    def _living(self) -> Worker | None:
+        """An idle worker; whatever ended one while it had nothing to do, the next picture is not to blame for it."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive():
+                return worker
+            log.warning("decoder_lost", reason="idle", returncode=worker.close())
+        return None
 
 
 async def _run(worker: Worker, data: bytes, job: Job) -> tuple[Answer, bytes]:

@@ -66,7 +66,9 @@ def read_bmp(data: bytes) -> ImageInfo:
     elif compression == _UNCOMPRESSED:
         allowed, needed = _BITS, _pixel_bytes(width, height, bits)
     else:
-        raise UnsupportedFormat("The BMP holds another format inside, which is not taken: send that itself.")
+        raise UnsupportedFormat(
+            "The BMP contains another image format, which is not supported: send that image itself."
+        )
     if bits not in allowed:
         raise InvalidImage("The BMP's header contradicts itself.")
     has_alpha = (

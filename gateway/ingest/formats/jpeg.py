@@ -53,7 +53,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
         steps.take()
         match = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
         if match is None and position + _MAX_GAP_BYTES < len(data):
-            raise InvalidImage("The JPEG's header has something in it that is no header.")
+            raise InvalidImage("The JPEG's header contains bytes that do not belong to a header.")
         if match is None:
             raise TruncatedImage("The JPEG is cut off in its header.")
         marker, position = data[match.start() + 1], match.end()
@@ -71,7 +71,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
                 raise InvalidImage("The JPEG has more than one frame header.")
             frame = _read_frame(marker, data[position + 2 : end])
         elif marker in _OTHER_FRAMES:
-            raise UnsupportedFormat("The JPEG is lossless or hierarchical, which is not taken.")
+            raise UnsupportedFormat("The JPEG is lossless or hierarchical, which is not supported.")
         elif marker == _START_OF_SCAN:
             break
         position = end

@@ -9,7 +9,7 @@ _REQUEST_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["inputs"],
     "properties": {
-        "id": {"type": "string", "description": "Comes back with the answer."},
+        "id": {"type": "string", "description": "Returned with the response."},
         "parameters": {
             "type": "object",
             "properties": {
@@ -17,11 +17,11 @@ _REQUEST_SCHEMA: dict[str, Any] = {
                     "type": "integer",
                     "minimum": 0,
                     "description": "Microseconds that any one image may wait for its answer, from its last byte on; "
-                    "0 for the default. Behind `inputs` it comes too late for the images in their `data`.",
+                    "0 for the default. Place it before `inputs`: after the images it comes too late for them.",
                 },
                 "binary_data_output": {
                     "type": "boolean",
-                    "description": "Whether outputs come as binary data where they do not say themselves.",
+                    "description": "Whether outputs are returned as binary data unless they specify it themselves.",
                 },
             },
         },
@@ -52,7 +52,7 @@ _REQUEST_SCHEMA: dict[str, Any] = {
         },
         "outputs": {
             "type": "array",
-            "description": "Those that the answer has; all without it.",
+            "description": "The outputs to return; all of them by default.",
             "items": {
                 "type": "object",
                 "required": ["name"],
@@ -83,6 +83,15 @@ _BINARY = {
 }
 
 REQUEST: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Inference-Header-Content-Length",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "integer", "minimum": 0},
+            "description": "Bytes of the JSON at the start of a binary body.",
+        }
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -91,11 +100,11 @@ REQUEST: dict[str, Any] = {
         },
     },
 }
-"""The binary form's header is left out of the parameters: clients of the protocol set it by themselves."""
+"""The body is read as a stream, and the header of the binary form with it."""
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "At least one image was classified; STATUS says which.",
+        "description": "At least one image was classified; STATUS shows which.",
         "content": {"application/octet-stream": {"schema": _BINARY}},
     },
     **{
@@ -104,9 +113,9 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
             400: "The body is malformed.",
             404: "There is no such model.",
             408: "The upload took too long.",
-            413: "The request, or its one image, is too large.",
-            415: "The one image has a format that is not taken, or the body is compressed.",
-            422: "The request asks for what there is not, or no image could be classified.",
+            413: "The request, or its only image, is too large.",
+            415: "The only image has an unsupported format, or the body is compressed.",
+            422: "The request asks for something that does not exist, or no image could be classified.",
             431: "The JSON is too large beside its images.",
             502: "The inference server failed.",
             503: "Overloaded, or the model is not available; see Retry-After.",

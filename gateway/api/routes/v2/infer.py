@@ -63,7 +63,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     service, settings = parts["service"], parts["settings"]
     limits = service.policy.limits
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("Content-Encoding: the body is taken as it is, not compressed.")
+        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed.")
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
     current = exchange(request)
@@ -110,7 +110,7 @@ def _header_length(request: Request) -> int | None:
     if given is None:
         return None
     if not _LENGTH.fullmatch(given):
-        raise InvalidBody(f"{HEADER_LENGTH} must be the number of bytes that the JSON has.")
+        raise InvalidBody(f"{HEADER_LENGTH} must be the length of the JSON in bytes.")
     return int(given)
 
 

@@ -23,21 +23,21 @@ NOT_READY = HTTPStatus.BAD_REQUEST
 ModelName = Annotated[str, Path(min_length=1, max_length=256)]
 ModelVersion = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
 
-_READY: dict[int | str, dict[str, Any]] = {NOT_READY: {"description": "It is not."}}
+_READY: dict[int | str, dict[str, Any]] = {NOT_READY: {"description": "Not ready."}}
 _MODEL: dict[int | str, dict[str, Any]] = {
     404: {"model": V2Error, "description": "There is no such model or version."},
-    422: {"model": V2Error, "description": "The version is no number."},
-    503: {"model": V2Error, "description": "Triton cannot be asked."},
+    422: {"model": V2Error, "description": "The version is not a number."},
+    503: {"model": V2Error, "description": "Triton cannot be reached."},
 }
 
 
-@router.get("/v2", summary="Open Inference Protocol: who answers", response_model=ServerMetadata)
+@router.get("/v2", summary="Open Inference Protocol: server metadata", response_model=ServerMetadata)
 async def server_metadata() -> ServerMetadata:
     """Name and version of the gateway, and the extensions of the protocol that it speaks."""
     return ServerMetadata(name=NAME, version=__version__, extensions=EXTENSIONS)
 
 
-@router.get("/v2/health/live", summary="Open Inference Protocol: is the process there?", response_class=Response)
+@router.get("/v2/health/live", summary="Open Inference Protocol: is the process alive?", response_class=Response)
 async def server_live() -> Response:
     """Always 200: the process answers."""
     return Response()
@@ -54,7 +54,7 @@ async def server_ready(request: Request) -> Response:
     return _boolean(is_ready(state(request)))
 
 
-@router.get("/v2/models/{name}", summary="Open Inference Protocol: what a model takes and gives", responses=_MODEL)
+@router.get("/v2/models/{name}", summary="Open Inference Protocol: inputs and outputs of a model", responses=_MODEL)
 async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata:
     """One input, IMAGE: encoded images; a score for each class, and for each image whether it has an answer."""
     return model_metadata(await _model(request, name, None))
@@ -62,7 +62,7 @@ async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata
 
 @router.get(
     "/v2/models/{name}/versions/{version}",
-    summary="Open Inference Protocol: what a version takes and gives",
+    summary="Open Inference Protocol: inputs and outputs of a version",
     responses=_MODEL,
 )
 async def get_version_metadata(request: Request, name: ModelName, version: ModelVersion) -> ModelMetadata:
@@ -72,7 +72,7 @@ async def get_version_metadata(request: Request, name: ModelName, version: Model
 
 @router.get(
     "/v2/models/{name}/ready",
-    summary="Open Inference Protocol: can a model be asked?",
+    summary="Open Inference Protocol: is a model ready?",
     response_class=Response,
     responses={**_READY, **_MODEL},
 )
@@ -83,7 +83,7 @@ async def model_ready(request: Request, name: ModelName) -> Response:
 
 @router.get(
     "/v2/models/{name}/versions/{version}/ready",
-    summary="Open Inference Protocol: can a version be asked?",
+    summary="Open Inference Protocol: is a version ready?",
     response_class=Response,
     responses={**_READY, **_MODEL},
 )

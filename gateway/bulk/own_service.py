@@ -30,7 +30,7 @@ def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[
     """The URL of a service of this run's own, when it is ready; raises ServiceFailed."""
     port = free_port()
     command = ["gateway", "up", "--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
-    say(f"starting a service for this run on http://{LOOPBACK}:{port}; --url takes a running one")
+    say(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a session of its own, so that Ctrl-C reaches this process alone; it ends with this process in any case.
         process = subprocess.Popen(

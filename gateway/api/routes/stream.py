@@ -1,0 +1,151 @@
+"""WS /stream: frames of a video or a camera in, labels out, of the frame and of the sequence so far."""
+
+from http import HTTPStatus
+from typing import Annotated, NoReturn
+from urllib.parse import urlsplit
+
+import anyio
+from fastapi import APIRouter, WebSocket
+from fastapi import Query as QueryParameter
+from starlette.websockets import WebSocketDisconnect
+
+from gateway import metrics
+from gateway.api.exchange import Exchange, exchange_of
+from gateway.api.problems import note, problem
+from gateway.api.schemas import Problem
+from gateway.api.state import State, parts_of
+from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired
+from gateway.inference.pace import Pace
+from gateway.inference.split import choose
+from gateway.server.websockets import GOING_DOWN
+from gateway.settings import Settings
+from gateway.streams.answers import error_message
+from gateway.streams.parameters import StreamParameters, read_parameters
+from gateway.streams.session import StreamSession
+
+router = APIRouter(tags=["classify"])
+
+SUBPROTOCOL = "gateway-stream"
+"""What the gateway answers to a client that offers it; browsers close a connection whose offers are all passed over."""
+NORMAL, INTERNAL_ERROR = 1000, 1011
+OWN_CODES = 4000
+"""Close codes from here on are the application's (RFC 6455, section 7.4.2): with an HTTP status added, an error's."""
+_LISTS = frozenset({"labels"})
+
+
+@router.get(
+    "/stream",
+    summary="Classify the frames of a video or a camera, over a WebSocket",
+    status_code=HTTPStatus.UPGRADE_REQUIRED,
+    response_model=Problem,
+    response_description="The request does not open a WebSocket.",
+)
+async def stream_without_upgrade(parameters: Annotated[StreamParameters, QueryParameter()]) -> NoReturn:  # noqa: ARG001
+    """Open a WebSocket here: send each frame as a binary message, an encoded picture; each answer is a text message.
+
+    docs/streams.md has the messages.
+    """
+    raise UpgradeRequired("Open a WebSocket here, such as ws://HOST/stream?top_k=3; see docs/streams.md.")
+
+
+@router.websocket("/stream")
+async def stream(websocket: WebSocket) -> None:
+    """Serve one stream from its opening to its end."""
+    parts, current = parts_of(websocket.scope), exchange_of(websocket.scope)
+    current.route = "/stream"
+    try:
+        _check_origin(websocket, parts["settings"])
+        with parts["streams"].place():
+            session = await _open(websocket, parts, current)
+            offered = websocket.scope["subprotocols"]
+            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+            await _serve(websocket, session, current)
+    except GatewayError as error:  # before it was accepted
+        note(current.event, error)
+        await websocket.send_denial_response(problem(error, websocket.scope))
+
+
+def _check_origin(websocket: WebSocket, settings: Settings) -> None:
+    """Raise Forbidden for a page of another origin: browsers open a WebSocket without asking (RFC 6455, 10.2)."""
+    origin = websocket.headers.get("origin")
+    if origin is None or "*" in settings.cors_origins or origin.lower() in settings.cors_origins:
+        return
+    if urlsplit(origin).netloc.lower() != websocket.headers.get("host", "").lower():
+        raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
+
+
+async def _open(websocket: WebSocket, parts: State, current: Exchange) -> StreamSession:
+    settings = parts["settings"]
+    query = websocket.query_params
+    given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
+    parameters = read_parameters(given, settings)
+    model_name = parameters.model or settings.model
+    shares = settings.model_split.get(model_name) if parameters.version is None else None
+    client = websocket.headers.get(settings.model_split_header, "")
+    version = choose(shares, model_name, client) if shares else parameters.version or ""
+    current.event["model"] = model_name
+    pace = Pace(min_bytes_per_second=1, grace_seconds=settings.stream_idle_seconds, now=anyio.current_time)
+    buffer = current.resources.enter_context(parts["uploads"].open(pace))
+    session = StreamSession(
+        parts["service"], settings, buffer, parameters, model=(model_name, version), request_id=current.request_id
+    )
+    await session.open()
+    return session
+
+
+async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange) -> None:
+    """Let the frames come, and close with a code that says why it is over."""
+    code, reason = NORMAL, ""
+
+    async def receive() -> bytes | str | None:
+        nonlocal code, reason
+        message = await websocket.receive()
+        if message["type"] != "websocket.disconnect":
+            data: bytes | None = message.get("bytes")
+            metrics.BYTES_RECEIVED.inc(len(data or b""))
+            return message["text"] if data is None else data
+        if message["code"] == GOING_DOWN:
+            code, reason = GOING_DOWN, "the server stops; connect again"
+            return None
+        raise WebSocketDisconnect(message["code"], message.get("reason"))
+
+    async def send(message: bytes) -> None:
+        await websocket.send({"type": "websocket.send", "text": message.decode()})
+
+    gone = False
+    try:
+        await session.run(receive, send)
+    except WebSocketDisconnect:
+        gone = True
+    except GatewayError as error:
+        note(current.event, error)
+        code, reason = OWN_CODES + int(error.status), error.code
+        gone = not await _tell(websocket, error)
+    except Exception:
+        await _close(websocket, INTERNAL_ERROR, InternalError.code)
+        raise
+    finally:
+        tally = session.tally
+        current.event.update(
+            frames_answered=tally.answered, frames_failed=tally.failed, frames_dropped=tally.dropped, close_code=code
+        )
+    if gone:
+        current.event.pop("close_code")
+    else:
+        await _close(websocket, code, reason)
+
+
+async def _tell(websocket: WebSocket, error: GatewayError) -> bool:
+    """Send what has ended the stream, before the close code does in short; whether the client was still there."""
+    try:
+        await websocket.send({"type": "websocket.send", "text": error_message(error).decode()})
+    except WebSocketDisconnect:
+        return False
+    return True
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    try:
+        await websocket.close(code, reason)
+    except (RuntimeError, WebSocketDisconnect):
+        return  # the connection is closed already

@@ -1,0 +1,51 @@
+// The OpenAPI document, by Swagger UI: in the colours that the system prefers, and in an order that can be read aloud.
+
+const FOLDED = "Open Inference Protocol";
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const colour = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", colour);
+colour();
+
+/** Swagger UI puts a link into each operation's button, skips a level of headings, and leaves its title out of landmarks. */
+const readable = ({ React }) => ({
+  wrapComponents: {
+    DeepLink: () => ({ text }) => React.createElement("span", null, text),
+    InfoContainer: (Info) => (props) =>
+      React.createElement("section", { "aria-label": "About" }, React.createElement(Info, props)),
+    operations: (Operations) => (props) =>
+      React.createElement(
+        React.Fragment,
+        null,
+        React.createElement("h2", { className: "endpoints" }, "Endpoints"),
+        React.createElement(Operations, props),
+      ),
+  },
+});
+
+const ui = globalThis.SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#docs",
+  deepLinking: true,
+  tryItOutEnabled: true,
+  displayRequestDuration: true,
+  defaultModelsExpandDepth: 0,
+  plugins: [readable],
+  onComplete() {
+    // It is for clients of other servers, and takes up more room than the rest.
+    if (!decodeURIComponent(location.hash).includes(FOLDED.replaceAll(" ", "_"))) {
+      ui.layoutActions.show(["operations-tag", FOLDED], false);
+    }
+  },
+});
+
+/** Name what Swagger UI leaves nameless, and let the keyboard scroll what it lets only the mouse. */
+function mend() {
+  for (const example of document.querySelectorAll("pre.microlight:not([tabindex])")) example.tabIndex = 0;
+  for (const field of document.querySelectorAll("td input:not([aria-label]), td select:not([aria-label]), td textarea:not([aria-label])")) {
+    const row = field.closest("tr");
+    field.setAttribute("aria-label", row?.dataset.propertyName ?? row?.dataset.paramName ?? "Value");
+  }
+}
+
+new MutationObserver(mend).observe(document.getElementById("docs"), { childList: true, subtree: true });

@@ -1,0 +1,142 @@
+"""uvicorn's WebSocket protocol (RFC 6455) with bounds on what a client sends, and on how slowly it reads."""
+
+import asyncio
+import time
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+
+from gateway import metrics
+from gateway.server.connections import STRETCH_BYTES, Connections
+from gateway.settings import Settings
+from gateway.turns import TURN_SECONDS
+
+PATH = b"/stream"
+"""The one path at which a WebSocket may be opened."""
+PIECE_BYTES = 4 * 1024
+"""How much is parsed before others may have a turn: of the smallest messages, some milliseconds' worth."""
+MAX_FRAGMENTS = 1_024
+"""Parts in which one message may come; empty ones would cost memory that no size bounds."""
+GOING_DOWN = 1012  # "Service Restart" in IANA's registry of close codes
+POLICY = 1008
+
+
+class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
+    """A connection that was upgraded; it keeps its place among the process's connections.
+
+    Parses for TURN_SECONDS at a time, and nothing while a message waits for its reader or the client does not read. A
+    client that takes in less than STRETCH_BYTES of what waits for it within `answer_timeout_seconds` is cut off.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
+        super().__init__(*arguments, **options)
+        settings: Settings = self.app_state["settings"]
+        self._counted: Connections = self.app_state["connections"]
+        self._answer_seconds = settings.answer_timeout_seconds
+        self._held = bytearray()  # received and not parsed yet
+        self._going_on = False
+        self._unread: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Make room."""
+        self._counted.remove(self)
+        self._stop_watching()
+        self._held.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, or keep what comes while something else has its turn."""
+        self._held += data
+        if not self._going_on:
+            self._go_on()
+
+    async def receive(self) -> Any:  # noqa: ANN401  # uvicorn's
+        """The next message; then what came behind it may be parsed."""
+        message = await super().receive()
+        if self._held and not self._going_on:
+            self._going_on = True
+            self.loop.call_soon(self._go_on)
+        return message
+
+    def handle_cont(self, event: Frame) -> None:
+        """Take a part of a message, if there are not too many."""
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self._refuse(f"a message may come in {MAX_FRAGMENTS} parts")
+        elif not self.close_sent:
+            super().handle_cont(event)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: neither its messages nor its pings are taken meanwhile."""
+        super().pause_writing()
+        self._regulate()
+        self._watch_reading()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        super().resume_writing()
+        self._stop_watching()
+        self._go_on()
+
+    def shutdown(self) -> None:
+        """Tell the stream that the server stops: it answers what it has begun, and closes."""
+        if self.handshake_complete and not self.close_sent:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_DOWN, "reason": ""})
+        else:
+            super().shutdown()
+
+    def _go_on(self) -> None:
+        """Parse until a message is complete or the turn is over."""
+        self._going_on = False
+        ends = time.perf_counter() + TURN_SECONDS
+        while self._held and not self._blocked:
+            piece = bytes(self._held[:PIECE_BYTES])
+            del self._held[:PIECE_BYTES]
+            super().data_received(piece)
+            if self._held and time.perf_counter() > ends:
+                self._going_on = True
+                self.loop.call_soon(self._go_on)
+                break
+        self._regulate()
+
+    @property
+    def _blocked(self) -> bool:
+        return self.read_paused or not self.writable.is_set() or self.transport.is_closing()
+
+    def _regulate(self) -> None:
+        """Read the socket while there is nothing to be parsed first."""
+        if self.transport.is_closing():
+            return
+        if self._held or self._blocked:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _refuse(self, reason: str) -> None:
+        if self.close_sent or self.transport.is_closing():
+            return
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": POLICY, "reason": reason})
+        self.conn.fail(POLICY, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.close()
+
+    def _watch_reading(self) -> None:
+        if self._unread is None and (nbytes := self.transport.get_write_buffer_size()):
+            self._unread_bytes = nbytes
+            self._unread = self.loop.call_later(self._answer_seconds, self._judge_reading)
+
+    def _stop_watching(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _judge_reading(self) -> None:
+        self._unread = None
+        left_bytes = self.transport.get_write_buffer_size()
+        if left_bytes and left_bytes > self._unread_bytes - STRETCH_BYTES:
+            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+            self.transport.abort()
+        else:
+            self._watch_reading()

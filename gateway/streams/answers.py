@@ -1,0 +1,87 @@
+"""The messages that a stream sends."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from gateway.errors import GatewayError
+from gateway.inference.prediction import Prediction
+from gateway.inference.query import Result
+from gateway.inference.selection import Selection
+from gateway.inference.sequence import SequenceScores
+from gateway.streams.parameters import FIXED, StreamParameters
+
+
+def told(
+    scores: NDArray[np.float32], labels: Sequence[str], selection: Selection, *, multi_label: bool
+) -> list[dict[str, Any]]:
+    """The best of some scores, fp32 [classes], by falling score; raises InvalidParameter for unknown labels."""
+    count = selection.class_count(multi_label=multi_label)
+    best = np.argsort(-scores, kind="stable")[:count]
+    named = len(labels) == len(scores)
+    predictions = [
+        Prediction(labels[class_id] if named else str(class_id), class_id, float(scores[class_id]))
+        for class_id in best.tolist()
+    ]
+    return [
+        {"label": each.label, "class_id": each.class_id, "score": round(each.score, 6)}
+        for each in selection.apply(predictions, multi_label=multi_label)
+    ]
+
+
+def frame_message(
+    number: int,
+    result: Result,
+    *,
+    predictions: list[dict[str, Any]],
+    sequence: dict[str, Any] | None,
+    dropped: int,
+    latency_seconds: float,
+) -> bytes:
+    """The answer for one frame; `dropped` are the frames that went unanswered between this one and the one before."""
+    return to_json(
+        {
+            "type": "frame",
+            "frame": number,
+            "status": "ok" if result.error is None else "error",
+            "width": result.width,
+            "height": result.height,
+            "predictions": predictions,
+            "sequence": sequence,
+            "error": fault(result.error),
+            "version": result.model_version,
+            "dropped": dropped,
+            "latency_ms": round(latency_seconds * 1e3, 1),
+        },
+        inf_nan_mode="null",
+    )
+
+
+def sequence_member(
+    state: SequenceScores | None, predictions: list[dict[str, Any]], error: GatewayError | None
+) -> dict[str, Any]:
+    """What is told of the sequence so far, or why nothing can be."""
+    return {
+        "frames": state.frames if state else 0,
+        "restarted": bool(state and state.restarted),
+        "predictions": predictions,
+        "error": fault(error),
+    }
+
+
+def parameters_message(parameters: StreamParameters) -> bytes:
+    """The answer to a text message: what is asked from the next frame on."""
+    return to_json({"type": "parameters", "parameters": parameters.model_dump(exclude=set(FIXED))})
+
+
+def error_message(error: GatewayError) -> bytes:
+    """What went wrong beside the frames."""
+    return to_json({"type": "error", "error": fault(error)})
+
+
+def fault(error: GatewayError | None) -> dict[str, str] | None:
+    """An error's code and its public message."""
+    return None if error is None else {"code": error.code, "message": error.message}

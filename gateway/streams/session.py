@@ -1,0 +1,298 @@
+"""One stream: frames in as they come, answers out in their order."""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Sequence as TextSequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle
+from gateway.inference.buffer import Buffer
+from gateway.inference.query import Query, Result
+from gateway.inference.scope import Scope
+from gateway.inference.sequence import Sequence, SequenceScores
+from gateway.inference.service import InferenceService
+from gateway.ingest.upload import Upload
+from gateway.settings import Settings
+from gateway.streams.answers import error_message, frame_message, parameters_message, sequence_member, told
+from gateway.streams.parameters import Drop, Smoothing, StreamParameters, read_parameters
+
+Receive = Callable[[], Awaitable[bytes | str | None]]
+"""The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
+Send = Callable[[bytes], Awaitable[None]]
+"""Sends a JSON message; waits for a client that reads slowly."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame on its way; `parameters` are those that were asked for when it came."""
+
+    number: int
+    data: bytes = field(repr=False)
+    parameters: StreamParameters
+    came_at: float
+    result: "asyncio.Future[Result | Exception]"
+
+
+@dataclass(slots=True)
+class StreamTally:
+    """What became of the frames of one stream."""
+
+    answered: int = 0
+    failed: int = 0
+    dropped: int = 0
+    restarted: int = 0
+
+
+class StreamSession:
+    """Classifies the frames of one client, a few at a time, and tells the results in the order of the frames.
+
+    Each frame is a request of one image to the service: it is inspected, decoded, admitted and retried as every upload
+    is, and has no more than an upload's share. `buffer` counts the frames that wait.
+    """
+
+    def __init__(
+        self,
+        service: InferenceService,
+        settings: Settings,
+        buffer: Buffer,
+        parameters: StreamParameters,
+        *,
+        model: tuple[str, str],
+        request_id: str,
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self._buffer = buffer
+        self._parameters = parameters
+        self._model_name, self._model_version = model
+        self._request_id = request_id
+        self._sequence: Sequence | None = None
+        self._labels: dict[str | None, TextSequence[str]] = {}
+        self._waiting: deque[Frame] = deque()
+        self._in_work: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
+        self._arrived, self._room = asyncio.Event(), asyncio.Event()
+        self._ended = False
+        self._number = 0
+        self._dropped = 0
+        self.tally = StreamTally()
+
+    async def open(self) -> None:
+        """See whether the models are there; raises ModelNotFound, and what Backend.labels raises."""
+        backend = self._service.backend
+        await backend.labels(self._model_name, self._model_version)
+        if self._parameters.smoothing is not Smoothing.NONE:
+            self._sequence = await backend.sequence(self._model_name, self._model_version)
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Serve until the client sends no more and every frame that it left has its answer.
+
+        Raises StreamIdle, the RequestError that a frame met, and what `receive` and `send` raise. However it ends, the
+        sequence ends in Triton as well, and nothing of the stream is alive.
+        """
+        failures: list[Exception] = []
+        done = asyncio.Event()
+
+        async def guard(work: Coroutine[Any, Any, None], *, last: bool = False) -> None:
+            try:
+                await work
+            except Exception as failure:  # raised again below
+                failures.append(failure)
+                done.set()
+            if last:
+                done.set()
+
+        try:
+            async with Scope() as scope:
+                scope.start(guard(self._read(receive, send)))
+                scope.start(guard(self._work(scope)))
+                scope.start(guard(self._tell(send), last=True))
+                await done.wait()
+        finally:
+            self._buffer.hold(0)
+            if self._sequence is not None:
+                await self._service.uncancelled.run(self._sequence.close())
+        if failures:
+            raise failures[0]
+
+    async def _read(self, receive: Receive, send: Send) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.stream_idle_seconds):
+                    message = await receive()
+            except TimeoutError:
+                raise StreamIdle(
+                    f"No frame came for {self._settings.stream_idle_seconds:g} s.",
+                    limit="stream_idle_seconds",
+                    value=self._settings.stream_idle_seconds,
+                ) from None
+            if message is None:
+                self._ended = True
+                self._arrived.set()
+                return
+            if isinstance(message, str):
+                await send(self._obey(message))
+                if self._ended:
+                    return
+            else:
+                await self._take(message)
+
+    def _obey(self, text: str) -> bytes:
+        """Take up other parameters, from the next frame on, or the end of the frames; the answer."""
+        try:
+            given = _object(text)
+            if given.pop("end", False) is True:
+                self._ended = True
+                self._arrived.set()
+            self._parameters = read_parameters(given, self._settings, self._parameters)
+        except InvalidParameter as error:
+            return error_message(error)
+        return parameters_message(self._parameters)
+
+    async def _take(self, data: bytes) -> None:
+        """Put a frame in the queue; where that is full, the oldest goes, or the client is read no further."""
+        result = asyncio.get_running_loop().create_future()
+        frame = Frame(self._number, data, self._parameters, time.perf_counter(), result)
+        self._number += 1
+        most = self._settings.stream_frames_waiting
+        if frame.parameters.drop is Drop.NEVER:
+            while len(self._waiting) >= most:
+                self._room.clear()
+                await self._room.wait()
+        while len(self._waiting) >= most:
+            self._drop_oldest()
+        self._waiting.append(frame)
+        try:
+            self._count_bytes()
+        except Overloaded:
+            # The process holds as much as it may: the newest frame is the one that matters to a camera.
+            while len(self._waiting) > 1:
+                self._drop_oldest()
+            try:
+                self._count_bytes()
+            except Overloaded:
+                self._drop_oldest()
+        self._arrived.set()
+
+    def _drop_oldest(self) -> None:
+        self._waiting.popleft()
+        self._dropped += 1
+        self.tally.dropped += 1
+        metrics.STREAM_FRAMES.labels("dropped").inc()
+
+    def _count_bytes(self) -> None:
+        self._buffer.hold(sum(len(frame.data) for frame in self._waiting))
+
+    async def _work(self, scope: Scope) -> None:
+        """Begin with the next frame while fewer than `stream_frames_in_flight` are without their answer."""
+        while True:
+            await self._slots.acquire()
+            while not self._waiting:
+                if self._ended:
+                    self._in_work.put_nowait(None)
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+            frame = self._waiting.popleft()
+            self._count_bytes()
+            self._room.set()
+            scope.start(self._classify(frame))
+            self._in_work.put_nowait(frame)
+
+    async def _classify(self, frame: Frame) -> None:
+        """Ask for one frame as a request of its own, and leave its result, or what has ended the stream, in it."""
+        data, frame.data = frame.data, b""
+
+        async def upload() -> AsyncGenerator[Upload, None]:
+            yield Upload(0, "", data)
+
+        query = Query(
+            model_name=self._model_name,
+            model_version=self._model_version,
+            selection=None,
+            timeout_seconds=frame.parameters.timeout or self._settings.default_timeout_seconds,
+            request_id=self._request_id,
+        )
+        outcome: Result | Exception
+        try:
+            async with self._service.classify(upload(), query) as results:
+                outcome = await anext(results)
+        except Overloaded as error:
+            outcome = Result(0, "", error=error)
+        except Exception as error:  # raised again by _tell
+            outcome = error
+        frame.result.set_result(outcome)
+
+    async def _tell(self, send: Send) -> None:
+        """Answer the frames in their order."""
+        while (frame := await self._in_work.get()) is not None:
+            outcome = await frame.result
+            if isinstance(outcome, Exception):
+                raise outcome
+            dropped, self._dropped = self._dropped, 0
+            message = await self._answer(frame, outcome, dropped)
+            self._slots.release()
+            await send(message)
+
+    async def _answer(self, frame: Frame, result: Result, dropped: int) -> bytes:
+        predictions: list[dict[str, Any]] = []
+        sequence: dict[str, Any] | None = None
+        if result.error is None:
+            assert result.scores is not None
+            labels = await self._labels_of(result.model_version)
+            selection = frame.parameters.selection(self._settings)
+            predictions = told(result.scores, labels, selection, multi_label=result.multi_label)
+            if frame.parameters.smoothing is not Smoothing.NONE:
+                state, error = await self._follow(frame, result)
+                steadied = told(state.scores, labels, selection, multi_label=result.multi_label) if state else []
+                sequence = sequence_member(state, steadied, error)
+            self.tally.answered += 1
+        else:
+            self.tally.failed += 1
+        seconds = time.perf_counter() - frame.came_at
+        metrics.STREAM_SECONDS.observe(seconds)
+        metrics.STREAM_FRAMES.labels("answered" if result.error is None else "failed").inc()
+        return frame_message(
+            frame.number,
+            result,
+            predictions=predictions,
+            sequence=sequence,
+            dropped=dropped,
+            latency_seconds=seconds,
+        )
+
+    async def _labels_of(self, version: str | None) -> TextSequence[str]:
+        """The labels of the version that has answered."""
+        if version not in self._labels:
+            self._labels = {version: await self._service.backend.labels(self._model_name, self._model_version)}
+        return self._labels[version]
+
+    async def _follow(self, frame: Frame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
+        """What the sequence shows with this frame, or why that cannot be told; the frame's own answer stands anyway."""
+        assert result.scores is not None
+        deadline = Deadline.after(frame.parameters.timeout or self._settings.default_timeout_seconds)
+        try:
+            if self._sequence is None:
+                self._sequence = await self._service.backend.sequence(self._model_name, self._model_version)
+            state = await self._sequence.add(result.scores, frame.parameters.for_the_model, deadline, self._request_id)
+        except GatewayError as error:
+            return None, error
+        self.tally.restarted += state.restarted
+        return state, None
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A text message; raises InvalidParameter."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidParameter("The text message is not JSON; frames are sent as binary messages.") from None
+    if not isinstance(given, dict):
+        raise InvalidParameter('A text message is a JSON object of parameters, such as {"top_k": 3}.')
+    return given

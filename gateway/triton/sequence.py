@@ -1,0 +1,104 @@
+"""A stream's sequence: on one Triton while that lasts, and begun again on another when it is gone."""
+
+import contextlib
+import random
+import secrets
+from collections.abc import Callable, Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, ModelUnavailable, TritonUnreachable
+from gateway.inference.sequence import Parameters, SequenceScores, Step
+from gateway.triton.balancing import less_loaded
+from gateway.triton.errors import SequenceLost, StubDied
+from gateway.triton.membership import Member
+
+END_SECONDS = 2.0
+"""How long Triton may take to end a sequence."""
+MAX_ATTEMPTS = 3
+ID_BITS = 63
+"""Of a sequence's id: at random, so that gateways that know nothing of each other do not meet in one."""
+
+
+class TritonSequence:
+    """The frames of one stream on the Triton that keeps their state; see gateway.inference.sequence.Sequence.
+
+    `places` gives the Tritons that answer for the stream's model, without some addresses.
+    """
+
+    def __init__(
+        self, model_name: str, places: Callable[[Collection[str]], list[Member]], generator: random.Random
+    ) -> None:
+        self.model_name = model_name
+        self._places = places
+        self._generator = generator
+        self._member: Member | None = None
+        self._id = 0
+        self._begun = False
+        """Whether the last frame was answered; else the next one begins the sequence again."""
+        self._frames = 0
+        self._size = 1
+
+    @property
+    def address(self) -> str | None:
+        """Where the state is kept; None before the first frame and after a fault."""
+        return self._member.address if self._member else None
+
+    async def add(
+        self, scores: NDArray[np.float32], parameters: Parameters, deadline: Deadline, request_id: str
+    ) -> SequenceScores:
+        """Take in the next frame's scores; see Sequence.add.
+
+        A frame that failed may have been taken in or not, so the sequence begins again after it.
+        """
+        tried: list[str] = []
+        for attempt in range(MAX_ATTEMPTS):
+            if self._member is None:
+                self._member, self._id, self._begun = self._choose(tried), secrets.randbits(ID_BITS) | 1, False
+            member, start, self._size = self._member, not self._begun, len(scores)
+            step = Step(self.model_name, self._id, scores, start, False, parameters, deadline, request_id)  # noqa: FBT003
+            self._begun = False  # unless it is answered
+            try:
+                told = await member.endpoint.advance(step)
+            except SequenceLost:
+                pass
+            except (TritonUnreachable, ModelUnavailable) as error:
+                self._member = None
+                tried.append(member.address)
+                if isinstance(error, StubDied):
+                    member.watch.lost(self.model_name)
+                if attempt + 1 == MAX_ATTEMPTS or not self._places(tried):
+                    raise
+            else:
+                self._begun = True
+                return self._told(told, start=start)
+            if deadline.passed:
+                raise DeadlineExceeded
+        raise InferenceFailed from ValueError(f"{self.model_name!r} forgets sequences as soon as they have begun")
+
+    async def close(self) -> None:
+        """End the sequence, where one is open."""
+        member, self._member = self._member, None
+        if member is None:
+            return
+        scores = np.zeros(self._size, np.float32)
+        deadline = Deadline.after(END_SECONDS)
+        step = Step(self.model_name, self._id, scores, False, True, {}, deadline, "end")  # noqa: FBT003
+        with contextlib.suppress(GatewayError):  # then it ends by Triton's own idle timeout
+            await member.endpoint.advance(step)
+
+    def _choose(self, tried: Collection[str]) -> Member:
+        places = self._places(tried) or self._places(())
+        if not places:
+            raise ModelUnavailable
+        return less_loaded(places, self._generator)
+
+    def _told(self, told: SequenceScores, *, start: bool) -> SequenceScores:
+        restarted = start and self._frames > 0
+        if restarted:
+            metrics.SEQUENCES_RESTARTED.inc()
+        self._frames += 1
+        return SequenceScores(told.scores, told.frames, restarted=restarted)

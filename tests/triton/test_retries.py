@@ -1,0 +1,44 @@
+"""Retries cover a server's sudden death, and never become the load that keeps a weak one down."""
+
+from gateway.triton.retries import RetryBudget
+
+
+def allowed(budget: RetryBudget) -> int:
+    """How many retries are allowed in a row."""
+    count = 0
+    while budget.withdraw():
+        count += 1
+    return count
+
+
+def test_a_fresh_budget_has_its_reserve_and_no_more():
+    budget = RetryBudget(reserve=3)
+    assert allowed(budget) == 3
+    assert not budget.withdraw()
+
+
+def test_a_request_earns_its_fraction_of_a_retry():
+    budget = RetryBudget(earned=0.25, reserve=8)
+    allowed(budget)
+    for _ in range(3):
+        budget.deposit()
+    assert not budget.withdraw()
+    budget.deposit()
+    assert allowed(budget) == 1
+
+
+def test_requests_that_need_no_retry_save_up_no_more_than_the_reserve():
+    budget = RetryBudget(earned=0.5, reserve=2)
+    for _ in range(1_000):
+        budget.deposit()
+    assert allowed(budget) == 2
+
+
+def test_where_every_request_fails_only_the_earned_share_is_tried_again():
+    budget = RetryBudget(earned=0.25)
+    allowed(budget)
+    retries = 0
+    for _ in range(4_000):
+        budget.deposit()
+        retries += budget.withdraw()
+    assert retries == 1_000

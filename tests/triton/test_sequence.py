@@ -1,0 +1,118 @@
+"""A stream's sequence stays on one Triton, begins again when its state is lost, and leaves nothing behind."""
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from gateway.deadline import Deadline
+from gateway.errors import ModelUnavailable
+from gateway.triton.balancing import Load
+from gateway.triton.errors import StubDied
+from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from gateway.triton.sequence import TritonSequence
+
+SCORES = np.array([0.25, 0.75], np.float32)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.dead: list[str] = []
+
+    def lost(self, model: str) -> None:
+        self.dead.append(model)
+
+
+class Place:
+    """What a sequence sees of a Member."""
+
+    def __init__(self, address: str) -> None:
+        self.endpoint = FakeEndpoint(address, FakeTriton())
+        self.watch, self.load, self.address = Watch(), Load(), address
+
+    @property
+    def triton(self) -> FakeTriton:
+        return self.endpoint.triton
+
+
+@pytest.fixture
+def places() -> list[Place]:
+    return [Place("a:1"), Place("b:1")]
+
+
+@pytest.fixture
+def sequence(places) -> TritonSequence:
+    def ready(tried):
+        return [place for place in places if place.address not in tried and not place.triton.away]
+
+    return TritonSequence("sequence_model", ready, random.Random(0))
+
+
+def add(sequence: TritonSequence, times: int = 1) -> list[tuple[int, bool]]:
+    async def run() -> list[tuple[int, bool]]:
+        told = [await sequence.add(SCORES, {}, Deadline.after(60), "id") for _ in range(times)]
+        return [(each.frames, each.restarted) for each in told]
+
+    return asyncio.run(run())
+
+
+def at(places: list[Place], sequence: TritonSequence) -> Place:
+    return next(place for place in places if place.address == sequence.address)
+
+
+def test_every_frame_of_a_sequence_goes_to_one_triton(places, sequence):
+    assert add(sequence, 5) == [(number, False) for number in range(1, 6)]
+    assert sorted(len(place.triton.sequences) for place in places) == [0, 1]
+
+
+def test_when_its_triton_dies_it_begins_again_on_another_and_says_so_once(places, sequence):
+    add(sequence, 3)
+    first = at(places, sequence)
+    first.triton.away = True
+    assert add(sequence, 2) == [(1, True), (2, False)]
+    assert at(places, sequence) is not first
+
+
+def test_when_its_state_is_gone_it_begins_again_where_it_was(places, sequence):
+    add(sequence, 3)
+    first = at(places, sequence)
+    first.triton.sequences.clear()  # idle for too long, or the model was reloaded
+    assert add(sequence) == [(1, True)]
+    assert at(places, sequence) is first
+
+
+def test_a_dead_process_of_the_stateful_model_is_reported_and_left(places, sequence):
+    add(sequence)
+    first = at(places, sequence)
+    first.triton.dead.add("sequence_model")
+    assert add(sequence) == [(1, True)]
+    assert first.watch.dead == ["sequence_model"]
+    assert at(places, sequence) is not first
+
+
+def test_with_no_other_triton_the_frame_has_no_state_and_the_next_one_begins_again(places, sequence):
+    del places[1]
+    add(sequence, 2)
+    places[0].triton.dead.add("sequence_model")
+    with pytest.raises(StubDied):
+        add(sequence)
+    places[0].triton.dead.clear()
+    assert add(sequence) == [(1, True)]
+
+
+def test_without_any_triton_it_says_so(places, sequence):
+    places.clear()
+    with pytest.raises(ModelUnavailable):
+        add(sequence)
+
+
+def test_closing_ends_it_in_triton_and_is_quiet_where_that_cannot_be(places, sequence):
+    asyncio.run(sequence.close())  # before the first frame
+    add(sequence)
+    place = at(places, sequence)
+    asyncio.run(sequence.close())
+    assert place.triton.sequences == {}
+    add(sequence)
+    at(places, sequence).triton.away = True
+    asyncio.run(sequence.close())

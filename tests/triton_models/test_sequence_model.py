@@ -1,0 +1,144 @@
+"""The stateful model on the real Triton: each way of smoothing, sequences apart from each other, and their places."""
+
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
+
+from gateway.embedded.places import SHIPPED_MODELS
+from gateway.embedded.server import EmbeddedTriton
+from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
+from tests.processes import wait_for
+
+IDLE_SECONDS = 2
+NOISE = np.random.default_rng(0).random((40, 7), np.float32)
+
+
+@pytest.fixture(scope="module")
+def client(runtime, tmp_path_factory) -> Iterator[InferenceServerClient]:
+    """A Triton with the stateful model alone, in which two sequences have a place."""
+    repository = tmp_path_factory.mktemp("models")
+    shutil.copytree(SHIPPED_MODELS / SEQUENCE_MODEL, repository / SEQUENCE_MODEL)
+    path = repository / SEQUENCE_MODEL / "config.pbtxt"
+    text = path.read_text().replace("max_candidate_sequences: 1024", "max_candidate_sequences: 2")
+    idle = f"idle_microseconds: {IDLE_SECONDS}000000"
+    path.write_text(text.replace("idle_microseconds: 60000000", idle))
+    lines: list[str] = []
+    with EmbeddedTriton(runtime, repository, on_log=lines.append) as server:
+        server.wait_ready()
+        with InferenceServerClient(server.url) as client:
+            yield client
+    # What numpy's destructors complain of would fill the log.
+    assert not [line for line in lines if "PyCapsule" in line or "Traceback" in line]
+
+
+def ask(client, scores, sequence: int, *, start=False, end=False, timeout_seconds=60, **parameters):
+    scores = np.asarray(scores, np.float32).reshape(1, -1)
+    given = InferInput(PREDICTION, list(scores.shape), "FP32").set_data_from_numpy(scores)
+    answer = client.infer(
+        SEQUENCE_MODEL,
+        [given],
+        sequence_id=sequence,
+        sequence_start=start,
+        sequence_end=end,
+        parameters=parameters,
+        client_timeout=timeout_seconds,
+    )
+    return answer.as_numpy(SEQUENCE_PREDICTION)[0], int(answer.as_numpy(SEQUENCE_FRAMES)[0, 0])
+
+
+def play(client, frames, sequence: int, **parameters) -> np.ndarray:
+    """The answers to all frames of a sequence from its beginning to its end."""
+    told = [ask(client, each, sequence, start=number == 0, **parameters)[0] for number, each in enumerate(frames)]
+    ask(client, np.zeros_like(frames[0]), sequence, end=True)
+    return np.array(told)
+
+
+def test_exponential_smoothing_is_a_moving_average(client):
+    expected = [NOISE[0]]
+    for frame in NOISE[1:]:
+        expected.append(0.25 * frame + 0.75 * expected[-1])
+    told = play(client, NOISE, 1, smoothing="exponential", alpha=0.25)
+    assert told == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_a_majority_is_the_share_of_the_last_frames_in_which_a_class_was_best(client):
+    best = NOISE.argmax(axis=1)
+    expected = [np.bincount(best[max(0, n - 4) : n + 1], minlength=7) / min(n + 1, 5) for n in range(len(NOISE))]
+    assert play(client, NOISE, 1, smoothing="majority", window=5) == pytest.approx(np.array(expected))
+
+
+def test_hysteresis_tells_a_class_from_where_it_enters_until_it_leaves(client):
+    frames = [[0.5, 0.1], [0.7, 0.1], [0.5, 0.65], [0.3, 0.5], [0.5, 0.5], [0.7, 0.3]]
+    expected = [[0, 0], [0.7, 0], [0.5, 0.65], [0, 0.5], [0, 0.5], [0.7, 0]]
+    told = play(client, np.array(frames, np.float32), 1, smoothing="hysteresis", enter=0.6, leave=0.4)
+    assert told == pytest.approx(np.array(expected, np.float32))
+
+
+def test_without_smoothing_a_frame_s_own_scores_are_told(client):
+    assert np.array_equal(play(client, NOISE, 1, smoothing="none"), NOISE)
+
+
+def test_two_sequences_interleaved_have_the_states_of_each_alone(client):
+    others = NOISE[::-1, :5].copy()  # and another number of classes
+    alone = play(client, NOISE, 1), play(client, others, 2)
+    told: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for number, pair in enumerate(zip(NOISE, others, strict=True)):
+        for which, frame in enumerate(pair):
+            scores, frames = ask(client, frame, which + 1, start=number == 0)
+            assert frames == number + 1
+            told[which].append(scores)
+    for which in (1, 2):
+        ask(client, np.zeros(1), which, end=True)
+    assert np.array_equal(told[0], alone[0])
+    assert np.array_equal(told[1], alone[1])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"smoothing": "wild"}, "smoothing 'wild' is none of"),
+        ({"alpha": 0}, "alpha must be above 0"),
+        ({"window": 0}, "window must be from 1"),
+        ({"enter": 0.2, "leave": 0.3}, "leave must be from 0 to enter"),
+    ],
+)
+def test_a_parameter_that_is_not_allowed_is_refused_and_the_sequence_goes_on(client, parameters, words):
+    ask(client, NOISE[0], 1, start=True)
+    with pytest.raises(InferenceServerException, match=words):
+        ask(client, NOISE[1], 1, **parameters)
+    assert ask(client, NOISE[1], 1)[1] == 2
+    ask(client, NOISE[0], 1, end=True)
+
+
+def test_a_frame_with_other_classes_is_refused(client):
+    ask(client, NOISE[0], 1, start=True)
+    with pytest.raises(InferenceServerException, match="a frame of 3 classes in a sequence of 7"):
+        ask(client, NOISE[0, :3], 1)
+    ask(client, NOISE[0], 1, end=True)
+
+
+def test_a_sequence_that_has_ended_or_never_begun_is_not_known(client):
+    play(client, NOISE[:2], 1)
+    for sequence in (1, 99):
+        with pytest.raises(InferenceServerException, match="must specify the START flag"):
+            ask(client, NOISE[0], sequence)
+
+
+def test_a_sequence_that_falls_silent_leaves_its_place_to_one_that_waits(client):
+    for sequence in (1, 2):
+        ask(client, NOISE[0], sequence, start=True)
+    # Both places are taken, and nobody ends a sequence: as after a gateway that was killed.
+    assert ask(client, NOISE[0], 3, start=True)[1] == 1
+
+    def forgotten() -> bool:
+        try:
+            ask(client, NOISE[0], 3, end=True)
+        except InferenceServerException:
+            return True
+        return False
+
+    wait_for(forgotten)
