@@ -33,6 +33,7 @@ def test_the_ensemble_tells_the_gateway_what_it_is():
         VERSION_PARAMETER: "2",
         PRECISION_PARAMETER: "bf16",
         MULTI_LABEL_PARAMETER: "true",
+        DECODE_PARAMETER: "exact",
     }
     assert [each[VERSION_PARAMETER] for each in told.values()] == ["2", "1", "2"]
     steps = [config(texts[name]).ensemble_scheduling.step[1] for name in told]
