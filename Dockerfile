@@ -29,7 +29,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
  && pip --python /opt/gateway/bin/python install -c constraints.txt '.[heic,otel]' /wheels/*.whl
 
 
-# A checkout with all that `gateway up` would prepare: the default model and the wheel's Triton.
+# The installed package with all that `gateway up` would prepare: the default model and the wheel's Triton.
 FROM ${PYTHON_IMAGE} AS local
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -39,14 +39,15 @@ COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/gateway \
  && /opt/gateway/bin/pip install -c constraints.txt torch torchvision
-COPY LICENSE pyproject.toml README.md ./
+COPY LICENSE pyproject.toml README.md setup.py ./
 COPY gateway gateway
 COPY triton_backends triton_backends
 COPY triton_models triton_models
 COPY --from=native /wheels /wheels
-# Editable, because `gateway` finds triton_backends and triton_models beside its own source.
+# With setup.py, which makes triton_backends and triton_models part of what is installed. /app/triton_models is the
+# repository that the commands below work on.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/gateway/bin/pip install -c constraints.txt -e '.[local]' /wheels/*.whl
+    /opt/gateway/bin/pip install -c constraints.txt '.[local]' /wheels/*.whl
 ENV PATH=/opt/gateway/bin:$PATH \
     XDG_CACHE_HOME=/var/cache
 RUN gateway model export \

@@ -60,8 +60,8 @@ OTHER = build/$(notdir $(PYTHON))
 
 test-python: ## run the concurrency tests, without Triton, on another Python: PYTHON=python3.13
 	@$(PYTHON) -m venv $(OTHER)
-	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . \
-	  httpx hypothesis psutil pytest pytest-timeout scikit-image
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic]' \
+	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
 	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/inference tests/server tests/attack tests/ingest/test_decoders.py \
 	  tests/api/test_answer_room.py tests/triton/test_notes.py tests/triton/test_quarantine.py tests/test_turns.py
 

@@ -1,6 +1,6 @@
 """API keys: a file of their names and hashes, and the check of a key that somebody sends.
 
-name:sha256-hex        one line for each key; empty lines and lines that begin with # are passed over
+name:sha256-hex        one line for each key; empty lines and lines that begin with # are skipped
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def digest(key: bytes) -> str:
 
 
 class Keys:
-    """The names of the keys that are let in, by digest; it holds no key."""
+    """The names of the accepted keys, by digest; it holds no key."""
 
     def __init__(self, digests: Mapping[str, str]) -> None:
         self.digests = dict(digests)
@@ -57,7 +57,7 @@ class Keys:
         given = digest(key)
         found = None
         for name, known in self.digests.items():
-            # Never broken off, so that the time tells neither how much of a digest is right nor which key it was.
+            # Never stops early, so that the time reveals neither how much of a digest is right nor which key it was.
             if hmac.compare_digest(given, known):
                 found = name
         return found
@@ -78,7 +78,7 @@ class KeyFile:
 
     @property
     def keys(self) -> Keys:
-        """The keys that are let in now."""
+        """The keys that are accepted now."""
         stamp = _stamp(self._path)
         if stamp != self._seen:
             self._seen = stamp

@@ -69,7 +69,7 @@ def _text(*, colours: bool) -> list[Processor]:
 
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Put first what every line has, and last what tells which request it belongs to."""
+    """Put first what every line has, and last what identifies its request."""
     first = {name: event.pop(name) for name in ("timestamp", "level", "event")}
     last = {name: event.pop(name) for name in ("request_id", "trace_id") if name in event}
     return {**first, **event, **last}

@@ -159,6 +159,32 @@ def heic_of_another_size(coded: int, told: int) -> bytes:
     )
 
 
+def _box(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I4s", len(data) + 8, kind) + data
+
+
+@cache
+def heic_of_headers(items: int, headers: int) -> bytes:
+    """A HEIC of so many pictures, which share so many headers of zeros: numbers of variable length that do not end."""
+    sets = b"".join(
+        struct.pack(">H", 303 + number % 16) + b"\x42\x01\x01" + bytes(300 + number % 16) for number in range(16)
+    )
+    hvcc = [_box(b"hvcC", bytes(22) + b"\1\x21\0\x10" + sets + struct.pack(">H", number)) for number in range(headers)]
+    ipco = _box(b"ipco", b"".join(hvcc) + _box(b"ispe", struct.pack(">III", 0, 64, 64)))
+    pairs = (struct.pack(">HBHH", item + 1, 2, 1 + item % headers, headers + 1) for item in range(items))
+    ipma = _box(b"ipma", b"\0\0\0\1" + struct.pack(">I", items) + b"".join(pairs))
+    infe = _box(b"infe", struct.pack(">IHH4sx", 2 << 24, 1, 0, b"hvc1"))
+    boxes = _box(b"pitm", struct.pack(">IH", 0, 1)) + _box(b"iloc", struct.pack(">IHH", 1 << 24, 0x4400, 0))
+    boxes += _box(b"iinf", struct.pack(">IH", 0, 1) + infe) + _box(b"iprp", ipco + ipma)
+    return _box(b"ftyp", b"heic\0\0\0\0mif1heic") + _box(b"meta", bytes(4) + boxes)
+
+
+@cache
+def jpeg2000_of_channels(nbytes: int) -> bytes:
+    """A JPEG 2000 whose list of channels is so long, and that has no picture."""
+    return b"\0\0\0\x0cjP  \r\n\x87\n" + _box(b"jp2h", _box(b"cdef", bytes(nbytes)))
+
+
 @cache
 def jpeg2000(side: int, tile: int) -> bytes:
     """A picture of one gray, a few bytes a tile."""

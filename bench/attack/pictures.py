@@ -64,6 +64,21 @@ def avif_of_many_items(target: Target) -> str:
     return target.post_files([files.avif_of_many_items(target.nbytes * 19 // 200)], name="x.avif")
 
 
+def heic_of_headers(target: Target) -> str:
+    """A HEIC of 10,000 pictures whose shared header is 5 kB of zeros."""
+    return target.post_files([files.heic_of_headers(10_000, 1)], name="x.heic")
+
+
+def heic_of_many_headers(target: Target) -> str:
+    """A HEIC of 3,000 pictures with a header of zeros each, 15 MB."""
+    return target.post_files([files.heic_of_headers(3_000, 3_000)], name="x.heic")
+
+
+def jpeg2000_of_channels(target: Target) -> str:
+    """A JPEG 2000 whose list of channels has 19 MB."""
+    return target.post_files([files.jpeg2000_of_channels(target.nbytes * 19 // 20)], name="x.jp2")
+
+
 def heic_of_another_size(target: Target) -> str:
     """A HEIC whose container says 64 × 64, and whose picture has 4000 × 4000."""
     return target.post_files([files.heic_of_another_size(4_000, 64)], name="x.heic")
@@ -104,6 +119,9 @@ ATTACKS: list[Attack] = attacks_of(
     tiff_that_bites_its_tail,
     avif_of_another_size,
     avif_of_many_items,
+    heic_of_headers,
+    heic_of_many_headers,
+    jpeg2000_of_channels,
     heic_of_another_size,
     jpeg2000_of_49_megapixels,
     gif_of_many_frames,

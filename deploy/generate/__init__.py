@@ -1,4 +1,4 @@
-"""What under deploy/ is written by code: `make docs` writes it anew, and a test holds it to the code."""
+"""What under deploy/ is written by code: `make docs` writes it again, and a test holds it to the code."""
 
 from pathlib import Path
 

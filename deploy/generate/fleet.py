@@ -184,7 +184,7 @@ TABLES = {"sizes": sizes, "network": network, "figures": figures}
 
 
 def with_tables(text: str) -> str:
-    """The guide with its tables written anew."""
+    """The guide with its tables written again."""
     for name, make in TABLES.items():
         place = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
         content = make()

@@ -167,7 +167,7 @@ def _short(value: object) -> str:
 
 
 def with_table(readme: str) -> str:
-    """The chart's README with its table of values written anew."""
+    """The chart's README with its table of values written again."""
     rows = "\n".join(
         f"| `{path}` | {default} | {meaning.replace('|', chr(92) + '|')} |" for path, default, meaning in described()
     )

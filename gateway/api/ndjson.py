@@ -23,7 +23,7 @@ NDJSON = "application/x-ndjson"
 class ResultStream(Response):
     """One line for each file in the order in which they are ready, then a line with the summary.
 
-    What ends the request early is told in a last line of its own, since the status has already been sent.
+    What ends the request early is reported in a last line, since the status has already been sent.
     """
 
     media_type = NDJSON

@@ -1,4 +1,4 @@
-"""PyArrow, which only who wants Parquet has to install."""
+"""PyArrow, which only Parquet needs."""
 
 import importlib
 from typing import Any

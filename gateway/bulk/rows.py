@@ -1,4 +1,4 @@
-"""A row of the output: what is told of one picture."""
+"""A row of the output: the result for one picture."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ def rows(job: Job, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> I
 
 
 class FileRun:
-    """A run whose output is a file; every row is on the disk as soon as it is there, in `OUT.part`."""
+    """A run whose output is a file; every row is written at once, to `OUT.part`."""
 
     def __init__(self, job: Job, out: Path, *, resume: bool, overwrite: bool) -> None:
         self.job, self.out = job, out
@@ -90,12 +90,12 @@ class FileRun:
 
 
 def _count_in_background(job: Job, meter: Meter) -> None:
-    """Tell the meter how many there are, as soon as that is known: nothing waits for it."""
+    """Give the meter the number of pictures as soon as it is known; nothing waits for it."""
 
     def work() -> None:
         try:
             meter.total = count(job.sources, column=job.column)
         except (UserError, OSError):
-            return  # whoever reads the pictures meets it too, and says it
+            return  # whoever reads the pictures meets it too, and reports it
 
     threading.Thread(target=work, name="count", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The formats of the output, told by its ending."""
+"""The formats of the output, chosen by its file name extension."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ Convert = Callable[[Iterator[Row], Path], None]
 
 
 class FormatUnknown(UserError):
-    """The output's name has no ending that is known."""
+    """The output's file name extension is unknown."""
 
 
 def converter(out: Path) -> Convert | None:
@@ -26,7 +26,7 @@ def converter(out: Path) -> Convert | None:
         case ".csv":
             return write_csv
         case ".parquet":
-            parquet()  # missing now is better than missing after an hour's work
+            parquet()  # better missing now than after an hour's work
             return write_parquet
     raise FormatUnknown(f"{out.name!r}: the output's ending must be .jsonl, .csv or .parquet")
 

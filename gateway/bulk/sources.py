@@ -41,7 +41,7 @@ def pictures(sources: Iterable[str], *, column: str | None = None) -> Iterator[P
 
 
 def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
-    """How many there are; None where it could only be told by reading everything."""
+    """How many there are; None where only reading everything would show it."""
     number = 0
     for source in sources:
         if source == STDIN or is_url(source) or _is_tar(source):

@@ -15,7 +15,7 @@ COLUMNS = ("path", "file", "filename", "image", "url")
 
 
 class TableUnreadable(UserError):
-    """The table has no column of paths, or is no table."""
+    """The table has no column of paths, or is not a table."""
 
 
 def read_paths(table: Path, column: str | None = None) -> Iterator[str]:

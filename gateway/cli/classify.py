@@ -96,8 +96,8 @@ def classify(
 ) -> None:
     """Classify any number of pictures, with one row for each.
 
-    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Ends with 0 when every picture has
-    an answer, 3 when some have none, 4 when --max-failures was passed, 130 after Ctrl-C, 1 on any other fault.
+    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Exits with 0 if every picture was
+    classified, 3 if some failed, 4 if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
     """
     from gateway.bulk.own_service import own_service
     from gateway.bulk.run import Job

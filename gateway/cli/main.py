@@ -144,7 +144,7 @@ def up(
     *,
     verbose: Verbose = False,
 ) -> None:
-    """Start Triton out of its wheel and the API in front of it; Ctrl-C stops both.
+    """Start Triton from its wheel and the API in front of it; Ctrl-C stops both.
 
     The first start fetches Triton (55 MB) and exports the default model if the repository has none.
     """
@@ -168,9 +168,9 @@ app.command()(classify)
 
 @app.command()
 def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Look at the machine, the settings, the models and Triton, and say what to do; exits 1 where something fails.
+    """Check the machine, the settings, the models and Triton, and show what to do; exits with 1 if a check fails.
 
-    Where GATEWAY_TRITON_URL is set, that Triton is looked at instead of what `gateway up` needs.
+    If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
     """
     from rich.console import Console
 
@@ -189,7 +189,7 @@ def key_new(
     name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
     file: KeysFile = None,
 ) -> None:
-    """Make a key and print it, this once: the file keeps only its hash. Running gateways take it at once."""
+    """Make a key and print it this once, as the file keeps only its hash. Running gateways accept it at once."""
     path = _keys_file(file)
     typer.echo(add_key(path, name))
     say(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
@@ -204,7 +204,7 @@ def key_list(file: KeysFile = None) -> None:
 
 @key_app.command("remove")
 def key_remove(name: str, file: KeysFile = None) -> None:
-    """Take a key away; running gateways refuse it at once."""
+    """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
     say(f"{name}'s key is no longer in {path}")
@@ -248,9 +248,9 @@ def triton_alive(
     ] = None,
     patience: Annotated[float, typer.Option(help="Seconds of failure after which it counts as dead.", min=0)] = 60.0,
 ) -> None:
-    """Exit 0 if Triton answers a real inference, 1 if it has failed to for a minute: a liveness probe.
+    """Exit with 0 if Triton answers a real inference, with 1 if it has failed to for a minute: a liveness probe.
 
-    It fails only where a restart is what helps: not while models are loaded or Triton is busy.
+    It fails only where a restart helps: not while models are loading or Triton is busy.
     """
     import asyncio
 
@@ -272,7 +272,7 @@ def triton_alive(
 
 
 def main() -> None:
-    """Entry point: what users can mend is told in a sentence, without a traceback."""
+    """Entry point: errors that users can fix are one sentence, without a traceback."""
     try:
         app()
     except UserError as exc:

@@ -223,10 +223,10 @@ def add(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Add a trained classifier: it is tried, finished with softmax or sigmoid where it has none, and written.
+    """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
     SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
-    What cannot be right is refused, with the reason. Nothing of a file that could run code is executed.
+    A model that cannot be right is refused with the reason. Without --trust, no code in a file is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
 
@@ -282,7 +282,7 @@ def add(
         resize_library=resize_library,
     )
     entry = add_model(request, model_repository, say)
-    # A new ensemble brings its steps; a step that is there must be told of its new version.
+    # A new ensemble brings its steps; an existing step must learn of its new version.
     _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
 
@@ -313,7 +313,7 @@ def _preprocessing(
     missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
     if missing or crop is None:
         raise SourceError(
-            f"{', '.join(given)} do not fully describe how images were prepared in training: add {', '.join(missing)}"
+            f"{', '.join(given)} cannot fully describe how images were prepared in training: add {', '.join(missing)}"
         )
     return Preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
@@ -353,7 +353,7 @@ def _summary(entry: Entry, repository: Path, version: int) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="The new model's name; NAME.py is written here.", show_default=False)],
 ) -> None:
-    """Write NAME.py, a commented start of a Python function to be added by `gateway model add NAME.py:classify`."""
+    """Write NAME.py, a commented template of a Python function for `gateway model add NAME.py:classify`."""
     from gateway.networks.functions import write_skeleton
 
     path = write_skeleton(name, Path.cwd())
@@ -412,7 +412,7 @@ def versions(
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Show a model's versions; choose the one that answers. With --url the Triton that serves it follows at once."""
+    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
     from gateway.repository.entry import read_entry
     from gateway.repository.manage import remove_version, use_version
     from gateway.repository.summary import versioned
@@ -433,7 +433,7 @@ def versions(
 
 
 def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
-    """Have a running Triton take up what has changed."""
+    """Make a running Triton reload what has changed."""
     from gateway.triton.blocking import BlockingTriton
 
     if url is not None:

@@ -54,9 +54,9 @@ def parity(
     ] = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Prove that the served answers are those of the original model, prepared by PIL and torchvision as in training.
+    """Prove that the served answers equal those of the original model, with images prepared by PIL and torchvision.
 
-    Ends with 1 where a probability is further off than the tolerance.
+    Exits with 1 if a probability differs by more than the tolerance.
     """
     from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.networks.sources import read_labels
@@ -141,7 +141,7 @@ def tune(
     images: Images = None,
     tolerance: Tolerance = 1e-3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Measured for each variant.", min=0.2, max=600, callback=_number)
+        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=_number)
     ] = 4.0,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)

@@ -85,10 +85,10 @@ class AsyncGateway:
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
-        """Yield one result for each picture, as it is ready; `Result.index` tells which one it is.
+        """Yield one result for each picture, as it is ready; `Result.index` shows which one it is.
 
         What cannot be classified has its error in its result. Raises the RequestError that befalls them all (such as
-        ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is no picture.
+        ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a picture.
         """
         asked = self._asked(model, version, top_k, threshold, labels, timeout, on_wait)
         async with aclosing(self._lists(images, asked, progress)) as lists:

@@ -61,7 +61,7 @@ async def pictures_of_async(given: AsyncIterable[Source]) -> AsyncIterator[Pictu
 
 
 def number_of(given: object) -> int | None:
-    """How many there are, if that can be told beforehand."""
+    """How many there are, if that is known beforehand."""
     if is_one(given):
         return 1
     return len(given) if isinstance(given, Sized) else None

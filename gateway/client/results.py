@@ -1,4 +1,4 @@
-"""What is told of each picture, and of all of them."""
+"""Results: of each picture, and of all of them."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -12,7 +12,7 @@ from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, SettingsError, load_settings, variable
 
 TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}
-"""What `gateway triton run` listens on unless it is told otherwise."""
+"""What `gateway triton run` listens on by default."""
 TIMEOUT_SECONDS = 2.0
 
 
@@ -60,7 +60,7 @@ def _keys(title: str, path: Path) -> Finding:
 
 
 def api_port(settings: Settings) -> Finding:
-    """Whether the API can listen where it is told to."""
+    """Whether the API can listen on the configured address."""
     address = f"{settings.host} port {settings.port}"
     try:
         check_address(settings)

@@ -1,4 +1,4 @@
-"""What a check has to say."""
+"""What a check found."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """Nothing is to be done."""
+    """All is well."""
     return Finding(check, Level.OK, text)
 
 

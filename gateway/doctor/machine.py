@@ -26,7 +26,7 @@ from gateway.gpus import driver_too_old
 from gateway.settings import GIB, MIB, Settings, variable
 
 SHM_COMFORT_BYTES = 256 * MIB
-"""Room for regions that grow with large batches; Docker gives a container 64 MiB unless it is told otherwise."""
+"""Room for regions that grow with large batches; Docker gives a container 64 MiB by default."""
 INSTANCE_BYTES = 450 * MIB
 """Memory of one Python-backend process that has imported torch, measured with the default model."""
 WORKER_BYTES = 150 * MIB

@@ -83,7 +83,7 @@ class ApiProcess:
         self._answered_at = time.monotonic()
 
     def ready(self) -> bool:
-        """Whether it answers at all: its readiness also tells of Triton, which has a keeper of its own."""
+        """Whether it answers at all: its readiness also depends on Triton, which has its own keeper."""
         return self._ask("/health/live")[0]
 
     def answers(self) -> bool:

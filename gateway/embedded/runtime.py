@@ -73,7 +73,7 @@ class Runtime:
             "LD_LIBRARY_PATH": os.pathsep.join(library_path),
             "PATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
-            # Bytecode in a model's folder is a change of it to Triton, which then loads it anew beside its neighbours.
+            # Bytecode in a model's folder is a change of it to Triton, which then loads it again beside its neighbours.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 

@@ -34,7 +34,7 @@ ANSWER_SECONDS = 2.0
 
 
 class PortTaken(TritonRuntimeError):
-    """Another process listens on a port that Triton was told to use."""
+    """Another process listens on a port that Triton should use."""
 
 
 class StartFailed(TritonRuntimeError):
@@ -129,7 +129,7 @@ class EmbeddedTriton:
             raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
         for path in (self.model_repository, self.runtime.backend_directory):
             if any(map(str.isspace, str(path))):
-                # The backend takes its processes' command line apart at blanks, and waits for ever for what then dies.
+                # The backend splits its processes' command line at spaces, then waits for ever for a process that died.
                 raise TritonRuntimeError(
                     f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
                 )
@@ -168,7 +168,7 @@ class EmbeddedTriton:
         return self._says("/v2/health/ready")
 
     def answers(self) -> bool:
-        """Whether the server says that it is alive, whatever its models do; waits for two seconds at most."""
+        """Whether the server reports that it is alive, whatever its models do; waits for two seconds at most."""
         return self._says("/v2/health/live")
 
     def hangs(self) -> bool:

@@ -149,7 +149,7 @@ class Backend(Protocol):
         ...
 
     async def start(self) -> None:
-        """Connect; a server that is away is no error."""
+        """Connect; an unreachable server is not an error."""
         ...
 
     def health(self) -> Sequence[EndpointHealth]:

@@ -19,7 +19,7 @@ class Query:
     model_name: str
     model_version: str
     selection: Selection | None
-    """What is told of each image; None for the scores of every class, without labels."""
+    """What each image's result contains; None for the scores of every class, without labels."""
     timeout_seconds: float
     request_id: str
     split: bool = False

@@ -1,7 +1,7 @@
 """Which of a model's classes a request wants to hear of."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
@@ -9,18 +9,28 @@ from gateway.inference.prediction import Prediction, Predictions
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
+MAX_LABEL_PARTS = 4_000
+"""Each image's classes are compared with all of them."""
 _TOLD_CHARACTERS = 80
 
 MULTI_LABEL_THRESHOLD = 0.5
-"""From here on a class of a multi-label model is told, where the request does not say."""
+"""Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
+
+
+def bounded_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Each label once; raises InvalidParameter where there are too many, with commas between them or within them."""
+    different = tuple(dict.fromkeys(labels))
+    if sum(label.count(",") + 1 for label in different) > MAX_LABEL_PARTS:
+        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS}, counted by the commas between and within them.")
+    return different
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The best `top_k` of the classes in `labels` ((): all) whose score is at least `threshold`.
 
-    Where a request says nothing, a multi-label model tells every class from MULTI_LABEL_THRESHOLD on, and any other
-    its `default_top_k` best. `max_top_k` bounds all of it.
+    By default a multi-label model returns every class from MULTI_LABEL_THRESHOLD on, and any other its `default_top_k`
+    best. `max_top_k` bounds all of it.
     """
 
     top_k: int | None = None
@@ -38,7 +48,7 @@ class Selection:
         return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
 
     def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> Predictions:
-        """What is told of `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
+        """Select from `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
         threshold = self.threshold
         if threshold is None and multi_label and self.top_k is None and not self.labels:
             threshold = MULTI_LABEL_THRESHOLD

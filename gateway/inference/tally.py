@@ -56,7 +56,7 @@ class Stages(dict[str, Stage]):
 
 @dataclass(slots=True)
 class Tally:
-    """The account of one request; the service writes it, and whoever tells of the request reads it."""
+    """The account of one request; the service writes it; log, metrics and trace read it."""
 
     stages: Stages = field(default_factory=Stages)
     received_bytes: int = 0

@@ -51,7 +51,7 @@ class Base64Decoder:
             return
         digits = self._clean(self._carry)
         missing = -len(digits) % 4
-        # One digit left over holds six bits, which is no byte.
+        # One digit left over holds six bits, less than a byte.
         if missing == 3 or self._padding not in (0, missing) or (self._at_start and digits):
             self.invalid = True
         elif digits:
@@ -70,7 +70,7 @@ class Base64Decoder:
             decoded = binascii.a2b_base64(digits[:cut])
         except binascii.Error:
             return False
-        # The function passes over what is no digit, and then the result is shorter.
+        # The function skips what is not a digit, and then the result is shorter.
         if len(decoded) != cut // 4 * 3:
             return False
         self._carry = digits[cut:]

@@ -33,7 +33,7 @@ async def read_json(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = u
 
 
 async def first_member(source: JsonSource) -> str:
-    """The name of the first member of a body, which tells what kind of body it is."""
+    """The name of the first member of a body, which shows what kind of body it is."""
     await source.expect(b"{", "the body must be a JSON object with the member images")
     return await source.name()
 

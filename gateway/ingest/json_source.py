@@ -37,14 +37,14 @@ class JsonSource:
         self._turn = Turn()
 
     async def symbol(self) -> bytes:
-        """The next byte that is no white space; b"" at the end."""
+        """The next byte that is not white space; b"" at the end."""
         await self._turn.pause_if_over()
         while True:
             match = _NOT_SPACE.search(self._chunk, self._position)
             if match is not None:
                 self._position = match.end()
                 return match.group()
-            # Passed, so that blanks without an end are neither kept nor looked at again.
+            # Consumed, so that endless white space is neither kept nor scanned again.
             self._position = len(self._chunk)
             if not await self._next_chunk():
                 return b""
@@ -117,7 +117,7 @@ class JsonSource:
             elif symbol in (b"}", b"]"):
                 depth -= 1
             elif symbol not in (b",", b":"):
-                # A blank keeps two numbers apart that blanks kept apart before.
+                # A space still separates two numbers that white space separated before.
                 token += await self._scalar() + b" "
             if symbol == b"":
                 raise malformed("it ends in the middle of a value")

@@ -29,13 +29,13 @@ MAX_PART_HEADERS = 32
 MAX_PADDING_BYTES = 64 * 1024
 """Blanks after boundaries and before the values of headers, in the whole body: the parser looks at each of them."""
 PIECE_BYTES = 16 * 1024
-"""How much is parsed at once: of the smallest parts and of what is no boundary after all, a few milliseconds' worth."""
+"""How much is parsed at once: of the smallest parts and of false boundaries, a few milliseconds' worth."""
 IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A form field that is no file."""
+    """A form field that is not a file."""
 
     name: str
     value: str
@@ -85,7 +85,7 @@ async def read_multipart(
 
 
 class _Cost:
-    """Bounds what costs the parser far more than its bytes: blanks, and lines that begin like a boundary."""
+    """Bounds what costs the parser far more than its bytes: spaces, and lines that begin like a boundary."""
 
     def __init__(self, assembler: "_Assembler", parser: MultipartParser, limits: Limits) -> None:
         self._assembler = assembler

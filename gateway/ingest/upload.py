@@ -10,7 +10,7 @@ from gateway.ingest.upload_limits import Limits
 MAX_FILENAME_CHARACTERS = 255
 
 Hold = Callable[[int], None]
-"""Is told how many bytes of a body its reader holds, each time that this has changed; may raise."""
+"""Called with the number of bytes of a body that its reader holds, whenever that changes; may raise."""
 
 # C0 and C1 controls, line separators, lone surrogates, and the marks that turn the reading direction around: each lets
 # a name look like another one in a log or a list.

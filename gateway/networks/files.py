@@ -83,7 +83,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def refuse(path: Path, kind: Kind) -> ModelFileError:
-    """The error for a file that is no model to serve."""
+    """The error for a file that is not a servable model."""
     advice = ADVICE[kind].format(path=path, trace=_TRACE)
     return ModelFileError(f"{path} is {kind.value}: {advice}")
 
@@ -147,4 +147,4 @@ def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:
                 recent = [*recent[-1:], argument]
             yield opcode.name, argument
     except (ValueError, EOFError, IndexError):
-        return  # a damaged pickle is told by what came before
+        return  # a damaged pickle is judged by what came before

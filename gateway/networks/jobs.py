@@ -192,7 +192,7 @@ def main() -> None:
         answer = {"error": str(exc)}
     except MemoryError:
         answer = {"error": "it takes more memory than a network of its size should: is the file damaged?"}
-    except Exception as exc:  # the parent tells it as a sentence; what led there is on stderr
+    except Exception as exc:  # the parent reports it as a sentence; the traceback is on stderr
         traceback.print_exc()
         answer = {"error": f"{type(exc).__name__}: {exc}"}
     answers.write(json.dumps(answer) + "\n")

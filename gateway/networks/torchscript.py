@@ -126,7 +126,7 @@ def export_torchscript(
 def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: float) -> None:
     for batch in (example, example[:1], torch.cat((example, example))):
         expected = eager(batch)
-        # More than once: TorchScript compiles anew after its first calls.
+        # More than once: TorchScript compiles again after its first calls.
         for _ in range(3):
             difference = float((expected - exported(batch)).abs().max())
             if not difference <= tolerance:

@@ -24,7 +24,7 @@ def serving(repository: Path, models: tuple[str, ...], say: Say, *, url: str | N
         return
     runtime = ensure_runtime(default_cache_dir(), say)
     say(f"starting Triton with {', '.join(models) or 'no model'}")
-    # Its log is told where it fails to start; otherwise it is only noise between a command's own lines.
+    # Its log is shown if it fails to start; otherwise it is only noise between a command's own lines.
     log: deque[str] = deque(maxlen=1)
     devices = choose_devices(repository, say, images_in_flight=IMAGES_IN_FLIGHT)
     with EmbeddedTriton(

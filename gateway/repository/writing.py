@@ -70,7 +70,7 @@ def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:
 
 
 def rewrite(entry: Entry, repository: Path) -> None:
-    """Write an entry's configurations and record anew, after a change of its settings or its version in use."""
+    """Write an entry's configurations and record again, after a change of its settings or its version in use."""
     for folder, text in render(entry).items():
         path = repository / folder
         path.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-le
 NEW_IN_A_TURN = 4
 """Connections that may begin in one turn of the event loop; those that are known have their turns in between."""
 REFUSED_AT_ONCE = 64
-"""Connections beyond the limit that are told why; more are closed without a word."""
+"""Connections beyond the limit that get an error response; any more are closed without one."""
 REFUSAL_SECONDS = 2.0
 """How long a connection beyond the limit has to send something and to read its answer."""
 STRETCH_BYTES = 64 * 1024

@@ -1,4 +1,4 @@
-"""An ordered stop: first the world is told, then the port is closed, then the requests in flight are finished."""
+"""An ordered stop: first readiness turns false, then the port is closed, then the requests in flight are finished."""
 
 import asyncio
 import signal

@@ -21,7 +21,7 @@ LONG_SECONDS = 0.05
 
 
 class Pauses:
-    """The longest pause of the last WINDOW_SECONDS, told as a metric; pauses above LONG_SECONDS are logged as well.
+    """The longest pause of the last WINDOW_SECONDS, published as a metric; those above LONG_SECONDS are logged too.
 
     `now` and pauses are in seconds of a monotonic clock.
     """

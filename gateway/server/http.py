@@ -233,7 +233,7 @@ class BoundedHeadersProtocol(CountedProtocol):
         return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words, which say less
-        """Answer what is no HTTP, unless it has its answer."""
+        """Answer what is not HTTP, unless it has been answered."""
         self._close_with(InvalidRequest())
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -20,7 +20,7 @@ KEEP_ALIVE_SECONDS = 75
 
 
 class AddressUnusable(UserError):
-    """The API cannot listen where it was told to; the message names the port."""
+    """The API cannot listen on the configured address; the message names the port."""
 
 
 def check_address(settings: Settings) -> None:
@@ -45,7 +45,7 @@ def serve(settings: Settings) -> None:
     check_address(settings)
     configure_logs(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn stops in order and then raises the signal anew: an ordered stop is no failure, so the exit code is 0.
+        # uvicorn stops in order and then raises the signal again: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)
     # Workers that share a port share Triton's cache as well; each would make up a secret of its own.
     os.environ.setdefault(variable("cache_secret"), secrets.token_hex(32))

@@ -6,7 +6,7 @@ import contextlib
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SMALL_BYTES = 2**20
-"""A body that says that it is no longer is left to the server, which reads past it and keeps the connection."""
+"""A body that announces no more than that is left to the server, which reads past it and keeps the connection."""
 DRAIN_BYTES = 32 * 2**20
 DRAIN_SECONDS = 2.0
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import InvalidParameter
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Selection, bounded_labels
 from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
 
@@ -104,6 +104,7 @@ def read_parameters(
         most = getattr(settings, limit)
         if (value := getattr(asked, name)) is not None and value > most:
             raise InvalidParameter(f"{name!r}: must be at most {most:g}.", limit=limit, value=most)
+    bounded_labels(asked.labels)
     return asked
 
 

@@ -24,6 +24,8 @@ from gateway.streams.parameters import Drop, Smoothing, StreamParameters, read_p
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
+MAX_TEXT_CHARACTERS = 32 * 1024
+"""A frame may be long, but JSON as long would hold the event loop, and takes thirty times its size in memory."""
 Send = Callable[[bytes], Awaitable[None]]
 """Sends a JSON message; waits for a client that reads slowly."""
 
@@ -289,6 +291,8 @@ class StreamSession:
 
 def _object(text: str) -> dict[str, Any]:
     """A text message; raises InvalidParameter."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise InvalidParameter(f"A text message may have {MAX_TEXT_CHARACTERS} characters; frames are binary messages.")
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):

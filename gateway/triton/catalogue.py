@@ -241,7 +241,7 @@ class Models:
         config = await self._endpoint.config(name, versions[-1])
         told = parameters(config)
         if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
-            return None  # a version's own ensemble is told of with its model
+            return None  # a version's own ensemble is listed with its model
         others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
         names = steps(config)
         info = ModelInfo(

@@ -186,7 +186,7 @@ class Tritons:
 
 
 async def _keep_watching(watch: Watch) -> None:
-    """Watch; a watch that ends by itself is counted, told and begun again."""
+    """Watch; a watch that ends by itself is counted, logged and restarted."""
     while True:
         try:
             await watch.run()

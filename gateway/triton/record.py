@@ -47,5 +47,5 @@ class Record:
         return self.trial is not None and self.trial.error is None and not self.suspected
 
     def health(self, *, ready: bool) -> ModelHealth:
-        """What is told of it."""
+        """Its public form."""
         return ModelHealth(self.name, ready=ready, trial=self.trial)

@@ -208,7 +208,7 @@ class TritonBackend:
         return result
 
     async def _ask(self, call: Call, tried: list[str]) -> InferResult:
-        """Ask one Triton after another, as far as that is safe; `tried` tells which. Raises StubDied after one."""
+        """Ask one Triton after another, as far as that is safe; `tried` collects them. Raises StubDied after one."""
         while True:
             member = self._choose(tried, call.model_name, call.model_version)
             tried.append(member.address)
@@ -254,7 +254,7 @@ class TritonBackend:
         return self._tritons.ready(call.model_name, call.model_version, tried)
 
     def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Member:
-        """A Triton that answers and is not tried yet; where none is, any, so that its error is told."""
+        """A Triton that answers and is not tried yet; where none is, any, so that its error is reported."""
         members = self._tritons.members
         fresh = [member for member in members if member.address not in tried] or members
         ready = self._tritons.ready(model_name or self._model_name, model_version, tried)

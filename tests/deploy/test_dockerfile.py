@@ -79,11 +79,8 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
 
 
 def test_the_gateway_image_takes_the_requirements_and_what_exports_spans_and_among_them_is_no_torch(dockerfile):
-    assert (
-        dockerfile.stages["gateway-build"]
-        .last("RUN")
-        .endswith("install -c constraints.txt '.[heic,otel]' /wheels/*.whl")
-    )
+    taken = dockerfile.stages["gateway-build"].last("RUN")
+    assert taken.endswith("install -c constraints.txt '.[heic,otel]' /wheels/*.whl")
     assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
     assert needed_by("triton-image-gateway[heic,otel]").isdisjoint({"torch", "torchvision", "triton", "scikit-image"})
 

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bench.attack.files import heic_of_another_size
+from bench.attack.files import heic_of_another_size, heic_of_headers, jpeg2000_of_channels
 from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decoders.budget import decoded_bytes, memory_limit
+from gateway.ingest.formats.bits import Bits
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.steps import MOST_STEPS, Steps
 from gateway.ingest.in_process import prepare
@@ -174,6 +177,8 @@ def costly() -> Iterator[tuple[str, bytes]]:
     boxes = struct.pack(">I4sIH", 14, b"pitm", 0, 1) + iloc + iprp
     meta = struct.pack(">I4sI", 12 + len(boxes), b"meta", 0) + boxes
     yield "AVIF of items without properties", b"\0\0\0\x18ftypavif\0\0\0\0avifmif1" + meta
+    yield "HEIC of many headers", heic_of_headers(3_000, 3_000)
+    yield "JPEG 2000 of many channels", jpeg2000_of_channels(19_000_000)
     yield "JPEG of comments between scans", progressive(64, MOST_SCANS + 1, between=b"\xff\xfe\0\2" * 4_000_000)
 
 
@@ -189,6 +194,39 @@ def test_an_avif_whose_picture_is_larger_than_it_says_is_refused():
     assert data.count(size) == 1
     with pytest.raises(InvalidImage, match="disagree"):
         read(data.replace(size, struct.pack(">II", 64, 64)))
+
+
+def test_a_header_that_pictures_share_is_read_once(monkeypatch):
+    assert steps_of(heic_of_headers(10_000, 1), monkeypatch) < 32_000
+
+
+def test_an_avif_of_many_pictures_is_refused_by_what_their_headers_cost(monkeypatch):
+    data = encode(photograph().resize((64, 64)), "AVIF")
+    av1 = data[data.index(b"mdat") + 4 :]
+
+    def box(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I4s", len(content) + 8, kind) + content
+
+    items = range(1, 2_001)
+    ipco = box(b"ipco", box(b"av1C", b"\x81\0\0\0") + box(b"ispe", struct.pack(">III", 0, 64, 64)))
+    ipma = box(b"ipma", struct.pack(">II", 0, 2_000) + b"".join(struct.pack(">HBBB", item, 2, 1, 2) for item in items))
+    places = b"".join(struct.pack(">HHHHII", item, 1, 0, 1, 0, len(av1)) for item in items)
+    iloc = box(b"iloc", struct.pack(">IHH", 1 << 24, 0x4400, 2_000) + places)
+    boxes = box(b"pitm", struct.pack(">IH", 0, 1)) + iloc + box(b"iprp", ipco + ipma) + box(b"idat", av1)
+    with pytest.raises(InvalidImage, match="too many parts"):
+        read(box(b"ftyp", b"avif\0\0\0\0mif1avif") + box(b"meta", bytes(4) + boxes))
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 40), max_size=20))
+def test_numbers_of_variable_length_are_read_as_if_bit_by_bit(data, jumps):
+    quick, slow = Bits(data), Bits(data)
+    for jump in jumps:
+        assert quick.read(jump) == slow.read(jump)
+        zeros = 0
+        while slow._left > 0 and not slow.read(1):
+            zeros += 1
+        assert quick.exp_golomb() == ((1 << zeros) - 1 + slow.read(zeros) if zeros < 32 else 2**32 - 1)
+        assert quick._left == slow._left or max(quick._left, slow._left) <= 0
 
 
 def test_a_heic_whose_picture_is_larger_than_it_says_is_refused():

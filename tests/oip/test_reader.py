@@ -196,7 +196,7 @@ def test_without_outputs_all_of_them_come_in_json(outputs):
         ({"inputs": {}}, InvalidBody, "inputs must be an array"),
         ([], InvalidBody, "must be an object"),
         (asking(name="PIXELS"), InvalidParameter, "unknown input 'PIXELS', only IMAGE"),
-        (asking(name=None), InvalidParameter, "no input None"),
+        (asking(name=None), InvalidParameter, "unknown input None"),
         (asking(name=["x" * 200]), InvalidParameter, "…"),
         (asking(datatype="FP32"), InvalidParameter, "IMAGE is BYTES, not 'FP32'"),
         (asking(shape=[1, 2]), InvalidParameter, "[N] or [N, 1]"),

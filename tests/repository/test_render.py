@@ -10,7 +10,13 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway.repository.entry import EntryError, Precision, Serving
 from gateway.repository.render import render
-from gateway.triton.contract import MODEL_PARAMETER, MULTI_LABEL_PARAMETER, PRECISION_PARAMETER, VERSION_PARAMETER
+from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    MODEL_PARAMETER,
+    MULTI_LABEL_PARAMETER,
+    PRECISION_PARAMETER,
+    VERSION_PARAMETER,
+)
 from gateway.triton.model_config import parameters
 from tests.repository.entries import entry
 

@@ -12,7 +12,7 @@ from gateway.api.state import State, state
 router = APIRouter(tags=["service"])
 
 
-@router.get("/health/live", summary="Is the process there?")
+@router.get("/health/live", summary="Is the process alive?")
 async def live() -> Live:
     """Always 200: the process answers. Restart it when this fails."""
     return Live()

@@ -23,16 +23,13 @@ from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.query import Query, Result
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Selection, bounded_labels
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
 PATH = "/predict"
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
-MAX_LABEL_PARTS = 4_000
-"""Each image's classes are compared with all of them."""
-
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
@@ -169,13 +166,10 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
     if top_k is not None and top_k > settings.max_top_k:
         value = settings.max_top_k
         raise InvalidParameter(f"'top_k': must be at most {value}.", limit="max_top_k", value=value)
-    labels = tuple(dict.fromkeys(parameters.labels))
-    if sum(label.count(",") + 1 for label in labels) > MAX_LABEL_PARTS:
-        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS}, counted by the commas between and within them.")
     return Selection(
         top_k=top_k,
         threshold=parameters.threshold,
-        labels=labels,
+        labels=bounded_labels(parameters.labels),
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )

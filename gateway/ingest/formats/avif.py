@@ -4,6 +4,7 @@ import struct
 
 from gateway.errors import InvalidImage
 from gateway.ingest.formats.av1 import frame_size
+from gateway.ingest.formats.bits import HEADER_STEPS
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.heif import Heif, brands, read_heif
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
@@ -48,12 +49,13 @@ def _orientation_by_xmp(file: Heif) -> int:
 
 
 def _check_frames(file: Heif) -> None:
-    """Hold each AV1 picture to the size that its item tells: decoders set memory aside for the picture's own."""
+    """Hold each AV1 picture to the size that its item states: decoders set memory aside for the picture's own."""
     total = 0
     for item, properties in file.properties.items():
         if not {b"av1C", b"ispe"} <= properties.keys() or not file.extents.get(item):
             continue
         # Of a header in several pieces the first is enough, or it is none that an encoder writes.
+        file.steps.take(HEADER_STEPS)
         frame = frame_size(file.beginning(item, _MAX_HEADER_BYTES))
         if frame is None or frame != struct.unpack_from(">II", properties[b"ispe"], 4):
             raise InvalidImage("The AVIF's header and its picture disagree about its size.")

@@ -1,6 +1,8 @@
 """Bits of a header, from the highest on, as AV1 and HEVC number them."""
 
 _MOST_BYTES = 256
+HEADER_STEPS = 50
+"""What reading such a header may cost; see gateway.ingest.formats.steps."""
 
 
 class Bits:
@@ -19,7 +21,8 @@ class Bits:
 
     def exp_golomb(self) -> int:
         """An unsigned number of variable length, by Exp-Golomb (ITU-T H.265, section 9.2; AV1, section 4.10.3)."""
-        zeros = 0
-        while self._left > 0 and not self.read(1):
-            zeros += 1
+        left = max(self._left, 0)
+        rest = self._value & ((1 << left) - 1)
+        zeros = left - rest.bit_length()
+        self._left = left - zeros - 1 if rest else 0
         return (1 << zeros) - 1 + self.read(zeros) if zeros < 32 else 2**32 - 1

@@ -4,7 +4,7 @@ import importlib.util
 import struct
 
 from gateway.errors import InvalidImage, UnsupportedFormat
-from gateway.ingest.formats.heif import Heif, Properties, brands, is_opacity, read_heif
+from gateway.ingest.formats.heif import Heif, brands, is_opacity, read_heif
 from gateway.ingest.formats.hevc import coded_size
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
@@ -38,7 +38,7 @@ def _read(file: Heif) -> ImageInfo:
     own = [file.primary] if kind == _PICTURE else file.parts.get(file.primary, [])
     if kind == _GRID and (width, height) != _grid_size(file.contents(file.primary)):
         raise InvalidImage("The HEIC's header and its grid disagree about its size.")
-    sizes = {item: _coded_size(properties) for item, properties in file.properties.items() if b"hvcC" in properties}
+    sizes = _coded_sizes(file)
     if not own or not sizes.keys() >= set(own):
         raise InvalidImage("The HEIC's primary picture has parts that are no HEVC pictures.")
     # What is decoded: a tile as often as it is used, and opacity, but no other picture of a collection.
@@ -56,11 +56,21 @@ def _read(file: Heif) -> ImageInfo:
     )
 
 
-def _coded_size(properties: Properties) -> tuple[int, int, int]:
-    size = coded_size(properties[b"hvcC"])
-    if size is None:
-        raise InvalidImage("The HEIC's picture does not say its size.")
-    return size
+def _coded_sizes(file: Heif) -> dict[int, tuple[int, int, int]]:
+    """Width, height and bits of each HEVC picture. Tiles share a header, which is read once."""
+    sizes: dict[int, tuple[int, int, int]] = {}
+    read: dict[bytes, tuple[int, int, int]] = {}
+    for item, properties in file.properties.items():
+        header = properties.get(b"hvcC")
+        if header is None:
+            continue
+        if header not in read:
+            size = coded_size(header, file.steps)
+            if size is None:
+                raise InvalidImage("The HEIC's picture does not say its size.")
+            read[header] = size
+        sizes[item] = read[header]
+    return sizes
 
 
 def _grid_size(grid: bytes) -> tuple[int, int]:

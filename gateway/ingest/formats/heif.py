@@ -10,6 +10,7 @@ from gateway.ingest.formats.steps import Steps
 _ALPHA_URNS = (b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha", b"urn:mpeg:hevc:2015:auxid:1")
 _IN_FILE, _IN_METADATA = 0, 1
 _MAX_PIECES = 8
+_MAX_CONTENTS_BYTES = 1 << 20
 _PIXELS_OF_SMALL_PARTS = 1 << 20
 
 # EXIF's orientation by quarter turns anti-clockwise (irot) and what is mirrored after them (imir): nothing, top and
@@ -24,7 +25,7 @@ Properties = dict[bytes, bytes]
 
 
 def brands(data: bytes) -> frozenset[bytes]:
-    """The brands of an ISO base media file; none where it is no such file."""
+    """The brands of an ISO base media file; none for any other file."""
     if data[4:8] != b"ftyp":
         return frozenset()
     end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
@@ -47,6 +48,8 @@ class Heif:
     kinds: dict[int, bytes]
     parts: dict[int, list[int]]
     has_alpha: bool
+    steps: Steps = field(repr=False)
+    """What is left of them for the pictures' own headers."""
 
     @property
     def own(self) -> Properties:
@@ -67,9 +70,11 @@ class Heif:
         return _ORIENTATIONS[turns][mirror]
 
     def contents(self, item: int) -> bytes:
-        """The bytes of a small item, such as its metadata; of an item in many pieces the first few."""
-        pieces = self.extents.get(item, [])
-        return b"".join(self.data[offset : offset + length] for offset, length in pieces[:_MAX_PIECES])
+        """The bytes of a small item, such as its metadata; of a large one, or one in many pieces, the first of them."""
+        contents = b""
+        for offset, length in self.extents.get(item, [])[:_MAX_PIECES]:
+            contents += self.data[offset : offset + min(length, _MAX_CONTENTS_BYTES - len(contents))]
+        return contents
 
     def first_of(self, kind: bytes) -> int:
         """The first item of a type, -1 where there is none."""
@@ -164,6 +169,7 @@ def _read_meta(file: _Boxes, start: int, end: int) -> Heif:
         kinds=_kinds(file, *boxes[b"iinf"]) if b"iinf" in boxes else {},
         parts=_parts(file, *boxes[b"iref"]) if b"iref" in boxes else {},
         has_alpha=any(name == b"auxC" and value[4:].startswith(_ALPHA_URNS) for name, value in properties),
+        steps=file.steps,
     )
 
 

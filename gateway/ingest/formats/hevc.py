@@ -1,16 +1,17 @@
 """The size in an HEVC sequence parameter set (ITU-T H.265, section 7.3.2.2)."""
 
-from gateway.ingest.formats.bits import Bits
+from gateway.ingest.formats.bits import HEADER_STEPS, Bits
+from gateway.ingest.formats.steps import Steps
 
 _SPS = 33
 _MOST_PARAMETER_SETS = 16
 
 
-def coded_size(hvcc: bytes) -> tuple[int, int, int] | None:
+def coded_size(hvcc: bytes, steps: Steps) -> tuple[int, int, int] | None:
     """Width and height of the largest picture that the stream codes, and bits of a sample.
 
     `hvcc` is a decoder configuration record (ISO/IEC 14496-15, section 8.3.3.1). None where it has no
-    sequence parameter set. Raises IndexError where it is cut off.
+    sequence parameter set. Raises IndexError where it is cut off, InvalidImage where `steps` are at their end.
     """
     largest: tuple[int, int, int] | None = None
     position, left = 23, _MOST_PARAMETER_SETS
@@ -27,6 +28,7 @@ def coded_size(hvcc: bytes) -> tuple[int, int, int] | None:
             if position > len(hvcc):
                 raise IndexError("the configuration is cut off")
             if kind == _SPS:
+                steps.take(HEADER_STEPS)
                 largest = max(largest or (0, 0, 0), _size(unit), key=lambda size: size[0] * size[1])
     return largest
 

@@ -59,6 +59,7 @@ def _is_transparent(data: bytes, position: int, end: int, steps: Steps) -> bool:
             return False
         if kind == b"cdef":
             entries = data[position + 10 : min(position + size, end)]
+            steps.take(len(entries) // 6)
             return any(
                 int.from_bytes(entries[at + 2 : at + 4], "big") in _OPACITY for at in range(0, len(entries) - 5, 6)
             )

@@ -115,7 +115,7 @@ def _header_length(request: Request) -> int | None:
 
 
 def _failed(results: list[Result], status: HTTPStatus) -> Response:
-    """Raises a lone image's error; several are told in one sentence."""
+    """Raises a lone image's error; several are reported in one sentence."""
     errors = [(result.index, result.error) for result in results if result.error is not None]
     if len(errors) == 1:
         raise errors[0][1]
