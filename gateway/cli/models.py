@@ -13,7 +13,7 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
 from gateway.networks.functions import INPUTS, is_function
 from gateway.networks.sources import SourceError
-from gateway.repository.entry import Entry, Format, Precision, Serving
+from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
 from gateway.triton.contract import SEQUENCE_MODEL
@@ -198,6 +198,14 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = 0,
+    decode: Annotated[
+        Decode,
+        typer.Option(
+            "--decode",
+            help="Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.",
+            rich_help_panel=SERVING,
+        ),
+    ] = Decode.EXACT,
     *,
     tensorrt: Annotated[
         bool,
@@ -309,6 +317,7 @@ def add(
         cache_classifier=cache_classifier,
         tensorrt=tensorrt,
         sequence_model=sequence_model,
+        decode=decode,
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")

@@ -63,6 +63,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "cache_classifier": _bool(serving.cache_classifier),
         "model": entry.name,
         "multi_label": _bool(entry.multi_label),
+        "decode": serving.decode.value,
         "runner": runner,
         "kind": kind,
         "filename": entry.format.filename,

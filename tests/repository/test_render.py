@@ -10,7 +10,13 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway.repository.entry import EntryError, Format, Precision, Serving
 from gateway.repository.render import render
-from gateway.triton.contract import MODEL_PARAMETER, MULTI_LABEL_PARAMETER, PRECISION_PARAMETER, VERSION_PARAMETER
+from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    MODEL_PARAMETER,
+    MULTI_LABEL_PARAMETER,
+    PRECISION_PARAMETER,
+    VERSION_PARAMETER,
+)
 from gateway.triton.model_config import parameters
 from tests.repository.entries import entry
 
@@ -33,6 +39,7 @@ def test_the_ensemble_tells_the_gateway_what_it_is():
         VERSION_PARAMETER: "2",
         PRECISION_PARAMETER: "bf16",
         MULTI_LABEL_PARAMETER: "true",
+        DECODE_PARAMETER: "exact",
     }
     assert [each[VERSION_PARAMETER] for each in told.values()] == ["2", "1", "2"]
     steps = [config(texts[name]).ensemble_scheduling.step[1] for name in told]
