@@ -12,6 +12,7 @@ from gateway import __version__
 from gateway.cli.capacity import capacity
 from gateway.cli.classify import classify
 from gateway.cli.proof import model_app
+from gateway.cli.stream import stream
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import (
     DEFAULT_MODEL_REPOSITORY,
@@ -164,6 +165,7 @@ def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None
 
 
 app.command()(classify)
+app.command()(stream)
 
 
 @app.command()

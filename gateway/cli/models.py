@@ -15,6 +15,7 @@ from gateway.networks.sources import SourceError
 from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
+from gateway.triton.contract import SEQUENCE_MODEL
 
 model_app = typer.Typer(
     help="Models: from a trained network to Triton's model repository.",
@@ -65,7 +66,8 @@ def add(
     source: Annotated[
         str,
         typer.Argument(
-            help="A TorchScript file, an ONNX file, torchvision:ARCH, or a Python function, FILE.py:NAME.",
+            help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             show_default=False,
         ),
     ],
@@ -120,7 +122,7 @@ def add(
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--weights", help="For torchvision:ARCH, a weights file to use instead of a download."),
+        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH: a weights file instead of a download."),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -199,6 +201,17 @@ def add(
     trust: Annotated[
         bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
     ] = False,
+    grayscale: Annotated[
+        bool,
+        typer.Option(
+            "--grayscale",
+            help="It takes one channel; --mean and --std are one number each.",
+            rich_help_panel=PREPROCESSING,
+        ),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
+    ] = False,
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -213,6 +226,23 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = False,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Write the stateful model for its streams as well, if it is missing.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
+    sequence_model: Annotated[
+        str,
+        typer.Option(
+            "--sequence-model",
+            help="A stateful model of your own for its streams, a folder of the repository.",
+            show_default=False,
+            rich_help_panel=SERVING,
+        ),
+    ] = "",
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")
     ] = False,
@@ -225,7 +255,7 @@ def add(
 ) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
-    SOURCE is a file of `torch.jit.trace(model.eval(), images).save(…)` or `torch.onnx.export(…)`, or torchvision:ARCH.
+    SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.
     A model that cannot be right is refused with the reason. Without --trust, no code in a file is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
@@ -241,6 +271,13 @@ def add(
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
+    from gateway.repository.stateful import provide_stateful
+
+    if stream or sequence_model:
+        follower = sequence_model or SEQUENCE_MODEL
+        if provide_stateful(follower, model_repository):
+            say(f"wrote {model_repository / follower}")
+        _tell(url, load=(follower,))
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
 
@@ -254,6 +291,7 @@ def add(
         cache=not no_cache,
         cache_classifier=cache_classifier,
         decode=decode,
+        sequence_model=sequence_model,
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
@@ -265,13 +303,23 @@ def add(
         labels=labels,
         like=like,
         preprocessing=_preprocessing(
-            preprocessing, like, resize, crop, mean, std, interpolation, pixels=pixels or implied
+            preprocessing,
+            like,
+            resize,
+            crop,
+            mean,
+            std,
+            interpolation,
+            pixels=pixels or implied,
+            grayscale=grayscale,
         ),
         input=input_form,
         output=output,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
+        grayscale=grayscale,
+        offline=offline,
         trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
@@ -297,6 +345,7 @@ def _preprocessing(
     interpolation: str | None,
     *,
     pixels: bool,
+    grayscale: bool,
 ) -> Preprocessing | None:
     """What the options say; None where they leave it to --like, or say nothing."""
     if pixels and (mean is not None or std is not None):
@@ -319,9 +368,15 @@ def _preprocessing(
         resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
         crop_size=crop,
         interpolation=interpolation or "bilinear",
-        mean=numbers(mean) if mean is not None else AS_PIXELS["mean"],
-        std=numbers(std) if std is not None else AS_PIXELS["std"],
+        mean=_channels(mean, grayscale=grayscale) if mean is not None else AS_PIXELS["mean"],
+        std=_channels(std, grayscale=grayscale) if std is not None else AS_PIXELS["std"],
     )
+
+
+def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
+    """One number for each channel of the image; that of a gray one three times."""
+    found = numbers(text)
+    return found * 3 if grayscale and len(found) == 1 else found
 
 
 def _trusts(source: str) -> bool:

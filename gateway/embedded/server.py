@@ -80,6 +80,7 @@ class EmbeddedTriton:
         self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=REMEMBERED_LINES)
+        self._was_ready = False
         self._stopped = False
         """Whether all of its process group is gone: then the group's number may soon be another's."""
 
@@ -192,6 +193,7 @@ class EmbeddedTriton:
                 raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
             case Waited.LATE:
                 raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
+        self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
         """End the server: requests in flight may finish within the grace, then everything that is left is killed.
@@ -267,6 +269,9 @@ class EmbeddedTriton:
             # Explicit, because only then a model whose stub died can be unloaded and loaded again.
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._load_models),
+            # A first start tells its operator what is wrong with a model. Later nobody may be there, and a model that
+            # was damaged meanwhile must not keep the others from being served again.
+            *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),
             # Completing a configuration starts every Python model once more, and ours are complete.
             "--disable-auto-complete-config",
             f"--cache-directory={self.runtime.cache_directory}",

@@ -66,6 +66,10 @@ class Request:
     """Files and folders that go with a function."""
     trust: bool = False
     """Whether the code of a function may run here."""
+    grayscale: bool = False
+    """Whether it takes one channel; mean and std are three times the same."""
+    offline: bool = False
+    """Whether no network is asked for what is not here."""
 
 
 def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
@@ -78,7 +82,9 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     old = _entry_to_extend(request, repository)
     if old is None:
         _check_folders_are_free(request.name, repository)
-    source = find_source(request.source, weights=request.weights, like=request.like, include=request.include)
+    source = find_source(
+        request.source, weights=request.weights, like=request.like, include=request.include, offline=request.offline
+    )
     check_trust(source, trust=request.trust)
     kind = {"onnx": Format.ONNX, "function": Format.FUNCTION}.get(source.kind, Format.TORCHSCRIPT)
     written_as = request.format or (old.format if old else kind)
@@ -94,7 +100,15 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
         preprocessing = replace(preprocessing, resize_library=library)
     if request.pixels:
         preprocessing = replace(preprocessing, mean=AS_PIXELS["mean"], std=AS_PIXELS["std"])
-    labels = find_labels(source, request.labels or (repository / old.classifier / LABELS if old else None))
+    if request.grayscale and not preprocessing.is_gray:
+        raise SourceError(
+            "--grayscale is for one channel, so --mean and --std are one number each: --mean 0.5 --std 0.25"
+        )
+    labels = (
+        read_labels(repository / old.classifier / LABELS)
+        if old and request.labels is None
+        else find_labels(source, request.labels)
+    )
     if request.labels and (twice := repeated(labels)):
         say(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
@@ -122,11 +136,15 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 pick=request.output,
                 pixels=preprocessing.gives_pixels,
                 pixels_implied=request.pixels_implied,
+                gray=(preprocessing.mean[0], preprocessing.std[0]) if request.grayscale else None,
+                may_export=source.kind == "exported" and request.format is None and old is None,
                 mapped_bytes=source.function.size() if source.function else 0,
             ),
             say,
             timeout_seconds=timeout_seconds,
         )
+        written_as = outcome.format or written_as
+        network = network.with_name(written_as.filename)
         _check_devices(outcome.cpu_only, request.serving, say)
         version = Version(
             source.location,
@@ -137,6 +155,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             outcome.difference,
             outcome.input,
             request.output,
+            request.grayscale,
             tuple(map(str, source.function.include)) if source.function else (),
         )
         if old:

@@ -40,20 +40,24 @@ class Kind(StrEnum):
 
 ADVICE = {
     Kind.STATE_DICT: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
-    "--weights {path}`, or build the network in Python, load the weights into it and save it by {trace}",
+    "--weights {path}` or timm:ARCH, or build the network in Python, load the weights into it and save it by {export}",
     Kind.CHECKPOINT: "it is a training checkpoint: it has weights but no network. Name the architecture: "
-    "`gateway model add torchvision:ARCH --weights {path}`, or build the network in Python, load the weights into it "
-    "and save it by {trace}",
+    "`gateway model add torchvision:ARCH --weights {path}` or timm:ARCH, or build the network in Python, load the "
+    "weights into it and save it by {export}",
     Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
-    "can import its classes, load it in Python and save it with {trace}",
-    Kind.EXPORTED_PROGRAM: "Triton cannot run it. Save the module with {trace}, or as ONNX with torch.onnx.export",
-    Kind.SAFETENSORS: "it has weights but no network: build the network in Python, load the weights into it and "
-    "save it by {trace}",
+    "can import its classes, load it in Python and save it with {export}",
+    Kind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
+    "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
-    "save the network with {trace}",
-    Kind.UNKNOWN: "use TorchScript (model.pt), ONNX (model.onnx) or torchvision:ARCH",
+    "save the network with {export}",
+    Kind.UNKNOWN: "use a program of torch.export (model.pt2), TorchScript (model.pt), ONNX (model.onnx), a folder of "
+    "Hugging Face, torchvision:ARCH or timm:ARCH",
 }
-_TRACE = "torch.jit.trace(model.eval(), torch.rand(1, 3, 224, 224)).save('model.pt')"
+EXPORT = (
+    "torch.export.save(torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
+    "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), 'model.pt2')"
+)
+"""What a message advises: without deprecated calls, and with nothing but torch. Tests run it."""
 
 
 def kind_of(path: Path) -> Kind:
@@ -84,7 +88,7 @@ def kind_of(path: Path) -> Kind:
 
 def refuse(path: Path, kind: Kind) -> ModelFileError:
     """The error for a file that is not a servable model."""
-    advice = ADVICE[kind].format(path=path, trace=_TRACE)
+    advice = ADVICE[kind].replace("{path}", str(path)).replace("{export}", EXPORT)
     return ModelFileError(f"{path} is {kind.value}: {advice}")
 
 

@@ -49,6 +49,10 @@ class Job:
     """Whether the images are pixels of 0 to 255."""
     pixels_implied: bool = False
     """Whether that was only taken for granted, since no mean and std were said."""
+    gray: tuple[float, float] | None = None
+    """The mean and std of a network for gray images."""
+    may_export: bool = False
+    """Whether a program of torch.export may stay one, where TorchScript would answer otherwise."""
     mapped_bytes: int = 0
     """Of files that a function may read."""
 
@@ -65,6 +69,8 @@ class Outcome:
     difference: float
     cpu_only: tuple[str, ...] = ()
     input: str = ""
+    format: Format | None = None
+    """Another format than the job's, where that would answer otherwise."""
 
 
 JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)

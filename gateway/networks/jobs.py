@@ -17,19 +17,23 @@ from torch import Tensor
 
 from gateway.errors import UserError
 from gateway.networks import onnx_graph
+from gateway.networks.adapted import Adapted, Form, Gray, arranged
 from gateway.networks.confinement import confine
 from gateway.networks.files import ModelFileError
 from gateway.networks.functions import FUNCTION, Said
+from gateway.networks.hub import HUGGING_FACE
 from gateway.networks.isolation import JOB, OUTCOME, PROGRESS, TIMEOUT_SECONDS, Job, Outcome
 from gateway.networks.originals import original_module
+from gateway.networks.programs import export_program
 from gateway.networks.staged import load_staged
-from gateway.networks.torchscript import Served, convert, cpu_only, export_torchscript
+from gateway.networks.torchscript import ExportError, Served, convert, cpu_only, export_torchscript
 from gateway.networks.trial import (
     ACTIVATION_NAMES,
     Ending,
     Findings,
     activation,
     check_classes,
+    form_of,
     probes,
     try_out,
 )
@@ -50,6 +54,10 @@ def _do_torch(job: Job) -> Outcome:
     with torch.no_grad():
         module = original_module(job.source, job.weights, job.labels)
         _say(f"trying it on images of {job.side}×{job.side}")
+        form = form_of(module, job.side, Form(job.input, _gray(job)), pixels=job.pixels)
+        _check_pixels(job, form.input)
+        if not form.is_plain or job.pick or not isinstance(_tried(module, job.side), Tensor):
+            module = Adapted(module, form, job.pick).eval()
         findings = try_out(module, job.side, pixels=job.pixels)
         check_classes(findings, job.labels, multi_label=job.multi_label)
         finished = activation(findings.ending, multi_label=job.multi_label)
@@ -57,12 +65,13 @@ def _do_torch(job: Job) -> Outcome:
         served = Served(module, finished, torch.float32)
         if job.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
-            return _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
+            outcome = _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
+            return replace(outcome, input="" if form.is_plain else form.input)
         dtype = DTYPES[job.precision]
         if dtype is not torch.float32:
             _say(f"converting to {job.precision.value}")
             try:
-                served = Served(convert(module, dtype), finished, dtype)
+                served = _converted(module, finished, dtype)
                 served(_probes(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
@@ -70,23 +79,89 @@ def _do_torch(job: Job) -> Outcome:
         _say(f"writing {Path(job.output).name}")
         output = Path(job.output)
         example = _probes(job)[1]
-        export_torchscript(served, example, output, tolerance=ALLOWED[job.precision])
+        written_as = _write_torch(job, served, example)
+        output = output.with_name(written_as.filename)
+        job = replace(job, format=written_as, output=str(output))
         written = original_module(str(output), "", None)
-        outcome = _outcome(job, findings, expected, written)
+        outcome = replace(_outcome(job, findings, expected, written), format=written_as)
+        outcome = replace(outcome, input="" if form.is_plain else form.input)
         return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
+
+
+def _write_torch(job: Job, served: Served, example: Tensor) -> Format:
+    """Write a module as the job says, or as a program where it may be one and TorchScript would answer otherwise."""
+    output, tolerance = Path(job.output), ALLOWED[job.precision]
+    if job.format is Format.EXPORTED:
+        export_program(served, example, output, tolerance=tolerance)
+        return Format.EXPORTED
+    try:
+        export_torchscript(served, example, output, tolerance=tolerance)
+    except (ExportError, RuntimeError) as exc:
+        if not job.may_export:
+            raise
+        reason = str(exc).strip().splitlines()[-1]
+        _say(f"TorchScript would not be the same ({reason}); it stays a program of torch.export")
+        export_program(served, example, output.with_name(Format.EXPORTED.filename), tolerance=tolerance)
+        return Format.EXPORTED
+    return Format.TORCHSCRIPT
+
+
+def _tried(module: torch.nn.Module, side: int) -> object:
+    """What a module gives, where it runs."""
+    try:
+        return module(torch.rand((2, 3, side, side)))
+    except Exception:  # the trial says why
+        return torch.empty(0)
+
+
+def _converted(module: torch.nn.Module, finished: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Served:
+    if isinstance(module, Adapted):
+        # Its images are arranged in fp32 first.
+        module.network, module.dtype = convert(module.network, dtype), dtype
+        return Served(module, finished, torch.float32)
+    return Served(convert(module, dtype), finished, dtype)
+
+
+def _gray(job: Job) -> Gray | None:
+    return Gray(*job.gray) if job.gray else None
 
 
 def _do_onnx(job: Job) -> Outcome:
     _say(f"loading {job.source}")
     model = onnx_graph.load_onnx(Path(job.source))
-    onnx_graph.check_signature(model, job.side)
-    run = onnx_graph.runner(Path(job.source))
+    signature = onnx_graph.check_signature(model, job.side, Form(job.input, _gray(job)), job.pick)
+    _check_pixels(job, signature.form.input)
+    answers = onnx_graph.runner(Path(job.source), signature.output)
+
+    def run(images: Tensor) -> Tensor:
+        return answers(arranged(images, signature.form))
+
     _say(f"trying it on images of {job.side}×{job.side}")
     findings = try_out(run, job.side, pixels=job.pixels)
     check_classes(findings, job.labels, multi_label=job.multi_label)
     finished = activation(findings.ending, multi_label=job.multi_label)
     expected = [finished(run(batch).float()) for batch in _probes(job)]
-    return _write_onnx(job, findings, model, findings.ending, expected)
+    if signature.one_by_one:
+        return _write_any_batch(job, findings, model, signature, expected)
+    return _write_onnx(job, findings, model, findings.ending, expected, signature)
+
+
+def _write_any_batch(
+    job: Job,
+    findings: Findings,
+    model: Any,  # noqa: ANN401
+    signature: onnx_graph.Signature,
+    expected: list[Tensor],
+) -> Outcome:
+    """A model for one image at a time, as one for any number: proven by its answers, or refused."""
+    _say("it takes one image at a time; giving it any number")
+    try:
+        return _write_onnx(job, findings, onnx_graph.any_batch(model), findings.ending, expected, signature)
+    except Exception as exc:  # of onnx, of ONNX Runtime, and ours where answers differ
+        Path(job.output).unlink(missing_ok=True)
+        raise ModelFileError(
+            f"it takes a fixed batch of 1, and something in it is bound to that: {onnx_graph.ANY_BATCH}"
+        ) from exc
 
 
 def _do_function(job: Job) -> Outcome:
@@ -136,14 +211,31 @@ def _check_pixels(job: Job, wanted: str) -> None:
         )
 
 
-def _write_onnx(job: Job, findings: Findings, model: Any, ending: Ending, expected: list[Tensor]) -> Outcome:  # noqa: ANN401
-    model = onnx_graph.finish(model, ending, multi_label=job.multi_label, side=job.side, classes=findings.classes)
+def _write_onnx(
+    job: Job,
+    findings: Findings,
+    model: Any,  # noqa: ANN401
+    ending: Ending,
+    expected: list[Tensor],
+    signature: onnx_graph.Signature | None = None,
+) -> Outcome:
+    form, output = (signature.form, signature.output) if signature else (Form(), "")
+    model = onnx_graph.finish(
+        model,
+        ending,
+        multi_label=job.multi_label,
+        side=job.side,
+        classes=findings.classes,
+        form=form,
+        output=output,
+    )
     if job.precision is Precision.FP16:
         _say("converting to fp16")
         model = onnx_graph.to_fp16(model)
     _say(f"writing {Path(job.output).name}")
     onnx_graph.write(model, Path(job.output))
-    return _outcome(job, findings, expected, onnx_graph.runner(Path(job.output)))
+    outcome = _outcome(job, findings, expected, onnx_graph.runner(Path(job.output)))
+    return replace(outcome, input="" if form.is_plain else form.input)
 
 
 def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Callable[[Tensor], Tensor]) -> Outcome:
@@ -173,6 +265,8 @@ def _confine(job: Job) -> None:
         confine(job.mapped_bytes, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
         return
     sources = [path for path in (Path(job.source), Path(job.weights)) if path.is_file()]
+    if job.source.startswith(HUGGING_FACE):
+        sources = list(Path(job.source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
     # The wall clock is the parent's; this is for a process that the parent could not kill.
     confine(sum(path.stat().st_size for path in sources), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 

@@ -2,11 +2,15 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.networks.adapted import LUMA, PIXELS, Form
 from gateway.networks.files import ModelFileError
 from gateway.networks.trial import Ending
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
@@ -14,6 +18,10 @@ from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+ANY_BATCH = (
+    "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
+    "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), external_data=False), which needs onnxscript"
+)
 OPSET = 17
 """The oldest that has all that torchvision's classifiers need; older runtimes read it too."""
 BATCH = "N"
@@ -23,6 +31,15 @@ _ACTIVATIONS = {
     (Ending.LOGITS, True): ("Sigmoid", {}),
 }
 """(ending, multi-label) → the operator that is missing; others need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a model takes, the name of its scores, and whether it takes one image at a time."""
+
+    form: Form
+    output: str
+    one_by_one: bool
 
 
 class OnnxMissing(UserError):
@@ -50,56 +67,94 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
     return model
 
 
-def check_signature(model: Any, side: int) -> None:  # noqa: ANN401
-    """Raise ModelFileError unless a model takes fp32 or fp16 [N, 3, side, side], of any N, and gives one tensor."""
+def check_signature(model: Any, side: int, said: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
+    """What a model takes, where that is images of a side, in any order, and which output has its scores.
+
+    `said` is what is known already; raises ModelFileError where it takes or gives something else.
+    """
     onnx, _ = import_onnx()
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [given for given in model.graph.input if given.name not in weights]
-    if len(inputs) != 1 or len(model.graph.output) != 1:
-        raise ModelFileError(
-            f"it has {len(inputs)} inputs and {len(model.graph.output)} outputs, but one of each is expected: "
-            "export the classifier alone"
-        )
-    for tensor in (inputs[0], model.graph.output[0]):
-        kind = onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type)
-        if kind not in {"FLOAT", "FLOAT16"}:
-            raise ModelFileError(f"tensor {tensor.name!r} is {kind}, but FLOAT or FLOAT16 is expected")
+    if len(inputs) != 1:
+        raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
+    result = _output(model, output)
+    kinds = [onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type) for tensor in (inputs[0], result)]
+    floats = ("FLOAT", "FLOAT16")
+    for tensor, kind, allowed in zip((inputs[0], result), kinds, ((*floats, "UINT8"), floats), strict=True):
+        if kind not in allowed:
+            raise ModelFileError(f"tensor {tensor.name!r} is {kind}, but {' or '.join(allowed)} is expected")
     dims = [(dim.dim_param or "?") if not dim.dim_value else dim.dim_value for dim in _dims(inputs[0])]
     if len(dims) != 4:
         raise ModelFileError(f"it takes {dims}, but a batch of images [N, 3, {side}, {side}] is expected")
-    if isinstance(dims[0], int):
+    if isinstance(dims[0], int) and dims[0] != 1:
+        raise ModelFileError(f"it takes a fixed batch of {dims[0]}: {ANY_BATCH}")
+    channels = 1 if said.gray else 3
+    last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
+    sides = dims[1:3] if last else dims[2:]
+    if not last and isinstance(dims[1], int) and dims[1] != channels:
+        hint = ": say --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
         raise ModelFileError(
-            f"it takes a fixed batch of {dims[0]}: export it again with the first dimension dynamic "
-            "(torch.onnx.export(…, dynamic_axes={'input': {0: 'N'}, 'output': {0: 'N'}}))"
+            f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
+            f"{hint or ': export it again so that it accepts these'}"
         )
-    if dims[1] not in {3, "?"} and isinstance(dims[1], int):
-        hint = "is it in the order N, height, width, channels? " if dims[3] == 3 else ""
-        raise ModelFileError(
-            f"it takes {dims}, but images have their three channels first, [N, 3, {side}, {side}]: {hint}"
-            "export it again so that it accepts these"
-        )
-    wrong = [dim for dim in dims[2:] if isinstance(dim, int) and dim != side]
-    if wrong:
-        raise ModelFileError(f"it takes {dims[2]}×{dims[3]} but the crop is {side}×{side}: use --crop {dims[2]}")
+    if any(isinstance(dim, int) and dim != side for dim in sides):
+        raise ModelFileError(f"it takes {sides[0]}×{sides[1]} but the crop is {side}×{side}: use --crop {sides[0]}")
+    found = f"{'uint8' if kinds[0] == 'UINT8' else 'float32'}-{'nhwc' if last else 'nchw'}"
+    # Where the graph leaves every dimension open, who exported it knows.
+    return Signature(Form(said.input or found, said.gray), result.name, isinstance(dims[0], int))
 
 
-def finish(model: Any, ending: Ending, *, multi_label: bool, side: int, classes: int) -> Any:  # noqa: ANN401
-    """The same model from `input__0` fp32 [N, 3, side, side] to probabilities `output__0` fp32 [N, classes]."""
+def any_batch(model: Any) -> Any:  # noqa: ANN401
+    """A copy of a model for a batch of one that takes any, where nothing in it is bound to one; proven by trial."""
+    onnx, _ = import_onnx()
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in (*model.graph.input, *model.graph.output):
+        dims = _dims(tensor)
+        if dims and dims[0].dim_value == 1:
+            dims[0].dim_param = BATCH
+    constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+    constants |= {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Reshape" and node.input[1] in constants:
+            shape = constants[node.input[1]]
+            values = onnx.numpy_helper.to_array(shape).copy()
+            if values.size > 1 and values[0] == 1:
+                values[0] = 0  # as many as come in
+                shape.CopyFrom(onnx.numpy_helper.from_array(values, shape.name))
+    del model.graph.value_info[:]
+    return model
+
+
+def finish(
+    model: Any,  # noqa: ANN401
+    ending: Ending,
+    *,
+    multi_label: bool,
+    side: int,
+    classes: int,
+    form: Form = Form(),  # noqa: B008  # it is frozen
+    output: str = "",
+) -> Any:  # noqa: ANN401
+    """The same model from `input__0` fp32 [N, 3, side, side] to probabilities `output__0` fp32 [N, classes].
+
+    `form` is what it takes itself, and `output` the name of its scores, where it has several outputs.
+    """
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     (given,) = [tensor for tensor in graph.input if tensor.name not in weights]
-    (result,) = graph.output
+    result = _output(model, output)
+    arranged, extra = _arrangement(form)
     casts = [
-        helper.make_node("Cast", [CLASSIFIER_INPUT], [_inner(given.name)], to=given.type.tensor_type.elem_type),
+        helper.make_node("Cast", [arranged], [_inner(given.name)], to=given.type.tensor_type.elem_type),
         helper.make_node("Cast", [_inner(result.name)], ["gateway/scores"], to=float32),
     ]
     # Under names of its own what is inside cannot clash with the contract's.
     _rename(graph, {name: _inner(name) for name in (given.name, result.name)})
     operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
     last = helper.make_node(operator, ["gateway/scores"], [CLASSIFIER_OUTPUT], **attributes)
-    nodes = [casts[0], *graph.node, casts[1], last]
+    nodes = [*extra, casts[0], *graph.node, casts[1], last]
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend(nodes)
     graph.input.append(helper.make_tensor_value_info(CLASSIFIER_INPUT, float32, [BATCH, 3, side, side]))
@@ -163,8 +218,11 @@ def write(model: Any, path: Path) -> None:  # noqa: ANN401
         onnx.save(model, draft)
 
 
-def runner(model: Any) -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors, run by ONNX Runtime on the CPU; raises ModelFileError."""
+def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
+    """A model, or the path of one, as a function of tensors, run by ONNX Runtime on the CPU; raises ModelFileError.
+
+    One for a batch of one is given one image after the other. `output` is a name, or "" for the only one.
+    """
     _, onnxruntime = import_onnx()
     import torch
 
@@ -176,12 +234,69 @@ def runner(model: Any) -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
     except Exception as exc:  # ONNX Runtime has no common base class
         raise ModelFileError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
     given = session.get_inputs()[0]
-    dtype = torch.float16 if "float16" in given.type else torch.float32
+    dtypes = {"tensor(float16)": torch.float16, "tensor(uint8)": torch.uint8}
+    dtype = dtypes.get(given.type, torch.float32)
+    wanted = [output] if output else None
+    at_once = 1 if given.shape and given.shape[0] == 1 else None
 
     def run(images: "Tensor") -> "Tensor":
-        return torch.from_numpy(session.run(None, {given.name: images.to(dtype).numpy()})[0])
+        batches = torch.split(images.to(dtype), at_once or len(images))
+        return torch.cat(
+            [torch.from_numpy(session.run(wanted, {given.name: batch.contiguous().numpy()})[0]) for batch in batches]
+        )
 
     return run
+
+
+def _output(model: Any, which: str) -> Any:  # noqa: ANN401
+    """The output with the scores, by name or number; raises ModelFileError with those that there are."""
+    outputs = list(model.graph.output)
+    named = {tensor.name: tensor for tensor in outputs}
+    if which in named:
+        return named[which]
+    if which.isdecimal() and int(which) < len(outputs):
+        return outputs[int(which)]
+    if which or len(outputs) != 1:
+        raise ModelFileError(
+            f"it has {len(outputs)} outputs ({', '.join(named)}){f', and no {which!r}' if which else ''}: choose the "
+            "scores with --output NAME, or by their number from 0"
+        )
+    return outputs[0]
+
+
+def _arrangement(form: Form) -> tuple[str, list[Any]]:
+    """The nodes that make of `input__0` what a model takes, as adapted.arranged does, and the name of their result."""
+    onnx, _ = import_onnx()
+    nodes: list[Any] = []
+    name = CLASSIFIER_INPUT
+
+    def add(operator: str, *constants: Any, **attributes: Any) -> None:  # noqa: ANN401  # numbers and lists of them
+        nonlocal name
+        inputs = [name]
+        for constant in constants:
+            inputs.append(f"gateway/constant{len(nodes)}")
+            value = onnx.numpy_helper.from_array(np.asarray(constant, np.float32))
+            nodes.append(onnx.helper.make_node("Constant", [], [inputs[-1]], value=value))
+        name = f"gateway/arranged{len(nodes)}"
+        nodes.append(onnx.helper.make_node(operator, inputs, [name], **attributes))
+
+    if form.gray:
+        for operator, number in (("Mul", form.gray.std), ("Add", form.gray.mean), ("Mul", PIXELS)):
+            add(operator, number)
+        add("Round")
+        # A convolution of one pixel, which every version of ONNX has, sums the channels.
+        add("Conv", np.array(LUMA).reshape(1, 3, 1, 1))
+        for operator, number in (("Add", 32768), ("Div", 65536)):
+            add(operator, number)
+        add("Floor")
+        for operator, number in (("Div", PIXELS), ("Sub", form.gray.mean), ("Div", form.gray.std)):
+            add(operator, number)
+    if form.input.startswith("uint8"):
+        add("Round")
+        add("Clip", 0, PIXELS)
+    if form.input.endswith("nhwc"):
+        add("Transpose", perm=[0, 2, 3, 1])
+    return name, nodes
 
 
 def _dims(tensor: Any) -> list[Any]:  # noqa: ANN401

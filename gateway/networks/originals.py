@@ -2,39 +2,45 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gateway.networks.files import ModelFileError
+from gateway.networks.adapted import PLAIN, Adapted, Form, Gray, arranged
+from gateway.networks.files import Kind, ModelFileError, kind_of
 from gateway.networks.function_process import FunctionProcess
 from gateway.networks.functions import find_function, is_function
+from gateway.networks.hub import HUGGING_FACE, TIMM, read_folder
 from gateway.networks.sources import RECIPE, TORCHVISION, digest
 from gateway.networks.torchscript import load_torchscript
 from gateway.networks.trial import Ending, activation
+from gateway.networks.weights import load_into, read_state_dict
 from gateway.repository.entry import Entry, EntryError, Version
 from gateway.repository.preprocessing import weights_enum
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What DataParallel, torch.compile and Lightning put before the names of weights."""
-
 
 def original_module(source: str, weights: str, classes: int | None) -> nn.Module:
-    """The network of a torchvision:ARCH, a recipe: of this project or a TorchScript file, ready to be asked.
+    """The network of a source, ready to be asked: a prefix and a name or folder, or a file.
 
-    `weights` is a file, the name of torchvision weights or "". Raises UserError.
+    The file is of TorchScript or torch.export. `weights` is a file, the name of torchvision weights or "".
+    Raises UserError.
     """
     if source.startswith(TORCHVISION):
         return _torchvision(source.removeprefix(TORCHVISION), weights, classes)
+    if source.startswith((HUGGING_FACE, TIMM)):
+        from gateway.networks.pretrained import folder_network, timm_network
+
+        if source.startswith(TIMM):
+            return timm_network(source.removeprefix(TIMM), Path(weights), classes)
+        return folder_network(Path(source.removeprefix(HUGGING_FACE)))
     if source.startswith(RECIPE):
         from gateway.networks.export import RECIPES
 
         return RECIPES[source.removeprefix(RECIPE)].build().eval()
+    if kind_of(Path(source)) is Kind.EXPORTED_PROGRAM:
+        from gateway.networks.programs import load_program
+
+        return load_program(Path(source))
     module: nn.Module = load_torchscript(Path(source))
     return module
 
@@ -46,25 +52,43 @@ def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor],
     """
     if is_function(version.source):
         return _function_probabilities(entry, version)
-    file = Path(version.weights if version.source.startswith(TORCHVISION) and version.sha256 else version.source)
-    if version.sha256:
+    if version.source.startswith(HUGGING_FACE):
+        _check_folder(version)
+    file = Path(
+        version.weights if version.source.startswith((TORCHVISION, TIMM)) and version.sha256 else version.source
+    )
+    if version.sha256 and not version.source.startswith(HUGGING_FACE):
         if not file.is_file():
             raise EntryError(f"the original, {file}, no longer exists: put it back, or add the model again")
         if digest(file) != version.sha256:
             raise EntryError(f"{file} has changed since it was added: add it again as a new version")
     finished = activation(Ending(version.ending), multi_label=entry.multi_label)
+    gray = Gray(entry.preprocessing.mean[0], entry.preprocessing.std[0]) if version.grayscale else None
+    form = Form(version.input or PLAIN, gray)
     if file.suffix == ".onnx":
-        from gateway.networks.onnx_graph import runner
-
-        run: Callable[[Tensor], Any] = runner(file)
+        run = _onnx(file, entry.preprocessing.crop_size, form, version.output)
     else:
-        run = original_module(version.source, version.weights, entry.classes)
+        run = Adapted(original_module(version.source, version.weights, entry.classes), form, version.output).eval()
 
     def probabilities(images: Tensor) -> Tensor:
         with torch.inference_mode():
             return finished(run(images).float())
 
     return probabilities
+
+
+def _onnx(file: Path, side: int, form: Form, output: str) -> Callable[[Tensor], Tensor]:
+    from gateway.networks.onnx_graph import check_signature, load_onnx, runner
+
+    answers = runner(file, check_signature(load_onnx(file), side, form, output).output)
+    return lambda images: answers(arranged(images, form))
+
+
+def _check_folder(version: Version) -> None:
+    if read_folder(Path(version.source.removeprefix(HUGGING_FACE))).digest() != version.sha256:
+        raise EntryError(
+            f"{version.source.removeprefix(HUGGING_FACE)} has changed since it was added: add it again as a new version"
+        )
 
 
 def _function_probabilities(entry: Entry, version: Version) -> Callable[[Tensor], Tensor]:
@@ -98,34 +122,4 @@ def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Mod
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}), **extra)
     except TypeError:
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}))
-    try:
-        module.load_state_dict(state)
-    except RuntimeError as exc:
-        lines = [line.strip() for line in str(exc).splitlines()]
-        raise ModelFileError(
-            f"{weights} does not hold weights of {architecture} with {classes or 1000} classes: "
-            f"{lines[1] if len(lines) > 1 else lines[0]} Other classes than these: --labels FILE, one label a line"
-        ) from exc
-    return module.eval()
-
-
-def read_state_dict(path: Path) -> "Mapping[str, Tensor]":
-    """The weights in a state dict or a checkpoint, read without running code; raises ModelFileError."""
-    try:
-        # weights_only is what makes it safe: tensors and containers, nothing that could run.
-        values = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as exc:  # of pickle, zip, torch
-        raise ModelFileError(
-            f"{path} cannot be read as weights alone, and anything more could run code. Where you trust it, load it in "
-            "Python and save its weights: torch.save(model.state_dict(), 'weights.pt')"
-        ) from exc
-    for key in CHECKPOINT_KEYS:
-        if isinstance(values, dict) and isinstance(values.get(key), dict):
-            values = values[key]
-            break
-    if not isinstance(values, dict) or not all(isinstance(value, Tensor) for value in values.values()) or not values:
-        raise ModelFileError(f"{path} holds no state dict, neither itself nor under {', '.join(CHECKPOINT_KEYS)}")
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in values):
-            values = {name.removeprefix(prefix): value for name, value in values.items()}
-    return values
+    return load_into(module, state, weights, architecture, classes)

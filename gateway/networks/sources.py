@@ -8,8 +8,19 @@ from pathlib import Path
 from gateway.errors import UserError
 from gateway.networks.files import Kind, ModelFileError, kind_of, refuse
 from gateway.networks.functions import FunctionSource, find_function, is_function
+from gateway.networks.hub import (
+    HUGGING_FACE,
+    TIMM,
+    fetch_folder,
+    read_folder,
+    timm_config,
+    timm_preprocessing,
+)
+from gateway.networks.labels import given_labels
 from gateway.repository.preprocessing import Preprocessing, from_weights, weights_enum
 
+KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
+"""Files that are models as they are, as Source names them."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
 RECIPE = "recipe:"
@@ -24,8 +35,9 @@ class SourceError(UserError):
 class Source:
     """A model as the user names it; `like` names the torchvision weights that it was trained like.
 
-    `kind` is torchscript, onnx, torchvision, recipe or function.
-    `sha256` is of the file, of the weights' file for torchvision, of all files of a function, or "".
+    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function.
+    `sha256` is of the file, of the weights' file for torchvision and timm, of all files of a function or folder, or "".
+    `labels` and `preprocessing` are those that come with it.
     """
 
     kind: str
@@ -34,10 +46,14 @@ class Source:
     like: str
     sha256: str
     function: FunctionSource | None = None
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
 
 
-def find_source(text: str, *, weights: str | None, like: str | None, include: Sequence[Path] = ()) -> Source:
-    """Look at a SOURCE without loading it; raises UserError."""
+def find_source(
+    text: str, *, weights: str | None, like: str | None, include: Sequence[Path] = (), offline: bool = False
+) -> Source:
+    """Look at a SOURCE without loading it; raises UserError. `offline` asks no network for what is not here."""
     if is_function(text):
         if weights:
             raise SourceError("--weights is for torchvision:ARCH; a function's files are named by --include")
@@ -49,17 +65,28 @@ def find_source(text: str, *, weights: str | None, like: str | None, include: Se
         return _torchvision(text.removeprefix(TORCHVISION), weights, like)
     if text.startswith(RECIPE):
         return Source("recipe", text, "", like or "", "")
+    if text.startswith(TIMM) and (weights or not offline):
+        return _timm(text.removeprefix(TIMM), weights, like)
+    if text.startswith(TIMM):
+        raise SourceError(f"{text} without --weights is downloaded, and --offline asks no network: say --weights FILE")
+    if text.startswith(HUGGING_FACE):
+        name = text.removeprefix(HUGGING_FACE)
+        folder = Path(name).expanduser().absolute()
+        return _folder(folder if folder.is_dir() else fetch_folder(name, offline=offline), weights, like)
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        raise SourceError(f"{path} is a folder; SOURCE must be a file, such as the model.pt in it, or torchvision:ARCH")
+        return _folder(path, weights, like)
     if not path.is_file():
-        raise SourceError(f"there is no file {path}; SOURCE must be a file or torchvision:ARCH")
+        raise SourceError(
+            f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            "or huggingface:OWNER/NAME"
+        )
     if weights:
-        raise SourceError("--weights only works with torchvision:ARCH; a model file contains its weights")
+        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
     kind = kind_of(path)
-    if kind not in {Kind.TORCHSCRIPT, Kind.ONNX}:
+    if kind not in KINDS:
         raise refuse(path, kind)
-    return Source("onnx" if kind is Kind.ONNX else "torchscript", str(path), "", like or "", digest(path))
+    return Source(KINDS[kind], str(path), "", like or "", digest(path))
 
 
 def _torchvision(architecture: str, weights: str | None, like: str | None) -> Source:
@@ -78,25 +105,62 @@ def _torchvision(architecture: str, weights: str | None, like: str | None) -> So
     location = f"{TORCHVISION}{architecture}"
     if weights is None:
         return Source("torchvision", location, like, like, "")
-    path = Path(weights).expanduser().absolute()
+    path = _weights(weights)
+    return Source("torchvision", location, str(path), like, digest(path))
+
+
+def _timm(architecture: str, weights: str | None, like: str | None) -> Source:
+    config = timm_config(architecture)
+    if weights is None:
+        name = config.get("hf_hub_id")
+        if not name:
+            raise SourceError(f"timm has no weights for {architecture}: say --weights FILE")
+        return _folder(fetch_folder(name, offline=False), None, like)
+    path = _weights(weights)
+    # Its own preprocessing where the weights were trained as timm's were; otherwise it is said.
+    preprocessing = None if like else timm_preprocessing(config)
+    return Source("timm", f"{TIMM}{architecture}", str(path), like or "", digest(path), preprocessing=preprocessing)
+
+
+def _folder(path: Path, weights: str | None, like: str | None) -> Source:
+    if weights:
+        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
+    folder = read_folder(path)
+    preprocessing = None if like else folder.preprocessing
+    return Source(
+        "huggingface",
+        folder.location,
+        "",
+        like or "",
+        folder.digest(),
+        labels=folder.labels,
+        preprocessing=preprocessing,
+    )
+
+
+def _weights(text: str) -> Path:
+    """A file with weights alone; raises SourceError or ModelFileError."""
+    path = Path(text).expanduser().absolute()
     if not path.is_file():
         raise SourceError(
             f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
         )
     kind = kind_of(path)
-    if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT}:
+    if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.SAFETENSORS}:
         if kind is Kind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
         raise ModelFileError(
-            f"{path} is {kind.value}, but --weights takes a state dict or a checkpoint that contains one"
+            f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
         )
-    return Source("torchvision", location, str(path), like, digest(path))
+    return path
 
 
 def find_preprocessing(source: Source, given: Preprocessing | None) -> Preprocessing:
     """How the model wants its images; raises SourceError where nobody said."""
     if given is not None:
         return given
+    if source.preprocessing is not None:
+        return source.preprocessing
     if source.like:
         return from_weights(source.like)
     if source.function:
@@ -114,7 +178,13 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
 def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
     """One label for each class: a line each of a file, or those of torchvision's weights; raises SourceError."""
     if path is not None:
-        return read_labels(path)
+        return given_labels(path)
+    if source.labels:
+        return source.labels
+    if source.kind == "huggingface":
+        raise SourceError(
+            "its config.json has no names for the classes: use --labels FILE, with one label per line in their order"
+        )
     if source.kind != "torchvision":
         raise SourceError("use --labels FILE, with one label per line in the order of the classes in training")
     return tuple(weights_enum(source.like).meta["categories"])

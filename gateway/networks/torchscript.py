@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
 
 from gateway.errors import UserError
 from gateway.files import whole_file
@@ -138,9 +139,12 @@ def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: fl
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Without torch's warnings that TorchScript, and the exporter of ONNX that takes it, are deprecated."""
+    """Without torch's warnings about TorchScript, the exporter of ONNX that takes it, and tracing."""
     with warnings.catch_warnings():
         # TorchScript is what Triton's libtorch backend loads, whatever torch says of its future.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
+        # What a trace has bound to its example is found by comparing answers.
+        warnings.simplefilter("ignore", TracerWarning)
+        warnings.filterwarnings("ignore", "Constant folding|no signature found", UserWarning)
         yield

@@ -1,12 +1,13 @@
 """Finding out what a network does by trying it: sizes, classes, and what it ends in."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
+from gateway.networks.adapted import PIXELS, PLAIN, Form, arranged, chosen
 from gateway.networks.files import ModelFileError
 
 Run = Callable[[Tensor], object]
@@ -15,7 +16,9 @@ Run = Callable[[Tensor], object]
 SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 96, 64, 48, 32, 28)
 """Input sides that are common, tried in order."""
 CHANNELS = (3, 1, 4)
-PIXELS = 255
+INPUTS_TRIED = (PLAIN, "float32-nhwc", "uint8-nchw", "uint8-nhwc")
+FEATURES = frozenset({128, 192, 256, 320, 384, 512, 576, 640, 768, 960, 1024, 1280, 1408, 1536, 1792, 2048, 2560})
+"""How many features the usual networks have before their last layer."""
 ALONE_TOLERANCE = 1e-3
 SUM_TOLERANCE = 1e-3
 
@@ -44,7 +47,16 @@ def try_out(run: Run, side: int, *, pixels: bool = False) -> Findings:
     classes = output.shape[1]
     batches = probes(side, pixels=pixels)
     _check_batches(run, batches, classes)
-    return Findings(side, classes, ending_of(run(batch) for batch in batches))
+    outputs = [_tensor(run(batch)) for batch in batches]
+    ending = ending_of(outputs)
+    lengths = torch.cat(outputs).detach().float().norm(dim=1)
+    # A row of one number, or a softmax that is certain, may have length 1 too.
+    if classes > 1 and ending in {Ending.LOGITS, Ending.SIGMOID} and _ones(lengths):
+        raise ModelFileError(
+            "every row it gives has length 1, as embeddings have: they tell how alike two pictures are, and are no "
+            "scores for classes. Put its layer of classes behind it, and save it again"
+        )
+    return Findings(side, classes, ending)
 
 
 def probes(side: int, *, pixels: bool = False) -> list[Tensor]:
@@ -93,6 +105,21 @@ def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tenso
     return {Ending.LOGITS: _softmax, Ending.LOG_SOFTMAX: _exp, Ending.SOFTMAX: _as_it_is}[ending]
 
 
+def form_of(network: Run, side: int, said: Form, *, pixels: bool) -> Form:
+    """What a network takes, by trying: floats before bytes, channels first before last; `said` where none runs."""
+    if said.input:
+        return said
+    for wanted in INPUTS_TRIED:
+        form = replace(said, input=wanted)
+
+        def run(images: Tensor, form: Form = form) -> object:
+            return _any_tensor(network(arranged(images, form)))
+
+        if _runs(run, (2, 3, side, side), pixels):
+            return form
+    return replace(said, input=PLAIN)
+
+
 def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) -> None:
     """Raise ModelFileError where there is not one label for each class, or one class and no choice."""
     if findings.classes == 1 and not multi_label:
@@ -101,9 +128,14 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
             "yes/no probability, or train it with two classes"
         )
     if labels is not None and labels != findings.classes:
+        features = (
+            f". Or is it a network without its last layer, which gives {findings.classes} features?"
+            if findings.classes in FEATURES and findings.ending is Ending.LOGITS
+            else ""
+        )
         raise ModelFileError(
             f"there are {labels} labels and the network has {findings.classes} classes: give one label per line, in "
-            "the order of the classes in training (sorted folder names with torchvision's ImageFolder)"
+            f"the order of the classes in training (sorted folder names with torchvision's ImageFolder){features}"
         )
 
 
@@ -127,11 +159,7 @@ def _first_answer(run: Run, side: int, largest: int) -> Tensor:
 def _tensor(output: object) -> Tensor:
     if isinstance(output, Tensor):
         return output
-    parts = f" of {len(output)}" if isinstance(output, (list, tuple, dict)) else ""
-    raise ModelFileError(
-        f"it gives a {type(output).__name__}{parts} but one tensor of scores is expected: wrap it in a module whose "
-        "forward returns only the scores"
-    )
+    return chosen(output, "")
 
 
 def _why_not(run: Run, side: int, failure: Exception) -> str:
@@ -143,7 +171,11 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
             if channels != 3:
                 return (
                     f"it takes {channels} channel{'s' * (channels > 1)} but images have three: red, green and blue. "
-                    "Add a layer in front that converts them, and save it again"
+                    + (
+                        "Say --grayscale, which converts them as Pillow does"
+                        if channels == 1
+                        else "Add a layer in front that converts them, and save it again"
+                    )
                 )
             return f"it does not run on {side}×{side} but does on {other}×{other}: use --crop {other}"
     if _runs(run, (1, 3, side, side)):
@@ -153,9 +185,18 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
     return f"it does not run on a batch of images [2, 3, {side}, {side}] or of other common sizes: {reason}"
 
 
-def _runs(run: Run, shape: tuple[int, ...]) -> bool:
+def _any_tensor(output: object) -> object:
+    """One tensor of what a network gives, which to count its images by."""
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, (list, tuple)):
+        return next((part for part in output if isinstance(part, Tensor)), None)
+    return output
+
+
+def _runs(run: Run, shape: tuple[int, ...], pixels: bool = False) -> bool:  # noqa: FBT001, FBT002  # of a private helper
     try:
-        output = run(torch.rand(shape))
+        output = run(torch.rand(shape) * (PIXELS if pixels else 1))
     except Exception:  # whatever it is, the shape is not taken
         return False
     return isinstance(output, Tensor) and output.shape[0] == shape[0]

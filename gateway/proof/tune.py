@@ -183,6 +183,7 @@ class Tuner:
                 multi_label=self.entry.multi_label,
                 input=version.input,
                 output=version.output,
+                grayscale=version.grayscale,
                 include=tuple(map(Path, version.include)),
                 trust=True,  # it was, when it was added, and its digest is the same
             )

@@ -43,13 +43,20 @@ class Format(StrEnum):
 
     TORCHSCRIPT = "torchscript"
     ONNX = "onnx"
+    EXPORTED = "torch-export"
+    """A program of torch.export, which the project's own backend for PyTorch runs, and NVIDIA's does not."""
     FUNCTION = "function"
     """A folder: a model.py for Triton's Python backend, and somebody's code."""
 
     @property
     def filename(self) -> str:
         """The file in a version's folder."""
-        return {"torchscript": "model.pt", "onnx": "model.onnx", "function": "model.py"}[self.value]
+        return {
+            Format.TORCHSCRIPT: "model.pt",
+            Format.ONNX: "model.onnx",
+            Format.EXPORTED: "model.pt2",
+            Format.FUNCTION: "model.py",
+        }[self]
 
 
 class Decode(StrEnum):
@@ -78,6 +85,8 @@ class Serving:
     cache: bool = True
     cache_classifier: bool = False
     decode: Decode = Decode.EXACT
+    sequence_model: str = ""
+    """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", Decode(self.decode))
@@ -116,6 +125,8 @@ class Version:
     """What the original takes, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
     output: str = ""
     """Which of several outputs are the scores, by name or number; "" where there is one."""
+    grayscale: bool = False
+    """Whether the original takes one channel."""
     include: tuple[str, ...] = ()
     """Files and folders that go with a function."""
 

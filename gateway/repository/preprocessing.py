@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_SIDE = 4096
+SQUARED = {"ViT", "DeiT", "Beit", "Swin"}
+"""Hugging Face's image processors to which one number means height and width; to others it is the shorter side."""
+UNKNOWN_PROCESSORS = {
+    "EfficientNet",
+    "Levit",
+    "Poolformer",
+    "PoolFormer",
+    "Perceiver",
+    "TimmWrapper",
+    "Glpn",
+    "Bridgetower",
+}
+"""Those with steps that the preprocessor here does not have: offsets, crops by share."""
 AS_PIXELS = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}
 """The mean and std that leave pixels as they are, on a scale from 0 to 255."""
 INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos")
@@ -88,6 +102,11 @@ class Preprocessing:
     def gives_pixels(self) -> bool:
         """Whether the network gets the pixels themselves, on a scale from 0 to 255."""
         return not any(self.mean) and all(abs(255 * std - 1) < 1e-6 for std in self.std)
+
+    @property
+    def is_gray(self) -> bool:
+        """Whether all channels are normalised alike, as those of a gray image."""
+        return len(set(self.mean)) == len(set(self.std)) == 1
 
     def differences(self, given: Mapping[str, str]) -> list[str]:
         """What the preprocessor's parameters say otherwise, in words that name the parameter.
@@ -213,16 +232,29 @@ def numbers(text: str) -> tuple[float, ...]:
 
 def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     """Read https://huggingface.co/docs/transformers/main_classes/image_processor files for image classification."""
+    processor = str(values.get("image_processor_type") or values.get("feature_extractor_type") or "")
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", processor)
+    if family in UNKNOWN_PROCESSORS:
+        raise PreprocessingError(
+            f"{processor} prepares images in a way of its own: say --resize, --crop, --mean, --std and --interpolation"
+        )
+    if not values.get("do_resize", True) or not values.get("do_normalize", True):
+        raise PreprocessingError("images are resized and normalised here: do_resize and do_normalize must be true")
     size = values.get("size", {})
     if isinstance(size, int):
-        resize: tuple[int, ...] = (size,)
-    elif "shortest_edge" in size:
-        resize = (int(size["shortest_edge"]),)
+        size = {"height": size, "width": size} if family in SQUARED else {"shortest_edge": size}
+    if "shortest_edge" in size:
+        resize: tuple[int, ...] = (int(size["shortest_edge"]),)
     elif {"height", "width"} <= set(size):
         resize = (int(size["height"]), int(size["width"]))
     else:
         raise PreprocessingError("size has neither shortest_edge nor height and width")
-    if values.get("do_center_crop"):
+    if family == "ConvNext":
+        # ConvNextImageProcessor.resize: from 384 on the whole picture, below a part of it.
+        (side,) = resize[:1]
+        crop: Any = (side,)
+        resize = (int(side / float(values.get("crop_pct") or 224 / 256)),) if side < 384 else (side, side)
+    elif values.get("do_center_crop"):
         crop = values.get("crop_size", resize[0])
         crop = (crop["height"], crop["width"]) if isinstance(crop, Mapping) else (crop,)
     elif len(resize) == 2:

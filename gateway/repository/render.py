@@ -18,9 +18,13 @@ _QUEUE_POLICY = """\
     timeout_action: REJECT
   }
 """
+_STREAM = """
+# The stateful model that follows its streams.
+parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
+    Format.EXPORTED: ('platform: "pytorch_libtorch"', "a program of torch.export"),
     Format.FUNCTION: ('backend: "python"', "a Python function"),
 }
 _PARAMETERS = {
@@ -39,6 +43,7 @@ parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,
     Format.FUNCTION: "",
 }
+_PARAMETERS[Format.EXPORTED] = _PARAMETERS[Format.TORCHSCRIPT]
 
 
 def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
@@ -70,6 +75,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format],
+        "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(serving.preferred, side),
     }
     texts = {

@@ -96,10 +96,12 @@ class Healer:
 
     async def load(self, models: Collection[str]) -> None:
         """Load what somebody unloaded and did not load again."""
+        # Each once, where it comes last: an ensemble after all of its steps.
+        models = list(dict.fromkeys(reversed(list(models))))[::-1]
         key = tuple(sorted(models))
         if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
             return
-        log.warning("orphans_loaded", triton=self._endpoint.address, models=list(models))
+        log.warning("orphans_loaded", triton=self._endpoint.address, models=models)
         try:
             for model in models:
                 await self._endpoint.load(model)

@@ -140,7 +140,7 @@ def test_what_torch_save_wrote_is_refused_with_what_to_do_instead(add, tmp_path,
     result = add(source=tmp_path / "head.pt")
     assert isinstance(result.exception, ModelFileError)
     assert reason in str(result.exception)
-    assert "torch.jit.trace(model.eval(), torch.rand(1, 3, 224, 224)).save('model.pt')" in str(result.exception)
+    assert "torch.export.save(torch.export.export(model.eval()," in str(result.exception)
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_no_source(add, tmp_path):

@@ -151,9 +151,18 @@ def test_a_server_that_died_can_be_started_again_on_its_ports(runtime, echo_repo
     assert not server.ready()
     server.stop()
     assert gone(stubs)
+    add_broken_model(echo_repository)  # it costs the others nothing
     with server:
         server.wait_ready()
         assert server.url == url
+        assert echo(server, 7) == 7
+
+
+def add_broken_model(repository: Path) -> None:
+    version = repository / "broken" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text("raise ValueError('half of a copy')")
+    (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
 
 
 def test_the_server_and_its_stubs_die_with_a_parent_that_is_killed(echo_repository):

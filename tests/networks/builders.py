@@ -68,14 +68,22 @@ def save_torchscript(module: nn.Module, path: Path, side: int = 32, *, channels:
     return path
 
 
-def save_onnx(module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True, channels: int = 3) -> Path:
+def save_program(module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True) -> Path:
+    shapes = ({0: torch.export.Dim.DYNAMIC},) if dynamic else None
+    torch.export.save(torch.export.export(module.eval(), (torch.rand(2, 3, side, side),), dynamic_shapes=shapes), path)
+    return path
+
+
+def save_onnx(
+    module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True, channels: int = 3, batch: int = 2
+) -> Path:
     axes = {"pixels": {0: "batch"}, "scores": {0: "batch"}} if dynamic else None
     with torch.no_grad(), without_deprecations(), warnings.catch_warnings():
         # The exporter's, of what it leaves as it is.
         warnings.filterwarnings("ignore", "Constant folding", UserWarning)
         torch.onnx.export(
             module.eval(),
-            (torch.rand(2, channels, side, side),),
+            (torch.rand(batch, channels, side, side),),
             path,
             input_names=["pixels"],
             output_names=["scores"],

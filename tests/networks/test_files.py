@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from gateway.networks.files import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
-from gateway.networks.originals import read_state_dict
 from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels
+from gateway.networks.weights import read_state_dict
 from tests.networks.builders import Head, save_labels, save_onnx, save_torchscript
 from tests.processes import PROJECT
 
@@ -84,8 +84,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, torch_s
     [
         (Kind.STATE_DICT, r"torchvision:ARCH --weights model\.pt"),
         (Kind.CHECKPOINT, r"torchvision:ARCH --weights model\.pt"),
-        (Kind.PICKLED_MODULE, r"torch\.jit\.trace"),
-        (Kind.EXPORTED_PROGRAM, r"torch\.onnx\.export"),
+        (Kind.PICKLED_MODULE, r"torch\.export\.save\(torch\.export\.export\(model\.eval"),
         (Kind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
     ],
 )

@@ -75,13 +75,14 @@ def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) ->
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (signature([1, 3, 32, 32]), "fixed batch of 1: export it again with the first dimension dynamic"),
-        (signature(["N", 1, 32, 32]), "three channels first"),
-        (signature(["N", 32, 32, 3]), "is it in the order N, height, width, channels"),
+        (signature([4, 3, 32, 32]), "fixed batch of 4: export it again with the first dimension dynamic.*dynamo=True"),
+        (signature(["N", 1, 32, 32]), "but images have three channels.* say --grayscale"),
+        (signature(["N", 4, 32, 32]), "but images have three channels.* export it again"),
+        (signature(["N", 64, 64, 3]), "takes 64×64 but the crop is 32×32: use --crop 64"),
         (signature(["N", 3, 64, 64]), "takes 64×64 but the crop is 32×32: use --crop 64"),
         (signature(["N", 3072]), "a batch of images"),
-        (signature(["N", 3, 32, 32], kind=TensorProto.UINT8), "is UINT8, but FLOAT or FLOAT16"),
-        (signature(["N", 3, 32, 32], outputs=2), "1 inputs and 2 outputs"),
+        (signature(["N", 3, 32, 32], kind=TensorProto.INT32), "is INT32, but FLOAT or FLOAT16 or UINT8"),
+        (signature(["N", 3, 32, 32], outputs=2), r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
     ],
 )
 def test_a_graph_of_other_tensors_is_refused_in_words(model, reason):

@@ -66,9 +66,13 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Head(channels=1), "takes 1 channel but images have three"),
-        (Calling(lambda scores, _: (scores, scores)), "a tuple of 2 but one tensor"),
-        (Calling(lambda scores, _: {"logits": scores}), "a dict of 1 but one tensor"),
+        (Head(channels=1), "takes 1 channel but images have three.* Say --grayscale"),
+        (
+            Calling(lambda scores, _: (scores, scores)),
+            r"a tuple of 2 \(0 \[2, 5\], 1 \[2, 5\]\) but one tensor .* choose it with --output",
+        ),
+        (Calling(lambda scores, _: {"logits": scores, "hidden": scores}), r"a dict of 2 \(logits \[2, 5\], hidden"),
+        (Calling(lambda scores, _: nn.functional.normalize(scores)), "every row it gives has length 1, as embeddings"),
         (Calling(lambda _, images: images), r"gives \[2, 3, 32, 32\] for a batch of 2 images"),
         (Calling(lambda scores, _: scores[..., None, None]), r"gives \[2, 5, 1, 1\]"),
         (Calling(lambda scores, _: scores.reshape(2, -1)), "reads the batch's size as a number"),
@@ -94,7 +98,11 @@ def test_a_wrong_size_is_told_the_right_one():
 
 @pytest.mark.parametrize(
     ("classes", "labels", "multi_label", "reason"),
-    [(5, 4, False, "4 labels and the network has 5 classes"), (1, 1, False, "use --multi-label")],
+    [
+        (5, 4, False, r"4 labels and the network has 5 classes.*ImageFolder\)$"),
+        (512, 4, False, "a network without its last layer, which gives 512 features"),
+        (1, 1, False, "use --multi-label"),
+    ],
 )
 def test_labels_and_classes_are_as_many(classes, labels, multi_label, reason):
     with pytest.raises(ModelFileError, match=reason):

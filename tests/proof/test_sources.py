@@ -1,21 +1,28 @@
 """Every kind of source from its file to served answers, on one real Triton: the answers are the original's."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
 
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks import jobs
 from gateway.networks.add import Request, add
+from gateway.networks.originals import original_probabilities
 from gateway.proof.parity import Comparison, Parity, compare
 from gateway.proof.pictures import image_files, read_pictures
-from gateway.repository.entry import Entry, Serving
-from gateway.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway.repository.entry import Entry, Format, Serving
+from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
-from tests.networks.builders import save_labels
+from tests.networks.builders import Head, save_labels, save_onnx, save_program
 from tests.networks.functions import COLOURS, PYTRITON, own_modules, save_function
+from tests.networks.pretrained import timm_network, vit_folder
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -105,3 +112,60 @@ def test_a_function_that_has_changed_is_no_original_to_compare_with(service, pho
     save_function(tmp_path, PYTRITON + "\n# better now\n")
     with pytest.raises(Exception, match=r"colours\.py, or what goes with it, has changed since it was added"):
         service.parity(entry, photos)
+
+
+class Answers:
+    """What a served network and its original make of the photographs, prepared as in training."""
+
+    def __init__(self, service: Service, entry: Entry, photos: Path) -> None:
+        transforms = reference_transforms(entry.preprocessing)
+        images = torch.stack([transforms(Image.open(path).convert("RGB")) for path in image_files([photos])[:3]])
+        self.original = original_probabilities(entry, entry.versions[1])(images).numpy()
+        self.served = service.triton.classify(entry.classifier, images.numpy())
+
+    def agree(self, tolerance: float = 1e-4) -> bool:
+        # Answers that are all alike would agree whatever was served.
+        assert np.abs(self.original[0] - self.original[1]).max() > 0.01
+        return bool(np.abs(self.served - self.original).max() < tolerance)
+
+
+@pytest.fixture
+def agree(service, photos, here, capsys) -> Callable[[Request], bool]:
+    """Whether a source's network, added and loaded without its preprocessor, which is the same for all, agrees."""
+
+    def agree(request: Request) -> bool:
+        entry = add(replace(request, serving=ONE_EACH), service.repository, print)
+        service.triton.load(entry.classifier)
+        try:
+            return Answers(service, entry, photos).agree()
+        finally:
+            service.triton.unload(entry.classifier)
+
+    return agree
+
+
+def test_a_folder_of_hugging_face_is_served(agree, tmp_path):
+    assert agree(Request(str(vit_folder(tmp_path / "vit")), "vit"))
+
+
+@pytest.mark.parametrize("architecture", ["test_vit", "test_resnet", "test_efficientnet"])
+def test_networks_of_timm_are_served_with_weights_of_a_file(architecture, agree, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    save_file(timm_network(architecture).state_dict(), weights)
+    labels = save_labels(tmp_path / "labels.txt", 5)
+    assert agree(Request(f"timm:{architecture}", architecture, labels, weights=str(weights)))
+
+
+def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_path):
+    network = save_onnx(Head(channels=1), tmp_path / "gray.onnx", channels=1, dynamic=False, batch=1)
+    gray = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
+    labels = save_labels(tmp_path / "labels.txt")
+    assert agree(Request(str(network), "gray", labels, preprocessing=gray, grayscale=True))
+
+
+def test_a_program_of_torch_export_is_served_as_it_is_and_as_torchscript(agree, tmp_path):
+    """One after the other, and each is held to the program itself."""
+    head = Preprocessing((40,), 32, "bilinear", (0.5,) * 3, (0.25,) * 3)
+    program, labels = save_program(Head(), tmp_path / "head.pt2"), save_labels(tmp_path / "labels.txt")
+    for name, written_as in (("program", Format.EXPORTED), ("script", None)):
+        assert agree(Request(str(program), name, labels, preprocessing=head, format=written_as))

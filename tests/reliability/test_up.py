@@ -146,6 +146,16 @@ def test_whichever_process_is_hit_pictures_are_classified_again(shared_up, who, 
     assert up.process.poll() is None
 
 
+@pytest.mark.parametrize("step", ["preprocessor", "classifier"])
+def test_a_models_process_that_gets_sigterm_goes_on(shared_up, step):
+    up = shared_up
+    wait_for(lambda: classified(up) and up.find(step), timeout_seconds=90)
+    process = up.find(step)
+    process.terminate()
+    assert all(classified(up) for _ in range(4))
+    assert up.find(step).pid == process.pid
+
+
 def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp_path):
     with running_up(tmp_path / "up.log", host="::" if socket.has_dualstack_ipv6() else "127.0.0.1") as up:
         assert classified(up)

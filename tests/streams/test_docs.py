@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+from gateway.bulk.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
 from gateway.server.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
 from gateway.streams.parameters import StreamParameters
 from tests.processes import PROJECT
@@ -43,3 +44,9 @@ def test_the_close_codes_are_those_of_the_code():
     assert f"| {GOING_DOWN} |" in TEXT
     assert f"| {POLICY}, 1009 |" in TEXT
     assert f"{MAX_FRAGMENTS:,} parts" in TEXT
+
+
+def test_every_column_of_the_command_is_told():
+    section = re.search(r"^## From the command line\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
+    assert all(f"`{name}`" in section for name in FRAME_COLUMNS)
+    assert ", ".join(SEGMENT_COLUMNS) in section

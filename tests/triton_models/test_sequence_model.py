@@ -11,9 +11,10 @@ from tritonclient.utils import InferenceServerException
 from gateway.embedded.places import SHIPPED_MODELS
 from gateway.embedded.server import EmbeddedTriton
 from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
-from tests.processes import wait_for
+from tests.processes import PROJECT, wait_for
 
 IDLE_SECONDS = 2
+COUNTER = "object_counter"
 NOISE = np.random.default_rng(0).random((40, 7), np.float32)
 
 
@@ -22,6 +23,7 @@ def client(runtime, tmp_path_factory) -> Iterator[InferenceServerClient]:
     """A Triton with the stateful model alone, in which two sequences have a place."""
     repository = tmp_path_factory.mktemp("models")
     shutil.copytree(SHIPPED_MODELS / SEQUENCE_MODEL, repository / SEQUENCE_MODEL)
+    shutil.copytree(PROJECT / "examples" / COUNTER, repository / COUNTER)
     path = repository / SEQUENCE_MODEL / "config.pbtxt"
     text = path.read_text().replace("max_candidate_sequences: 1024", "max_candidate_sequences: 2")
     idle = f"idle_microseconds: {IDLE_SECONDS}000000"
@@ -35,17 +37,17 @@ def client(runtime, tmp_path_factory) -> Iterator[InferenceServerClient]:
     assert not [line for line in lines if "PyCapsule" in line or "Traceback" in line]
 
 
-def ask(client, scores, sequence: int, *, start=False, end=False, timeout_seconds=60, **parameters):
+def ask(client, scores, sequence: int, *, start=False, end=False, model=SEQUENCE_MODEL, **parameters):
     scores = np.asarray(scores, np.float32).reshape(1, -1)
     given = InferInput(PREDICTION, list(scores.shape), "FP32").set_data_from_numpy(scores)
     answer = client.infer(
-        SEQUENCE_MODEL,
+        model,
         [given],
         sequence_id=sequence,
         sequence_start=start,
         sequence_end=end,
         parameters=parameters,
-        client_timeout=timeout_seconds,
+        client_timeout=60,
     )
     return answer.as_numpy(SEQUENCE_PREDICTION)[0], int(answer.as_numpy(SEQUENCE_FRAMES)[0, 0])
 
@@ -126,6 +128,14 @@ def test_a_sequence_that_has_ended_or_never_begun_is_not_known(client):
     for sequence in (1, 99):
         with pytest.raises(InferenceServerException, match="must specify the START flag"):
             ask(client, NOISE[0], sequence)
+
+
+def test_the_example_of_a_model_of_one_s_own_counts_what_comes_into_view(client):
+    frames = [[0.9, 0.1], [0.9, 0.6], [0.1, 0.6], [0.8, 0.6], [0.1, 0.1], [0.1, 0.7]]
+    told = [ask(client, each, 5, start=number == 0, model=COUNTER) for number, each in enumerate(frames)]
+    assert [scores.tolist() for scores, _ in told] == [[1, 0], [1, 1], [1, 1], [2, 1], [2, 1], [2, 2]]
+    assert [count for _, count in told] == [1, 2, 3, 4, 5, 6]
+    ask(client, [0, 0], 5, end=True, model=COUNTER)
 
 
 def test_a_sequence_that_falls_silent_leaves_its_place_to_one_that_waits(client):

@@ -1,4 +1,4 @@
-"""A Python-based Triton backend that runs TorchScript, for servers without the libtorch backend.
+"""A Python-based Triton backend that runs TorchScript and torch.export, for servers without the libtorch backend.
 
 Triton takes it for `platform: "pytorch_libtorch"` where it finds `pytorch/model.py` in its backend directory, so one
 model repository serves here and under the real backend. What config.pbtxt says is honoured the same way: tensors by
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 from torch import Tensor
+from torch.export.passes import move_to_device_pass
 
 # TorchScript is what the platform is, whatever torch says of its future.
 warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+.*deprecated")
@@ -28,7 +29,7 @@ LOST_GPU = 74
 
 
 class TritonPythonModel:
-    """One instance of a TorchScript model on one device."""
+    """One instance of a TorchScript module or an exported program on one device."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load model.pt onto the instance's device; raises TritonModelException with what to do where it cannot."""
@@ -49,9 +50,12 @@ class TritonPythonModel:
         if not path.is_file():
             raise pb_utils.TritonModelException(f"there is no {path}: `gateway model export` writes it")
         try:
-            self.model = torch.jit.load(path, map_location=self.device).eval()
-        except RuntimeError as exc:
-            raise pb_utils.TritonModelException(f"{path} is not a TorchScript module: {exc}") from exc
+            self.model = load(path, self.device)
+        except Exception as exc:  # RuntimeError of TorchScript, and anything of torch.export
+            kind = "program of torch.export" if path.suffix == ".pt2" else "TorchScript module"
+            raise pb_utils.TritonModelException(
+                f"{path} is not a {kind} that torch {torch.__version__} loads: {exc}"
+            ) from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {describe(self.device)}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -91,6 +95,17 @@ class TritonPythonModel:
         # Images in channels-last order: convolutions on the CPU and on tensor cores take a third less time.
         memory_format = torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
         return tensor.to(self.device).contiguous(memory_format=memory_format)
+
+
+def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function of tensors
+    """A TorchScript module, or a program of torch.export (.pt2), on a device."""
+    if path.suffix != ".pt2":
+        return torch.jit.load(path, map_location=device).eval()
+    program = torch.export.load(path)
+    if device.type != "cpu":
+        # A program keeps the device that it was exported on.
+        program = move_to_device_pass(program, device)
+    return program.module()
 
 
 def by_position(tensors: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,182 @@
+"""Cameras on a running gateway: `python -m bench.stream URL`, and with --minutes a soak of streams that come and go.
+
+Every camera sends a frame of its own each time, so that no cache answers. A stream is judged by what its client sees:
+are the answers in order, do the numbers of dropped frames fill the gaps, and how old is each answer.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+PHOTO = Path(__file__).resolve().parents[1] / "examples" / "cat.jpg"
+CLOSING_SECONDS = 60.0
+
+
+@dataclass
+class Seen:
+    """What one client saw of its stream; seconds are from sending a frame to its answer."""
+
+    sent: int = 0
+    frames: list[int] = field(default_factory=list)
+    dropped: int = 0
+    failed: int = 0
+    restarted: int = 0
+    seconds: list[float] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def take(self, answer: dict[str, object], sent_at: Sequence[float]) -> None:
+        """Judge one answer to a frame."""
+        number = int(str(answer["frame"]))
+        before = self.frames[-1] if self.frames else -1
+        dropped = int(str(answer["dropped"]))
+        self.dropped += dropped
+        if number <= before:
+            self.faults.append(f"frame {number} came after frame {before}")
+        self.frames.append(number)
+        self.seconds.append(time.perf_counter() - sent_at[number])
+        if answer["status"] != "ok":
+            self.failed += 1
+        sequence = answer["sequence"]
+        if isinstance(sequence, dict) and sequence["restarted"]:
+            self.restarted += 1
+
+
+def picture(photo: bytes) -> bytes:
+    """The photograph with a comment that no other one has, so that no cache knows it."""
+    words = random.randbytes(12)
+    return photo[:2] + b"\xff\xfe" + (len(words) + 2).to_bytes(2, "big") + words + photo[2:]
+
+
+async def camera(url: str, photo: bytes, *, fps: float, seconds: float, query: str = "", hang_up: bool = False) -> Seen:
+    """Send frames at a rate for a while; then let every answer come, or with `hang_up` leave without a word."""
+    seen, sent_at = Seen(), list[float]()
+    address = url.replace("http", "ws", 1) + "/stream?top_k=1" + query
+    async with connect(address, proxy=None, compression=None, open_timeout=CLOSING_SECONDS) as stream:
+        reading = asyncio.create_task(_read(stream, seen, sent_at))
+        begun = time.perf_counter()
+        try:
+            while (now := time.perf_counter()) < begun + seconds and not reading.done():
+                sent_at.append(now)
+                await stream.send(picture(photo))
+                seen.sent += 1
+                await asyncio.sleep(max(0.0, begun + seen.sent / fps - time.perf_counter()))
+            if hang_up:
+                stream.transport.abort()
+            else:
+                await stream.send('{"end": true}')
+        except ConnectionClosed:
+            pass  # _read says how
+        async with asyncio.timeout(CLOSING_SECONDS):
+            await reading
+    if hang_up:
+        seen.faults = [fault for fault in seen.faults if not fault.startswith("closed")]
+    elif not seen.faults and len(seen.frames) + seen.dropped != seen.sent:
+        seen.faults.append(f"{seen.sent} sent, {len(seen.frames)} answered, {seen.dropped} told as dropped")
+    return seen
+
+
+async def _read(stream: ClientConnection, seen: Seen, sent_at: Sequence[float]) -> None:
+    try:
+        while True:
+            answer = json.loads(await stream.recv())
+            if answer["type"] == "frame":
+                seen.take(answer, sent_at)
+    except ConnectionClosed as exc:
+        if exc.rcvd is None or exc.rcvd.code != 1000:
+            seen.faults.append(f"closed: {exc}")
+
+
+async def cameras(url: str, *, streams: int, fps: float, seconds: float) -> list[Seen]:
+    """Some cameras at once."""
+    photo = PHOTO.read_bytes()
+    return await asyncio.gather(*(camera(url, photo, fps=fps, seconds=seconds) for _ in range(streams)))
+
+
+async def soak(url: str, *, streams: int, fps: float, seconds: float, each_seconds: float = 5.0) -> list[Seen]:
+    """Cameras that come and go all the time, of which each third leaves without a word."""
+    photo, ends, all_seen = PHOTO.read_bytes(), time.monotonic() + seconds, list[Seen]()
+
+    async def one(number: int) -> None:
+        while time.monotonic() < ends:
+            number += 1
+            length = random.uniform(0.2, 2) * each_seconds
+            all_seen.append(await camera(url, photo, fps=fps, seconds=length, hang_up=number % 3 == 0))
+
+    await asyncio.gather(*(one(number) for number in range(streams)))
+    return all_seen
+
+
+def gauges(url: str) -> dict[str, float]:
+    """What is open and held in the gateway: streams, connections, images, bytes, and the memory of its process."""
+    text = httpx.get(f"{url}/metrics", timeout=60).text
+    names = (
+        "gateway_streams",
+        "gateway_images_in_flight",
+        "gateway_images_waiting",
+        "gateway_waiting_bytes",
+        "process_resident_memory_bytes",
+    )
+    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in names}
+    return {name: float(match[1]) for name, match in found.items() if match}
+
+
+def report(all_seen: Sequence[Seen]) -> str:
+    """The figures of some streams in a few lines."""
+    seconds = sorted(value for seen in all_seen for value in seen.seconds) or [0.0]
+    answered = [len(seen.frames) for seen in all_seen]
+    faults = [fault for seen in all_seen for fault in seen.faults]
+    lines = [
+        f"{len(all_seen)} streams: {sum(seen.sent for seen in all_seen)} frames sent, {sum(answered)} answered, "
+        f"{sum(seen.dropped for seen in all_seen)} dropped, {sum(seen.failed for seen in all_seen)} failed, "
+        f"{sum(seen.restarted for seen in all_seen)} sequences begun again",
+        f"answered of a stream: {min(answered)} to {max(answered)}",
+        f"age of an answer: p50 {seconds[len(seconds) // 2] * 1e3:.0f} ms, "
+        f"p99 {seconds[len(seconds) * 99 // 100] * 1e3:.0f} ms, most {seconds[-1] * 1e3:.0f} ms",
+        *faults[:10],
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 1 where a stream went wrong or something is left behind."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stream", description=__doc__)
+    parser.add_argument("url", help="a running gateway, such as http://127.0.0.1:8080")
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--fps", type=float, default=10.0, help="frames a second of each stream")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--minutes", type=float, help="in place of --seconds: streams that come and go for so long")
+    given = parser.parse_args(arguments)
+    before = gauges(given.url)
+    options = {"streams": given.streams, "fps": given.fps}
+    if given.minutes is None:
+        all_seen = asyncio.run(cameras(given.url, seconds=given.seconds, **options))
+    else:
+        all_seen = asyncio.run(soak(given.url, seconds=60 * given.minutes, **options))
+    print(report(all_seen))
+    ends = time.monotonic() + CLOSING_SECONDS
+    while left := {name: value for name, value in gauges(given.url).items() if value and name.startswith("gateway_")}:
+        if time.monotonic() > ends:
+            break
+        time.sleep(0.2)
+    after = gauges(given.url)
+    with contextlib.suppress(KeyError):
+        name = "process_resident_memory_bytes"
+        print(f"memory of the gateway: {before[name] / 2**20:.0f} MiB before, {after[name] / 2**20:.0f} MiB after")
+    print(f"left behind: {left or 'nothing'}")
+    return 1 if left or any(seen.faults for seen in all_seen) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

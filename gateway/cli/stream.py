@@ -1,0 +1,149 @@
+"""`gateway stream`: a video, a camera or a network stream, and what is seen in it over time."""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from gateway.cli.terminal import say
+from gateway.errors import UserError
+
+if TYPE_CHECKING:
+    from gateway.bulk.follow import Answer
+
+SECONDS_BETWEEN_LINES = 0.2
+INTERRUPTED = 130
+
+
+def stream(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A video file, the number of a camera, an rtsp:// address, or - for standard input."
+        ),
+    ],
+    url: Annotated[str, typer.Option(help="A running service.")] = "http://127.0.0.1:8080",
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key, where the service wants one.", show_default=False),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="By default the service's own.", show_default=False)] = None,
+    smoothing: Annotated[
+        str | None,
+        typer.Option(help="exponential, majority, hysteresis or none; by default exponential.", show_default=False),
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Frames a second at most; by default all.", min=0.01, show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where the rows go: .jsonl or .csv.", dir_okay=False, show_default=False),
+    ] = None,
+    segments: Annotated[  # noqa: FBT002  # Typer's way
+        bool, typer.Option("--segments", help="A row for each stretch in which the label stays, not for each frame.")
+    ] = False,
+) -> None:
+    """Classify a video over time: labels steadied over the sequence by a stateful model.
+
+    Without --out each change of the label is a line on stdout. Files are answered frame by frame; of cameras and
+    network streams the frames that come too fast are dropped.
+    """
+    from gateway.bulk import follow, video
+
+    if out is not None and out.suffix not in {".jsonl", ".csv"}:
+        say(f"{out} should end in .jsonl or .csv")
+        raise typer.Exit(2)
+    drop = "oldest" if video.is_live(source) else "never"
+    parameters = {"model": model, "smoothing": smoothing, "top_k": 1, "drop": drop}
+    meter = _Meter(sys.stderr.isatty())
+    columns = follow.SEGMENT_COLUMNS if segments else follow.FRAME_COLUMNS
+    answers = meter.watch(follow.follow(url, video.frames(source, fps), parameters, api_key))
+    try:
+        with ExitStack() as stack:
+            write = _writer(out, columns, stack)
+            if segments:
+                for row in follow.segments(answers):
+                    write(row)
+            else:
+                _rows(answers, write if out else None)
+    except KeyboardInterrupt:
+        meter.finish()
+        raise typer.Exit(INTERRUPTED) from None
+    except UserError as exc:
+        meter.finish()
+        say(str(exc))
+        raise typer.Exit(1) from None
+    meter.finish()
+
+
+def _rows(answers: Iterable["Answer"], write: Callable[[dict[str, Any]], None] | None) -> None:
+    """A row for each frame, or on the terminal a line for each change."""
+    shown = None
+    for answer in answers:
+        if write is not None:
+            write(answer.row)
+        elif not answer.error and answer.label != shown:
+            shown = answer.label
+            print(f"{clock(answer.seconds)}  {answer.label}  {answer.score:.2f}", flush=True)  # noqa: T201  # results
+
+
+def _writer(out: Path | None, columns: Iterable[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:
+    """Writes rows as they come, so that an interruption leaves what was seen; JSON lines on stdout without a file."""
+    file: TextIO = sys.stdout if out is None else stack.enter_context(out.open("w", encoding="utf-8", newline=""))
+    if out is not None and out.suffix == ".csv":
+        table = csv.DictWriter(file, list(columns))
+        table.writeheader()
+        return table.writerow
+
+    def write(row: dict[str, Any]) -> None:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.flush()
+
+    return write
+
+
+class _Meter:
+    """One line on the terminal: where the video is, how fast it goes, and what was dropped or failed."""
+
+    def __init__(self, shown: bool) -> None:  # noqa: FBT001
+        self._shown = shown
+        self._begun = self._told = time.monotonic()
+        self._frames = self._dropped = self._failed = 0
+        self._seconds = 0.0
+
+    def watch(self, answers: Iterable["Answer"]) -> Iterator["Answer"]:
+        """The same answers, counted."""
+        for answer in answers:
+            self._frames += 1
+            self._dropped += answer.dropped
+            self._failed += bool(answer.error)
+            self._seconds = answer.seconds
+            if self._shown and time.monotonic() - self._told > SECONDS_BETWEEN_LINES:
+                self._told = time.monotonic()
+                typer.echo(f"\r\x1b[2K{self._line()}  {answer.label} {answer.score:.2f}", nl=False, err=True)
+            yield answer
+
+    def finish(self) -> None:
+        """The totals."""
+        if self._shown:
+            typer.echo("\r\x1b[2K", nl=False, err=True)
+        say(self._line())
+
+    def _line(self) -> str:
+        rate = self._frames / max(time.monotonic() - self._begun, 1e-6)
+        line = f"{clock(self._seconds)}: {self._frames} frames, {rate:.1f} a second"
+        return line + "".join(
+            f", {count} {what}" for count, what in ((self._dropped, "dropped"), (self._failed, "failed")) if count
+        )
+
+
+def clock(seconds: float) -> str:
+    """Seconds as H:MM:SS.s."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes) // 60}:{int(minutes) % 60:02}:{rest:04.1f}"

@@ -1,0 +1,24 @@
+"""docs/reliability.md names tests that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+GUIDE = (PROJECT / "docs" / "reliability.md").read_text()
+FILES = {path.name: path for path in (PROJECT / "tests").rglob("test_*.py")}
+TESTS = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
+DEFINED = {name for path in FILES.values() for name in TESTS.findall(path.read_text())}
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+…?)`", GUIDE))))
+def test_a_test_that_the_guide_names_exists(name):
+    beginning, abbreviated, _ = name.partition("…")
+    found = [each for each in DEFINED if each == name or (abbreviated and each.startswith(beginning))]
+    assert found, f"docs/reliability.md names {name}"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)", GUIDE))))
+def test_a_file_of_tests_that_the_guide_names_exists(path):
+    assert (PROJECT / path).is_file() if "/" in path else path in FILES

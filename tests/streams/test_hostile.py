@@ -1,0 +1,223 @@
+"""WebSockets of clients that mean no good: they cost themselves alone, and leave nothing behind."""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from prometheus_client import REGISTRY
+from websockets.sync.client import connect
+
+from gateway.server.websockets import MAX_FRAGMENTS
+from tests.processes import wait_for
+from tests.streams.stub import FrameBackend, frame, stream_service
+
+TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+TIMEOUT_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    limits = {"answer_timeout_seconds": 0.5, "stream_idle_seconds": 2, "upload_idle_timeout_seconds": 1}
+    with stream_service(FrameBackend(), max_streams=8, **limits) as (address, _):
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(address):
+    def open_connections() -> float:
+        # This process' count: nobody else serves in it.
+        return REGISTRY.get_sample_value("gateway_connections") or 0.0
+
+    wait_for(lambda: open_connections() == 0)
+    yield
+    wait_for(lambda: open_connections() == 0)
+    wait_for(lambda: REGISTRY.get_sample_value("gateway_streams") == 0)
+
+
+def request(address: str, path: str = "/stream", **headers: str) -> bytes:
+    fields = {
+        "Host": address,
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+def message(opcode: int, payload: bytes = b"", *, final: bool = True, mask: bool = True) -> bytes:
+    """A frame of RFC 6455; a mask of zeros leaves the payload as it is."""
+    length = len(payload)
+    first = (0x80 if final else 0) | opcode
+    second = 0x80 if mask else 0
+    if length < 126:
+        head = struct.pack("!BB", first, second | length)
+    elif length < 65_536:
+        head = struct.pack("!BBH", first, second | 126, length)
+    else:
+        head = struct.pack("!BBQ", first, second | 127, length)
+    return head + (bytes(4) if mask else b"") + payload
+
+
+@contextlib.contextmanager
+def raw(address: str, first: bytes) -> Iterator[socket.socket]:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
+        connection.sendall(first)
+        yield connection
+
+
+def everything(connection: socket.socket) -> bytes:
+    """All that comes until the gateway closes the connection, which it must."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65_536):
+            received += data
+    return received
+
+
+def head(connection: socket.socket) -> bytes:
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        received += connection.recv(1)
+    return received
+
+
+def close_code(connection: socket.socket) -> int:
+    received = everything(connection)
+    position = received.rindex(bytes([0x80 | CLOSE]))
+    return int(struct.unpack_from("!H", received, position + 2)[0])
+
+
+def serves(address: str) -> bool:
+    """Whether somebody who means well is served meanwhile."""
+    with connect(f"ws://{address}/stream", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS) as client:
+        client.send(frame(255))
+        return json.loads(client.recv(TIMEOUT_SECONDS))["status"] == "ok"
+
+
+@pytest.mark.parametrize("kind", [TEXT, PING])
+def test_who_sends_without_reading_is_cut_off_while_others_are_served(address, kind):
+    flood = message(kind, b"x" * (0 if kind == TEXT else 125)) * 2_000
+    cut = threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        try:
+            while True:
+                connection.sendall(flood)
+        except OSError:
+            cut.set()
+
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.settimeout(TIMEOUT_SECONDS)
+        thread = threading.Thread(target=send, args=(connection,), daemon=True)
+        thread.start()
+        assert serves(address)
+        assert cut.wait(TIMEOUT_SECONDS), "the gateway reads on for ever, or waits for ever"
+        thread.join(TIMEOUT_SECONDS)
+
+
+def test_a_message_in_endless_parts_is_refused(address):
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.sendall(message(BINARY, final=False) + message(0, final=False) * (2 * MAX_FRAGMENTS))
+        assert close_code(connection) == 1008
+
+
+def test_a_message_that_trickles_ends_with_the_silence_that_it_is(address):
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.sendall(message(BINARY, bytes(1_000))[:-500])
+        received = b""
+        until = time.monotonic() + TIMEOUT_SECONDS
+        connection.settimeout(0.2)
+        while b"stream_idle" not in received and time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                received += connection.recv(1_000)
+            with contextlib.suppress(OSError):
+                connection.sendall(b"x")
+        assert b"stream_idle" in received
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (message(TEXT, b"{}", mask=False), 1002),
+        (message(TEXT, b"\xff\xfe"), 1007),
+        (message(3), 1002),
+        (bytes([0xF1, 0x80]) + bytes(4), 1002),
+        (message(0, b"x"), 1002),
+        (message(PING, bytes(126)), 1002),
+    ],
+    ids=["unmasked", "not UTF-8", "unknown opcode", "reserved bits", "continues nothing", "long ping"],
+)
+def test_what_the_protocol_forbids_ends_the_stream(address, wrong, code):
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.sendall(wrong)
+        assert close_code(connection) == code
+    assert serves(address)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec_WebSocket_Version": "8"}, b"400"),
+        ({"Sec_WebSocket_Key": "short"}, b"400"),
+        ({"Upgrade": "h2c"}, b"426"),
+        ({"X_Long": "x" * 9_000}, b"426"),
+    ],
+)
+def test_a_handshake_that_is_wrong_is_answered_and_forgotten(address, headers, status):
+    with raw(address, request(address, **headers)) as connection:
+        assert connection.recv(4_096).split()[1] == status
+
+
+def test_a_handshake_behind_another_request_is_served_as_a_request(address):
+    first = f"GET /health/live HTTP/1.1\r\nHost: {address}\r\n\r\n".encode()
+    with raw(address, first + request(address)) as connection:
+        received = b""
+        while received.count(b"HTTP/1.1") < 2:
+            received += connection.recv(4_096)
+        assert [part.split()[0] for part in received.split(b"HTTP/1.1")[1:]] == [b"200", b"426"]
+
+
+def test_bytes_behind_the_handshake_in_the_same_packet_are_its_first_messages(address):
+    with raw(address, request(address, "/stream?top_k=1") + message(BINARY, frame(255))) as connection:
+        received = head(connection)
+        while b'"bright"' not in received:
+            received += connection.recv(4_096)
+        connection.sendall(message(CLOSE, struct.pack("!H", 1000)))
+        everything(connection)
+
+
+def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address):
+    with contextlib.ExitStack() as stack:
+        answers = []
+        for _ in range(20):
+            connection = stack.enter_context(raw(address, request(address)))
+            answers.append(connection.recv(4_096).split()[1])
+        assert answers.count(b"101") == 8
+        assert answers.count(b"503") == 12
+        assert httpx.get(f"http://{address}/health/live", timeout=TIMEOUT_SECONDS).status_code == 200
+
+
+def test_noise_is_survived(address):
+    for size in (1, 100, 10_000):
+        with raw(address, request(address)) as connection:
+            head(connection)
+            with contextlib.suppress(OSError):
+                connection.sendall(os.urandom(size))
+                connection.shutdown(socket.SHUT_WR)
+                everything(connection)
+    assert serves(address)
