@@ -6,10 +6,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 SOURCES := pyproject.toml constraints.txt
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
-WORKERS := -n 2 --dist loadfile --max-worker-restart 0
+# The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-.PHONY: help install up test check test-python lint fmt docs bench attack fuzz sanitize clean
+.PHONY: help install up test check test-python coverage lint fmt docs bench attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -49,12 +50,17 @@ up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway
 	@exec $(BIN)/gateway up
 
 test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite against a real Triton
-	@$(PYTEST) $(WORKERS) -m "not triton and not alone"
-	@$(PYTEST) $(WORKERS) -m "triton and not alone"
-	@$(PYTEST) -m alone
+	@$(PYTEST) $(WORKERS) -m "not alone"
+	@$(PYTEST) -m alone $$(grep -rl "mark\.alone" tests --include="test_*.py")
 
 check: $(VENV)/.installed-dev lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
+
+coverage: $(VENV)/.installed-dev ## what of gateway/ runs in the tests without Triton, and what does not
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(BIN)/coverage run -m pytest -q $(WORKERS) -m "not triton and not alone"
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
 
 OTHER = build/$(notdir $(PYTHON))
 

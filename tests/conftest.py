@@ -1,14 +1,17 @@
 """What the whole suite shares: one real Triton with the default model, a small model, photographs."""
 
 import io
+import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import structlog
 from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
@@ -21,26 +24,59 @@ from tests.photos import PHOTOS, photo
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that."""
+    """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that.
+
+    And have a traceback of an application whose log is not configured take no time: structlog's own takes a second.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    *processors, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*processors, plain])
 
 
 COLD_START = isolation.start_process
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
+LONGEST = (
+    "tests/proof/test_round_trips.py",
+    "tests/docs/",
+    "tests/reliability/",
+    "tests/proof/test_tune.py",
+    "tests/e2e/test_versions.py",
+    "tests/triton_models/",
+    "tests/triton/test_batching.py",
+    "tests/e2e/",
+    "tests/embedded/",
+    "tests/cli/",
+    "tests/networks/",
+)
+"""Files and folders that take longest, the longest first: begun last, one of them would keep a worker from its end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a Triton, so that `make check` can leave it out and nobody can forget the mark."""
+    """Mark what starts a Triton, so that `make check` can leave it out and nobody can forget the mark; sort by time."""
     for item in items:
         if STARTS_TRITON & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.triton)
+    items.sort(
+        key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
+    )
 
 
 def pytest_collection_finish() -> None:
     """Torch on one core: with more of them it waits for those that Triton and the networks' processes have."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is killed before it can tidy up leaves its files in pytest's folder, which pytest tidies up."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,6 +104,19 @@ def model_repository() -> Path:
     """The project's own model repository, with the default model exported into it."""
     export_default(DEFAULT_MODEL_REPOSITORY, print)
     return DEFAULT_MODEL_REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def lean_repository(model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model with one process for each step instead of two: each takes seconds to import torch."""
+    folder = tmp_path_factory.mktemp("lean") / "triton_models"
+    shutil.copytree(model_repository, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for model in ("preprocessor", "classifier"):
+        path = folder / model / "config.pbtxt"
+        text = re.sub(r"(instance_group \[ \{ kind: KIND_\w+) count: 2 ", r"\1 count: 1 ", path.read_text())
+        assert text != path.read_text()
+        path.write_text(text)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 PORTS_PER_WORKER = 1000
-_next_port = itertools.count()
+# From somewhere, so that two runs on one machine seldom look at the same ports.
+_next_port = itertools.count(os.getpid())
 
 
 def free_port() -> int:

@@ -84,9 +84,11 @@ class Serving:
     gpus: tuple[int, ...] = ()
     cache: bool = True
     cache_classifier: bool = False
-    decode: Decode = Decode.EXACT
+    tensorrt: bool = False
+    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model by TensorRT."""
     sequence_model: str = ""
     """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
+    decode: Decode = Decode.EXACT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", Decode(self.decode))

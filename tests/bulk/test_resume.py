@@ -3,6 +3,8 @@
 import asyncio
 import subprocess
 
+import pytest
+
 from gateway.inference.backend import Call, InferResult
 from tests.api.stub import PNG, StubBackend
 from tests.bulk.running import command, folder_of, rows_of, run
@@ -20,6 +22,7 @@ class Unhurried(StubBackend):
         return await super().infer(call)
 
 
+@pytest.mark.slow
 def test_after_three_kills_each_picture_has_one_row(tmp_path):
     photos, out = folder_of(tmp_path / "photos", PICTURES, PNG), tmp_path / "out.jsonl"
     journal = tmp_path / "out.jsonl.part"

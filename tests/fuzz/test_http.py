@@ -1,9 +1,12 @@
 import random
 
+import pytest
+
 from bench.attack.parsers import http_attacks
 from tests.fuzz.http import damaged, run
 
 
+@pytest.mark.slow
 def test_two_hundred_damaged_requests_cost_little_and_leave_the_gateway_alive():
     report = run(requests=200, seed=20_261_122)
     assert report.faults == []

@@ -26,9 +26,20 @@ SLOW_SECONDS = 0.4
 
 
 @pytest.fixture
-def repository(model_repository: Path, tmp_path: Path) -> Path:
+def repository(lean_repository: Path, tmp_path: Path) -> Path:
     """A copy of the model repository, for a test to change."""
-    return Path(shutil.copytree(model_repository, tmp_path / "models", copy_function=shutil.copy))
+    return Path(shutil.copytree(lean_repository, tmp_path / "models", copy_function=shutil.copy))
+
+
+@pytest.fixture(scope="module")
+def slow_triton(runtime: Runtime, lean_repository: Path, tmp_path_factory: pytest.TempPathFactory):
+    """A Triton whose preprocessor is slow."""
+    repository = tmp_path_factory.mktemp("slow") / "models"
+    shutil.copytree(lean_repository, repository, copy_function=shutil.copy)
+    make_slow(repository)
+    with EmbeddedTriton(runtime, repository, on_log=print) as server:
+        server.wait_ready()
+        yield server
 
 
 @pytest.fixture
@@ -68,15 +79,10 @@ def make_slow(repository: Path) -> None:
         "        answers = [",
         f"        import time; time.sleep({SLOW_SECONDS} * len(requests))\n        answers = [",
     )
-    change(repository / "preprocessor" / "config.pbtxt", "count: 2", "count: 1")
 
 
-def test_a_slow_model_is_answered_with_504_in_time_and_files_already_answered_are_kept(
-    repository, serve_repository, start_gateway
-):
-    make_slow(repository)
-    triton = serve_repository()
-    with start_gateway(triton_url=triton.url, batch_max_images=1) as gateway, gateway.client() as http:
+def test_a_slow_model_is_answered_with_504_in_time_and_files_already_answered_are_kept(slow_triton, start_gateway):
+    with start_gateway(triton_url=slow_triton.url, batch_max_images=1) as gateway, gateway.client() as http:
         cat = photo("cat")
         started = time.monotonic()
         answer = http.post("/predict", params={"timeout": 0.1}, files={"f": ("c.jpg", unlike_any(cat))})
@@ -94,16 +100,14 @@ def test_a_slow_model_is_answered_with_504_in_time_and_files_already_answered_ar
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
 
 
-def test_a_client_that_leaves_stops_its_work_and_harms_nobody(repository, serve_repository, start_gateway):
-    make_slow(repository)
-    triton = serve_repository()
-    with start_gateway(triton_url=triton.url) as gateway, gateway.client() as http:
+def test_a_client_that_leaves_stops_its_work_and_harms_nobody(slow_triton, start_gateway):
+    with start_gateway(triton_url=slow_triton.url) as gateway, gateway.client() as http:
         files = [("f", (f"{index}.jpg", unlike_any(photo("cat")))) for index in range(50)]
         with pytest.raises(httpx.ReadTimeout):
             http.post("/predict", files=files, timeout=SLOW_SECONDS)
         wait_for(lambda: "gateway_client_disconnects_total 1.0" in http.get("/metrics").text)
         wait_for(lambda: "gateway_images_in_flight 0.0" in http.get("/metrics").text)
-        assert triton.alive
+        assert slow_triton.alive
         assert http.post("/predict", files={"f": ("c.jpg", photo("cat"))}).status_code == 200
         wait_for(lambda: len(events_of(gateway)) == 2)
         assert [event["status"] for event in events_of(gateway)] == [499, 200]
@@ -125,7 +129,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_upload_is_no_fault(gateway_al
 def test_many_clients_that_leave_do_not_bring_triton_down(start_triton, start_gateway):
     triton = start_triton()
     with start_gateway(triton_url=triton.url) as gateway:
-        end = time.monotonic() + 15
+        end = time.monotonic() + 6
 
         def come_and_go(seconds: float) -> None:
             with gateway.client() as http:
@@ -141,7 +145,7 @@ def test_many_clients_that_leave_do_not_bring_triton_down(start_triton, start_ga
         for client in clients:
             client.join()
         assert triton.alive
-        wait_for(lambda: ready(gateway))
+        wait_for(lambda: ready_by_now(gateway))
 
 
 def test_a_model_that_breaks_the_contract_is_told_in_words_that_name_the_line(
@@ -164,6 +168,7 @@ def test_a_model_without_labels_or_that_will_lose_instances_is_served_with_a_war
     classifier = repository / "classifier" / "config.pbtxt"
     change(classifier, 'label_filename: "labels.txt"', "")
     change(classifier, "max_queue_delay_microseconds: 0", "max_queue_delay_microseconds: 500")
+    change(classifier, "kind: KIND_AUTO count: 1", "kind: KIND_AUTO count: 2")
     triton = serve_repository()
     with start_gateway(triton_url=triton.url) as gateway:
         (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
@@ -174,6 +179,14 @@ def test_a_model_without_labels_or_that_will_lose_instances_is_served_with_a_war
     (finding,) = [finding for finding in findings if finding.check == "model"]
     assert finding.level is Level.WARN
     assert finding.text.startswith("classifier: with a queue delay")
+
+
+def ready_by_now(gateway) -> bool:
+    """Whether it is ready; one that is still busy with those who left may take its time to say so."""
+    try:
+        return ready(gateway)
+    except httpx.TimeoutException:
+        return False
 
 
 def events_of(gateway) -> list[dict]:

@@ -3,19 +3,31 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.embedded.runtime import Runtime
+from gateway.embedded.server import EmbeddedTriton
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import Load, ready, stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
+@pytest.fixture(scope="module")
+def mended(runtime: Runtime, lean_repository: Path) -> Iterator[EmbeddedTriton]:
+    """A Triton for the tests that leave it mended."""
+    with EmbeddedTriton(runtime, lean_repository, on_log=print) as server:
+        server.wait_ready()
+        yield server
+
+
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])
-def test_a_killed_stub_under_load_is_told_and_mended(start_triton, start_gateway, model: str, capsys):
-    triton = start_triton()
+def test_a_killed_stub_under_load_is_told_and_mended(mended, start_gateway, model: str, capsys):
+    triton = mended
     with start_gateway(triton_url=triton.url) as gateway, Load(gateway.url) as load:
         wait_for(lambda: load.outcomes()[200] > 20)
         for process in stub_processes(triton, model):
@@ -43,10 +55,10 @@ def first_problem(gateway: Gateway) -> httpx.Response | None:
     return answer if answer.status_code == 503 else None
 
 
-def test_only_one_of_several_gateways_heals(start_triton, start_gateway):
+def test_only_one_of_several_gateways_heals(mended, start_gateway, monkeypatch):
     log: list[str] = []
-    triton = start_triton()
-    triton._on_log = log.append
+    triton = mended
+    monkeypatch.setattr(triton, "_on_log", log.append)
     with (
         start_gateway(triton_url=triton.url, workers=2) as first,
         start_gateway(triton_url=triton.url) as second,

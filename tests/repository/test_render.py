@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
-from gateway.repository.entry import EntryError, Precision, Serving
+from gateway.repository.entry import EntryError, Format, Precision, Serving
 from gateway.repository.render import render
 from gateway.triton.contract import (
     DECODE_PARAMETER,
@@ -82,3 +82,11 @@ def test_options_of_serving_reach_the_configuration():
 def test_serving_that_cannot_be_is_refused(changes, reason):
     with pytest.raises(EntryError, match=reason):
         Serving(**changes)
+
+
+def test_tensorrt_is_an_accelerator_of_onnx():
+    texts = render(entry(format=Format.ONNX, serving=Serving(tensorrt=True)))
+    (accelerator,) = config(texts["head_classifier"]).optimization.execution_accelerators.gpu_execution_accelerator
+    assert (accelerator.name, accelerator.parameters["precision_mode"]) == ("tensorrt", "FP32")
+    without = config(render(entry(format=Format.ONNX))["head_classifier"])
+    assert not without.optimization.HasField("execution_accelerators")

@@ -13,6 +13,7 @@ from gateway.embedded.server import EmbeddedTriton, StartFailed
 from gateway.triton.contract import PREPROCESSOR
 from tests.asking import ask, encode, preprocess, unseen_image
 from tests.reference import reference_image
+from tests.triton_models.test_parameters import WRONG
 
 pytestmark = pytest.mark.triton
 
@@ -150,41 +151,18 @@ def test_mean_and_standard_deviation_come_from_the_configuration(variants):
     assert np.allclose(images[0].mean(axis=(1, 2)), [0.9 / 0.5, 0.8 / 0.5, 0.7 / 0.5], atol=1e-5)
 
 
-WRONG = {
-    "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not torch, pillow, or"),
-    "interpolation": ('"bicubic"', '"cubic"', "'cubic' is not a valid InterpolationMode"),
-    "mean": ('"0.5,0.5,0.5"', '"0.5,0.5"', "a parameter is missing or not understood"),
-    "crop": (
-        'key: "crop_size" value: { string_value: "224"',
-        'key: "crop_size" value: { string_value: "192"',
-        "but crop_size is 192",
-    ),
-    "resize": ('"224,224"', '"200"', "crop_size is larger than resize_size"),
-}
-"""A wrong parameter's model → what its configuration has, what it says instead, and why that is refused."""
-
-
-@pytest.fixture(scope="module")
-def refusal(runtime, model_repository, tmp_path_factory) -> str:
-    """What is said of a repository of which every model has a parameter that cannot be right."""
-    repository = tmp_path_factory.mktemp("wrong")
-    for name, (old, new, _) in WRONG.items():
-        shutil.copytree(model_repository / PREPROCESSOR, repository / name)
-        config = repository / name / "config.pbtxt"
-        text = config.read_text().replace('name: "preprocessor"', f'name: "{name}"').replace("count: 2", "count: 1")
-        assert old in text
-        config.write_text(text.replace(old, new))
-    server = EmbeddedTriton(runtime, repository, on_log=print)
+def test_a_parameter_that_cannot_be_right_stops_the_start_and_is_named(runtime, model_repository, tmp_path):
+    """One of them here, all of them in test_parameters."""
+    old, new, reason = WRONG["crop"]
+    shutil.copytree(model_repository / PREPROCESSOR, tmp_path / "models" / "crop")
+    config = tmp_path / "models" / "crop" / "config.pbtxt"
+    text = config.read_text().replace('name: "preprocessor"', 'name: "crop"').replace("count: 2", "count: 1")
+    config.write_text(text.replace(old, new))
+    server = EmbeddedTriton(runtime, tmp_path / "models", on_log=print)
     server.start()
     try:
         with pytest.raises(StartFailed) as failure:
             server.wait_ready()
     finally:
         server.stop()
-    return str(failure.value)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_parameters_that_cannot_be_right_stop_the_start_and_are_named(refusal, name):
-    of_model = "\n".join(line for line in refusal.splitlines() if f"'{name}'" in line)
-    assert WRONG[name][2] in of_model
+    assert reason in "\n".join(line for line in str(failure.value).splitlines() if "'crop'" in line)
