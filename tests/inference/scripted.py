@@ -89,6 +89,7 @@ class ScriptedBackend:
     def __init__(self, *, bears_cancellation: bool = True) -> None:
         self.bears_cancellation = bears_cancellation
         self.calls: list[PendingCall] = []
+        self.wanted: Resize | None = None
         self.at_once: Callable[[PendingCall], None] | None = None
 
     @property
@@ -123,7 +124,7 @@ class ScriptedBackend:
         return ()
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
-        return None
+        return self.wanted
 
     async def load(self, name: str) -> None: ...
 
@@ -135,6 +136,7 @@ class ScriptedDecoders:
 
     def __init__(self) -> None:
         self._pictures: list[asyncio.Future[bytes]] = []
+        self.sizes: list[Size] = []
 
     @property
     def pending(self) -> "list[asyncio.Future[bytes]]":
@@ -146,6 +148,7 @@ class ScriptedDecoders:
     async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         picture: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._pictures.append(picture)
+        self.sizes.append(size)
         return await picture
 
     def finish(self, number: int = 0, error: GatewayError | None = None) -> None:

@@ -16,6 +16,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
+from gateway.ingest.resizing import Resize
 from tests.asking import encode
 from tests.inference.scripted import (
     Body,
@@ -225,6 +226,21 @@ def test_a_decode_that_is_late_ends_at_the_deadline_with_its_permit(loop):
     assert not decoders.pending
     assert idle(service)
     assert not backend.calls
+
+
+@pytest.mark.parametrize("resize", [None, Resize((224,), "bicubic", (13, 0), fast=True)])
+def test_a_picture_is_decoded_to_the_size_that_its_model_wants_where_that_is_known(loop, resize):
+    decoders, backend = ScriptedDecoders(), ScriptedBackend()
+    backend.wanted = resize
+    service = service_of(backend, decoders=decoders)
+    request = start(loop, collected(service, body_of(GIF), query()))
+    loop.settle()
+    assert decoders.sizes == [resize or service.policy.max_side]
+    decoders.finish()
+    loop.settle()
+    backend.calls[0].answer()
+    (result,) = loop.finish(request)
+    assert result.error is None
 
 
 def test_a_first_image_whose_turn_does_not_come_soon_ends_its_request(loop):
