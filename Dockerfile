@@ -9,23 +9,24 @@ ARG COMPILER_IMAGE=python:3.12
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
 
 
-# The API's virtual environment: without pip, which the API does not need.
-FROM ${PYTHON_IMAGE} AS gateway-build
-ARG PIP_INDEX_URL
-WORKDIR /app
-COPY constraints.txt LICENSE pyproject.toml README.md ./
-COPY gateway gateway
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt '.[heic,otel]'
-
-
 # The resize kernel, where there is a compiler. Its one wheel serves every CPython from 3.11 on, that of NVIDIA's image too.
 FROM ${COMPILER_IMAGE} AS native
 ARG PIP_INDEX_URL
 COPY native /native
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip wheel --no-deps --wheel-dir /wheels /native
+
+
+# The API's virtual environment: without pip, which the API does not need.
+FROM ${PYTHON_IMAGE} AS gateway-build
+ARG PIP_INDEX_URL
+WORKDIR /app
+COPY constraints.txt LICENSE pyproject.toml README.md ./
+COPY gateway gateway
+COPY --from=native /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/gateway \
+ && pip --python /opt/gateway/bin/python install -c constraints.txt '.[heic,otel]' /wheels/*.whl
 
 
 # The installed package with all that `gateway up` would prepare: the default model and the wheel's Triton.

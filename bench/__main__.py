@@ -14,6 +14,7 @@ import typer
 
 from bench import photos as photographs
 from bench.parts import TITLES, Limit, Part, limit_processes, parts_of
+from bench.peers import measure as compared
 from bench.photos import NoPhotos, Photo
 from bench.remote import RemoteFailed
 from bench.report import Report
@@ -59,6 +60,9 @@ def main(
         list[str] | None,
         typer.Option("--set", help="A setting of a config.pbtxt: classifier.instance_group.count=2; repeatable."),
     ] = None,
+    peers: Annotated[  # noqa: FBT002  # an option of the command line
+        bool, typer.Option("--peers", help="Measure other ways to serve the network instead, each alone.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench/results"),
 ) -> None:
     """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
@@ -66,6 +70,8 @@ def main(
     a: decode, resize, normalise and forward in a loop, a process on each core, no server. b: gRPC straight to Triton's
     ensemble, one image a call. c: POST /predict with one file. d: POST /predict with 200 files. e: like c, always with
     the same photograph and Triton's response cache, which is off in b to d.
+
+    --peers has LitServe and a naive FastAPI service beside (c), installed apart.
 
     Every answer's label is checked. GATEWAY_ variables reach the gateway.
     """
@@ -75,6 +81,10 @@ def main(
         raise typer.BadParameter(f"there is no part {''.join(sorted(unknown))}: {', '.join(TITLES)}")
     try:
         photos = photographs.load(images)
+        if peers:
+            with repository(model, changes or [], say) as models:
+                print(compared.report(compared.measure(models, photos, seconds, rounds, concurrency, say)))
+            return
         with measured_parts(model, photos, concurrency, parts, processes or cores, changes or []) as measured:
             tallies = measure(measured, seconds, rounds, quiet)
     except (UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError) as exc:

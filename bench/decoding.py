@@ -42,7 +42,7 @@ async def measure(data: bytes, count: int, seconds: float, *, threads: bool) -> 
     limits = DecodeLimits(SETTINGS.decode_cpu_seconds, SETTINGS.decode_memory_bytes, SETTINGS.max_image_pixels)
     before = _cpu_seconds()
     with ThreadPoolExecutor(count) as pool:
-        async with Decoders(count, max_side=max_side, limits=limits) as decoders:
+        async with Decoders(count, limits=limits) as decoders:
 
             async def client() -> None:
                 nonlocal done
@@ -50,10 +50,10 @@ async def measure(data: bytes, count: int, seconds: float, *, threads: bool) -> 
                     if threads:
                         await loop.run_in_executor(pool, lambda: decode(data, info, max_side).to_bytes())
                     else:
-                        await decoders.decode(data, info, decoders.account())
+                        await decoders.decode(data, info, max_side, decoders.account())
                     done += 1
 
-            await asyncio.gather(*(decoders.decode(data, info, decoders.account()) for _ in range(count)))
+            await asyncio.gather(*(decoders.decode(data, info, max_side, decoders.account()) for _ in range(count)))
             begun = time.perf_counter()
             end = begun + seconds
             await asyncio.gather(*(client() for _ in range(AT_ONCE)))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from gateway.errors import ImageError
 from gateway.ingest.in_process import prepare
@@ -23,6 +23,7 @@ from gateway.ingest.inspection import TAKEN
 from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
+from gateway.proof.reference import shown
 from gateway.settings import load_settings
 
 SAME_LEVELS = 1.0
@@ -49,14 +50,7 @@ def reference(data: bytes) -> tuple[str, NDArray[np.uint8]]:
         name = str(picture.format)
         if picture.width * picture.height > MOST_PIXELS:
             raise ValueError("too large to compare")
-        upright = ImageOps.exif_transpose(picture)
-        if upright.mode.startswith("I;16"):
-            gray = (np.asarray(upright) / 257).round().astype(np.uint8)
-            return name, np.repeat(gray[..., None], 3, axis=2)
-        if upright.has_transparency_data:
-            white = Image.new("RGBA", upright.size, (255, 255, 255, 255))
-            upright = Image.alpha_composite(white, upright.convert("RGBA"))
-        return name, np.asarray(upright.convert("RGB"))
+        return name, np.asarray(shown(picture))
 
 
 def served(data: bytes, policy: DecodePolicy) -> NDArray[np.uint8] | str:

@@ -44,7 +44,7 @@ class Loop:
         self._pillow = (
             None
             if library == "torch"
-            else pillow_resize(repository)(self._resize_size, self._crop_size, self._interpolation, library)
+            else pillow_resize(repository, self._resize_size, self._crop_size, given["interpolation"], library)
         )
         mean, std = (torch.tensor([float(part) for part in given[name].split(",")]) for name in ("mean", "std"))
         self._scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
@@ -92,12 +92,18 @@ class Loop:
         return self._model(batch.mul_(self._scale).add_(self._bias))
 
 
-def pillow_resize(repository: Path) -> Any:  # noqa: ANN401  # a class of a file that is no module of ours
-    """The preprocessor's own PillowResize, so that the limit resizes by the kernel where the service does."""
+def preprocessor(repository: Path) -> Any:  # noqa: ANN401  # a file that is no module of ours
+    """The preprocessor's own model.py, so that the limit resizes by the kernel where the service does."""
     sys.modules.setdefault("triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
     spec = importlib.util.spec_from_file_location("preprocessor", repository / PREPROCESSOR / "1" / "model.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.PillowResize
+    return module
+
+
+def pillow_resize(repository: Path, size: list[int], crop: list[int], interpolation: str, library: str) -> Any:  # noqa: ANN401
+    """Its resize and crop; calls take and give uint8 [height, width, 3]."""
+    module = preprocessor(repository)
+    return module.PillowResize(size, crop, module.InterpolationMode(interpolation), library)

@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 class GatewayFailed(Exception):
-    """The gateway ended or was not ready in time; the message has the end of its log."""
+    """The gateway, or another service, ended or was not ready in time; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Service:
 
 
 @contextmanager
-def service(repository: Path, *, cache_bytes: int, say: Say) -> Iterator[Service]:
-    """Run both; raises TritonRuntimeError or GatewayFailed."""
+def service(repository: Path, *, cache_bytes: int, say: Say, tree: Path | None = None) -> Iterator[Service]:
+    """Run both, the gateway as in `gateway_at`; raises TritonRuntimeError or GatewayFailed."""
     runtime = ensure_runtime(default_cache_dir(), say)
     with EmbeddedTriton(runtime, repository, on_log=lambda _: None, cache_bytes=cache_bytes) as triton:
         triton.wait_ready(START_SECONDS)
-        with gateway_at(triton.url) as (http_url, gateway):
+        with gateway_at(triton.url, tree) as (http_url, gateway):
             assert triton.pid is not None
             yield Service(
                 triton.url,
@@ -77,24 +77,26 @@ def gateway_at(triton_url: str, tree: Path | None = None) -> Iterator[tuple[str,
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log, cwd=tree)
         try:
-            _wait_ready(process, port, lambda: _tail(log.fileno()))
+            wait_answering(process, port, "/health/ready", lambda: tail_of(log.fileno()))
             yield f"http://127.0.0.1:{port}", process.pid
         finally:
             end(process, STOP_SECONDS)
 
 
-def _wait_ready(process: "subprocess.Popen[bytes]", port: int, tail: Callable[[], str]) -> None:
+def wait_answering(process: "subprocess.Popen[bytes]", port: int, path: str, tail: Callable[[], str]) -> None:
+    """Wait until a path of a service answers 200; raises GatewayFailed with the `tail` of its log."""
     match wait_ready(
-        lambda: is_ok(LOOPBACK, port, "/health/ready", timeout_seconds=5.0),
+        lambda: is_ok(LOOPBACK, port, path, timeout_seconds=5.0),
         lambda: process.poll() is None,
         START_SECONDS,
     ):
         case Waited.ENDED:
-            raise GatewayFailed(f"the gateway ended with code {process.returncode}:\n{tail()}")
+            raise GatewayFailed(f"{process.args!r} ended with code {process.returncode}:\n{tail()}")
         case Waited.LATE:
-            raise GatewayFailed(f"the gateway was not ready after {START_SECONDS:g} s:\n{tail()}")
+            raise GatewayFailed(f"{process.args!r} did not answer within {START_SECONDS:g} s:\n{tail()}")
 
 
-def _tail(descriptor: int) -> str:
+def tail_of(descriptor: int) -> str:
+    """The last lines of a file that has no name."""
     with open(f"/proc/self/fd/{descriptor}") as log:  # noqa: PTH123  # the file has no other name
         return "".join(deque(log, maxlen=20))

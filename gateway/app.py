@@ -73,7 +73,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
         triton = backend or _triton_backend(settings)
         limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
-        async with Decoders(settings.decoders, max_side=settings.decode_max_side, limits=limits) as decoders:
+        async with Decoders(settings.decoders, limits=limits) as decoders:
             service = InferenceService(
                 triton,
                 Admission(

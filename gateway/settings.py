@@ -191,9 +191,9 @@ class Settings(BaseSettings):
     decode: DecodeMode = DecodeMode.AUTO
     """Where images are decoded: auto, always (in the gateway) or never (in the gateway)."""
     decode_above_pixels: int = Field(4_000_000, ge=1, le=1_000_000_000)
-    """With decode=auto, images of more pixels are decoded and shrunk in the gateway."""
+    """With decode=auto, images of more pixels are decoded in the gateway, and resized as their preprocessor does it."""
     decode_max_side: int = Field(1_024, ge=64, le=16_384)
-    """Shorter side in pixels that an image decoded in the gateway is shrunk to, if it is larger."""
+    """Shorter side in pixels that an image decoded in the gateway is shrunk to, where its model's resize is unknown."""
     batch_max_images: int = Field(8, ge=1, le=1_024)
     """Images of one request that travel to Triton in one call."""
     batch_max_bytes: int = Field(8 * MIB, ge=MIB, le=GIB)

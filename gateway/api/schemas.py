@@ -130,6 +130,8 @@ class ModelDetail(Schema):
     """What the network computes in: fp32, bf16 or fp16."""
     multi_label: bool
     """Whether each class has a probability of its own, so that several may be likely."""
+    decode: str
+    """How large JPEGs are decoded: exact, to the last pixel of the training's, or fast."""
     classes: int
     input_height: int | None
     input_width: int | None
@@ -271,6 +273,7 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         version=info.version,
         precision=info.precision,
         multi_label=info.multi_label,
+        decode=info.decode,
         versions=list(info.versions),
         ready=info.ready,
         reason=info.reason,

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.errors import UserError
 from gateway.networks.functions import INPUTS, is_function
 from gateway.networks.sources import SourceError
-from gateway.repository.entry import Entry, Format, Precision, Serving
+from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 from gateway.settings import load_settings
 from gateway.triton.contract import SEQUENCE_MODEL
@@ -44,6 +45,18 @@ Url = Annotated[
         "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
     ),
 ]
+
+
+class Written(StrEnum):
+    """What --format takes: the formats, and one that is refused with the way to have the same."""
+
+    TORCHSCRIPT = Format.TORCHSCRIPT.value
+    ONNX = Format.ONNX.value
+    EXPORTED = Format.EXPORTED.value
+    FUNCTION = Format.FUNCTION.value
+    TENSORRT = "tensorrt"
+
+
 PREPROCESSING, SERVING = "How images were prepared in training", "How Triton runs it"
 
 
@@ -142,11 +155,15 @@ def add(
             "--output", help="Which of several outputs are the scores: a name, or a number from 0.", show_default=False
         ),
     ] = "",
+    sha256: Annotated[
+        str | None,
+        typer.Option("--sha256", help="For a SOURCE or --weights that is a URL: its checksum.", show_default=False),
+    ] = None,
     precision: Annotated[
         Precision, typer.Option("--precision", help="Precision to compute in.", rich_help_panel=SERVING)
     ] = Precision.FP32,
     model_format: Annotated[
-        Format | None,
+        Written | None,
         typer.Option("--format", help="Storage format; by default that of the source.", rich_help_panel=SERVING),
     ] = None,
     instances: Annotated[int, typer.Option("--instances", help="Instances to run.", rich_help_panel=SERVING)] = 2,
@@ -181,7 +198,23 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = 0,
+    decode: Annotated[
+        Decode,
+        typer.Option(
+            "--decode",
+            help="Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.",
+            rich_help_panel=SERVING,
+        ),
+    ] = Decode.EXACT,
     *,
+    tensorrt: Annotated[
+        bool,
+        typer.Option(
+            "--tensorrt",
+            help="With --format onnx: NVIDIA's ONNX Runtime backend runs it by TensorRT, where there is a GPU.",
+            rich_help_panel=SERVING,
+        ),
+    ] = False,
     pixels: Annotated[
         bool,
         typer.Option(
@@ -282,7 +315,9 @@ def add(
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,
+        tensorrt=tensorrt,
         sequence_model=sequence_model,
+        decode=decode,
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
@@ -311,10 +346,11 @@ def add(
         include=tuple(include or ()),
         grayscale=grayscale,
         offline=offline,
+        sha256=sha256,
         trust=trust or _trusts(source),
         weights=weights,
         precision=precision,
-        format=model_format,
+        format=_format(model_format),
         multi_label=multi_label,
         serving=serving,
         version=version,
@@ -368,6 +404,16 @@ def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
     """One number for each channel of the image; that of a gray one three times."""
     found = numbers(text)
     return found * 3 if grayscale and len(found) == 1 else found
+
+
+def _format(wanted: Written | None) -> Format | None:
+    if wanted is Written.TENSORRT:
+        raise SourceError(
+            "a TensorRT engine is built on the kind of GPU that will run it, by trtexec of the same TensorRT as the "
+            "server's, which is not done here. In its place: --format onnx --tensorrt, by which ONNX Runtime builds "
+            "the engine where it is served, in NVIDIA's image and on a GPU"
+        )
+    return Format(wanted.value) if wanted else None
 
 
 def _trusts(source: str) -> bool:

@@ -10,6 +10,7 @@ from gateway.cli.models import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.proof.variants import Step
+from gateway.repository.entry import Decode
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
 Version = Annotated[
@@ -24,6 +25,10 @@ def _number(value: float) -> float:
     return value
 
 
+DecodeAs = Annotated[
+    Decode | None,
+    typer.Option("--decode", help="Decode large JPEGs so; by default as the model's entry says.", show_default=False),
+]
 Tolerance = Annotated[
     float,
     typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=_number),
@@ -38,7 +43,15 @@ def parity(
     images: Images = None,
     version: Version = None,
     tolerance: Tolerance = 1e-3,
+    decode: DecodeAs = None,
     url: Url = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option("--gateway", help="Compare what clients of this URL get over HTTP.", show_default=False),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
+    ] = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Prove that the served answers equal those of the original model, with images prepared by PIL and torchvision.
@@ -47,9 +60,10 @@ def parity(
     """
     from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.networks.sources import read_labels
-    from gateway.proof.parity import Comparison, Parity, Refused, compare, runs_on_gpu
+    from gateway.proof.over_http import OverHttp
+    from gateway.proof.parity import Comparison, Parity, Refused, compare, compare_over_http, runs_on_gpu
     from gateway.proof.parity_report import report
-    from gateway.proof.pictures import image_files, read_pictures
+    from gateway.proof.pictures import image_files, read_pictures, resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
     from gateway.repository.summary import progress
@@ -58,9 +72,17 @@ def parity(
     entry = entry_with_version(model_repository, name, version)
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
-    with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
-        on_gpu = runs_on_gpu(entry, triton)
-        results = list(progress(compare(entry, number, triton, read_pictures(files)), len(files), "comparing"))
+    on_gpu = False
+    if gateway is not None:
+        if url is not None or decode is not None:
+            raise typer.BadParameter("--gateway asks a service that has its own Triton and decodes its own way")
+        with OverHttp(gateway, name, number, api_key) as service:
+            results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
+    else:
+        pictures = read_pictures(files, resize_for(entry, decode))
+        with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
+            on_gpu = runs_on_gpu(entry, triton)
+            results = list(progress(compare(entry, number, triton, pictures), len(files), "comparing"))
     found = Parity(
         [each for each in results if isinstance(each, Comparison)],
         [each for each in results if isinstance(each, Refused)],
@@ -83,6 +105,7 @@ def evaluate(
         typer.Option("--plot", help="File for the confusion matrix; by default NAME-confusion.png.", dir_okay=False),
     ] = None,
     version: Version = None,
+    decode: DecodeAs = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -92,6 +115,7 @@ def evaluate(
     from gateway.proof.evaluate import Evaluation
     from gateway.proof.evaluate import evaluate as run
     from gateway.proof.evaluate_report import report
+    from gateway.proof.pictures import resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
     from gateway.repository.summary import progress
@@ -103,7 +127,8 @@ def evaluate(
     ensemble = entry.ensemble_of(version or entry.in_use)
     evaluation = Evaluation(entry.classes, entry.multi_label)
     with serving(model_repository, (ensemble,), say, url=url) as triton:
-        for _ in progress(run(ensemble, triton.address, samples, evaluation), len(samples), "evaluating"):
+        answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
+        for _ in progress(answers, len(samples), "evaluating"):
             pass
     report(evaluation, labels, plot or Path(f"{name}-confusion.png"), f"{name} on {data}")
     if not evaluation.answers:
@@ -133,13 +158,13 @@ def tune(
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
     from gateway.embedded.places import SHIPPED_EXAMPLES
-    from gateway.proof.pictures import image_files, read_pictures
+    from gateway.proof.pictures import image_files, read_pictures, resize_for
     from gateway.proof.tune import TABLE, Tuner
     from gateway.proof.tune_report import report
     from gateway.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES])))
+    pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES]), resize_for(entry)))
     with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
         for measured in tuner.run(tolerance, stages or tuple(Step)):
             say(measured.told())

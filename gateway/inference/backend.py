@@ -13,6 +13,7 @@ from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Sequence as FrameSequence
+from gateway.ingest.resizing import Resize
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class ModelInfo:
     """fp32, bf16 or fp16, where the model says."""
     multi_label: bool = False
     """Whether each class has a probability of its own."""
+    decode: str = "exact"
+    """How large JPEGs are decoded: exact, or fast where the model says so."""
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None
@@ -174,6 +177,10 @@ class Backend(Protocol):
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes, by class id; raises what `infer` raises."""
+        ...
+
+    async def resize(self, model_name: str, model_version: str) -> Resize | None:
+        """How one version's images are resized, if that can be done before they go; raises what `infer` raises."""
         ...
 
     async def sequence(self, model_name: str, model_version: str) -> FrameSequence:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -27,6 +27,7 @@ from gateway.inference.query import Query, Result
 from gateway.inference.results import ReadyResults
 from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import (
@@ -159,7 +160,8 @@ class RunningRequest:
         deadline = Deadline.after(self._query.timeout_seconds)
         try:
             with self._stages["wait"]:
-                permit = await self._permit(bytes_needed(upload, info, policy), deadline)
+                size = await self._size() if needs_decoding(info, policy) else policy.max_side
+                permit = await self._permit(bytes_needed(upload, info, policy, size), deadline)
         except (DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
@@ -167,7 +169,7 @@ class RunningRequest:
             return
         self._begun = True
         if needs_decoding(info, policy):
-            self._spawn(self._decode, upload, info, permit, deadline)
+            self._spawn(self._decode, upload, info, size, permit, deadline)
         else:
             self._plan(_InFlight(passed_on(upload, info), permit, deadline))
 
@@ -191,8 +193,17 @@ class RunningRequest:
             )
         raise DeadlineExceeded
 
-    async def _decode(self, upload: Upload, info: ImageInfo, permit: Permit, deadline: Deadline) -> None:
-        decoding = self._shared.decoders.decode(encoded(upload, info), info, self._account)
+    async def _size(self) -> Size:
+        """What a picture becomes that is decoded here: as large as its preprocessor would make it, if that is known."""
+        backend, query = self._shared.backend, self._query
+        asking = backend.resize(query.model_name, query.model_version)
+        resize = None
+        with suppress(GatewayError):  # the call with the picture tells what is wrong
+            resize = await (asking if backend.bears_cancellation else self._shared.uncancelled.run(asking))
+        return resize or self._shared.policy.max_side
+
+    async def _decode(self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline) -> None:
+        decoding = self._shared.decoders.decode(encoded(upload, info), info, size, self._account)
         try:
             with self._stages["prepare"]:
                 image = decoded(upload, info, await _by(deadline, decoding))

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest import pillow
-from gateway.ingest.decoders.budget import reduction
+from gateway.ingest.decoders.budget import Size, reduction
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.opencv import cv2
+from gateway.ingest.resampling import resample
+from gateway.ingest.resizing import Resize
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
 Pixels = NDArray[Any]
@@ -44,22 +46,25 @@ class Ppm:
         return b"".join((self.header, self.pixels.data))
 
 
-def decode(data: Buffer, info: ImageInfo, max_side: int) -> Ppm:
+def decode(data: Buffer, info: ImageInfo, size: Size) -> Ppm:
     """Decode an inspected image.
 
-    The picture is the first frame or page, upright, RGB of 8 bits, on white where it was transparent. Where its shorter
-    side is beyond `max_side` it is shrunk to it. Raises UndecodableImage, or TooCostly where memory does not suffice.
+    The picture is the first frame or page, upright, RGB of 8 bits, on white where it was transparent, and as large
+    as `size` asks. Raises UndecodableImage, or TooCostly where memory does not suffice.
     Needs 3 to 11 bytes a pixel meanwhile, and is meant for `decoders.child`, whose process may be lost.
     """
-    return Ppm(_turn(_shrink(_stored(data, info, max_side), info, max_side), info))
+    stored = _stored(data, info, size)
+    if isinstance(size, Resize):
+        return Ppm(resample(_turn(stored, info), size))
+    return Ppm(_turn(_shrink(stored, info, size), info))
 
 
-def _stored(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
+def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
     """The picture as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
     failure: UndecodableImage | None = None
     if not info.by_pillow:
         try:
-            pixels = _read(data, info, max_side)
+            pixels = _read(data, info, size)
             return _on_white(pixels, info) if pixels.ndim == 3 and pixels.shape[2] == 4 else pixels
         except UndecodableImage as error:
             failure = error
@@ -72,9 +77,9 @@ def _stored(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
     return pixels
 
 
-def _read(data: Buffer, info: ImageInfo, max_side: int) -> Pixels:
+def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
     """The picture as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
-    factor = reduction(info, max_side)
+    factor = reduction(info, size)
     if info.has_alpha:
         flags = cv2.IMREAD_UNCHANGED
     else:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gateway.errors import UnsupportedFormat
-from gateway.ingest.decoders.budget import shrunk_bytes
+from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.formats.bmp import with_file_header
 from gateway.ingest.formats.png import essential
 from gateway.ingest.image_info import ImageFormat, ImageInfo
@@ -89,14 +89,14 @@ def encoded(upload: Upload, info: ImageInfo) -> bytes:
     return essential(upload.data) if info.format is ImageFormat.PNG else with_file_header(upload.data)
 
 
-def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> int:
+def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy, size: Size) -> int:
     """Memory that this process needs for the image: its own bytes or, decoded, those of the picture where larger.
 
     What a decoder holds meanwhile is bounded by the decoders.
     """
     if not needs_decoding(info, policy):
         return len(upload.data)
-    return max(len(upload.data), shrunk_bytes(info, policy.max_side))
+    return max(len(upload.data), shrunk_bytes(info, size))
 
 
 def _passes(info: ImageInfo) -> bool:

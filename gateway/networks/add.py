@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.gpus import gpu_count
+from gateway.networks.download import fetch, is_remote
 from gateway.networks.functions import Said
 from gateway.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
 from gateway.networks.sources import (
@@ -68,6 +69,8 @@ class Request:
     """Whether the code of a function may run here."""
     grayscale: bool = False
     """Whether it takes one channel; mean and std are three times the same."""
+    sha256: str | None = None
+    """Of the source, or of the weights, where that is a URL."""
     offline: bool = False
     """Whether no network is asked for what is not here."""
 
@@ -82,6 +85,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     old = _entry_to_extend(request, repository)
     if old is None:
         _check_folders_are_free(request.name, repository)
+    request = fetched(request, say)
     source = find_source(
         request.source, weights=request.weights, like=request.like, include=request.include, offline=request.offline
     )
@@ -89,6 +93,8 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     kind = {"onnx": Format.ONNX, "function": Format.FUNCTION}.get(source.kind, Format.TORCHSCRIPT)
     written_as = request.format or (old.format if old else kind)
     _check_format(kind, written_as, request.precision)
+    if request.serving.tensorrt and written_as is not Format.ONNX:
+        raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
     multi_label = old.multi_label if old else request.multi_label
     # A new version is prepared and named like the others where nothing else is said.
     alike = old is not None and request.like is None
@@ -174,6 +180,17 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             )
             write(entry, labels, network, repository)
     return entry
+
+
+def fetched(request: Request, say: Say) -> Request:
+    """The request with files in place of URLs; raises DownloadError or SourceError."""
+    if is_remote(request.source):
+        return replace(request, source=str(fetch(request.source, request.sha256, say)))
+    if request.weights and is_remote(request.weights):
+        return replace(request, weights=str(fetch(request.weights, request.sha256, say)))
+    if request.sha256:
+        raise SourceError("--sha256 is for a SOURCE or --weights from https:// or a bucket; a file is taken as it is")
+    return request
 
 
 def check_trust(source: Source, *, trust: bool) -> None:

@@ -10,6 +10,7 @@ from threading import local
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.ingest.resizing import Resize
 from gateway.proof.dataset import Sample
 from gateway.proof.pictures import read_pictures
 from gateway.triton.blocking import BlockingTriton
@@ -103,8 +104,11 @@ class ClassScore:
         return self.both / self.true if self.true else None
 
 
-def ask(ensemble: str, address: str, samples: Sequence[Sample]) -> Iterator[Answer]:
-    """What the Triton at an address makes of each sample, in order; raises TritonRefused."""
+def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None) -> Iterator[Answer]:
+    """What the Triton at an address makes of each sample, in order; raises TritonRefused.
+
+    Large pictures are resized before, as in the gateway.
+    """
     connections = local()
     opened: list[BlockingTriton] = []
 
@@ -112,7 +116,7 @@ def ask(ensemble: str, address: str, samples: Sequence[Sample]) -> Iterator[Answ
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
-        return _ask_batch(connections.triton, ensemble, batch)
+        return _ask_batch(connections.triton, ensemble, batch, resize)
 
     try:
         with ThreadPoolExecutor(CALLERS) as pool:
@@ -123,17 +127,19 @@ def ask(ensemble: str, address: str, samples: Sequence[Sample]) -> Iterator[Answ
             triton.close()
 
 
-def evaluate(ensemble: str, address: str, samples: Sequence[Sample], evaluation: Evaluation) -> Iterator[Answer]:
+def evaluate(
+    ensemble: str, address: str, samples: Sequence[Sample], evaluation: Evaluation, resize: Resize | None = None
+) -> Iterator[Answer]:
     """Ask and count; yields each answer, for a progress bar."""
     started = time.perf_counter()
-    for answer in ask(ensemble, address, samples):
+    for answer in ask(ensemble, address, samples, resize):
         evaluation.add(answer)
         evaluation.seconds = time.perf_counter() - started
         yield answer
 
 
-def _ask_batch(triton: BlockingTriton, ensemble: str, samples: Sequence[Sample]) -> list[Answer]:
-    pictures = list(read_pictures(sample.path for sample in samples))
+def _ask_batch(triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], resize: Resize | None) -> list[Answer]:
+    pictures = list(read_pictures((sample.path for sample in samples), resize))
     fit = [picture.payload for picture in pictures if not picture.reason]
     result = triton.predict(ensemble, fit) if fit else None
     answers, row = [], 0

@@ -18,10 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from gateway.networks.originals import original_probabilities
+from gateway.proof.over_http import OverHttp, PictureRefused
 from gateway.proof.pictures import Picture
+from gateway.proof.reference import shown
 from gateway.repository.entry import Entry
 from gateway.repository.preprocessing import reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
@@ -34,7 +36,10 @@ Probabilities = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One image's answers, served and expected, and what each stage adds to their difference: fp32 [classes]."""
+    """One image's answers, served and expected, and what each stage adds to their difference: fp32 [classes].
+
+    Of answers over HTTP the stages are not known.
+    """
 
     path: Path
     served: Probabilities
@@ -57,7 +62,7 @@ class Comparison:
         return float(np.abs(self.served - self.expected).mean())
 
     def from_stage(self, stage: str) -> float:
-        """The largest difference of a probability that comes from one stage."""
+        """The largest difference of a probability that comes from one stage, where that is known."""
         return _largest(self.stages[stage])
 
 
@@ -77,6 +82,11 @@ class Parity:
     refused: Sequence[Refused]
     on_gpu: bool = False
     """Whether the served network ran on a GPU, and the original, as always, on the CPU."""
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """Those of which it is known what they add."""
+        return STAGES if any(each.stages for each in self.comparisons) else ()
 
     @property
     def top1_agreement(self) -> float:
@@ -126,6 +136,27 @@ def compare(
         yield _compared(picture.path, original, answers.values[0], images, transforms(image).numpy())
 
 
+def compare_over_http(
+    entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
+) -> Iterator[Comparison | Refused]:
+    """Compare what clients of a gateway get for each file, sent as it is; raises UserError as `compare` does."""
+    original = original_probabilities(entry, entry.versions[version])
+    transforms = reference_transforms(entry.preprocessing)
+    for path in paths:
+        try:
+            served = gateway.scores(path.read_bytes())
+            image = pil_image(path)
+        except PictureRefused as exc:
+            yield Refused(path, str(exc))
+            continue
+        except OSError as exc:
+            yield Refused(path, f"PIL does not read it: {exc}")
+            continue
+        expected: Probabilities = original(transforms(image)[None])[0].numpy()
+        _check_classes(served, expected, "The gateway")
+        yield Comparison(path, served, expected, {})
+
+
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
     """Whether Triton runs an entry's network on a GPU; raises TritonRefused."""
     # As the server has it: it has made of KIND_AUTO what it found.
@@ -134,9 +165,9 @@ def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
 
 
 def pil_image(path: Path) -> Image.Image:
-    """An image as torchvision's datasets read it, and upright: RGB. Raises OSError."""
+    """An image as gateway.proof.reference has it; raises OSError."""
     with Image.open(path) as image:
-        return ImageOps.exif_transpose(image).convert("RGB")
+        return shown(image)
 
 
 def as_ppm(image: Image.Image) -> bytes:
@@ -162,12 +193,14 @@ def _compared(
     # Mostly the images are the reference's to the last bit, and need no second run.
     of_pixels = expected if np.array_equal(preprocessed[1], reference) else answer(preprocessed[1])
     of_file = of_pixels if np.array_equal(preprocessed[0], preprocessed[1]) else answer(preprocessed[0])
-    if len(served) != len(expected):
-        raise TritonRefused(
-            f"Triton gives {len(served)} classes and the original {len(expected)}: is it another model?"
-        )
+    _check_classes(served, expected, "Triton")
     stages = {"decode": of_file - of_pixels, "resize": of_pixels - expected, "model": served - of_file}
     return Comparison(path, served, expected, stages)
+
+
+def _check_classes(served: Probabilities, expected: Probabilities, who: str) -> None:
+    if len(served) != len(expected):
+        raise TritonRefused(f"{who} gives {len(served)} classes and the original {len(expected)}: is it another model?")
 
 
 def _largest(difference: Probabilities) -> float:

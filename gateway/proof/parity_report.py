@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from rich.table import Table
 
-from gateway.proof.parity import STAGES, Comparison, Parity
+from gateway.proof.parity import Comparison, Parity
 from gateway.repository.pillow_order import release_of
 from gateway.repository.preprocessing import Preprocessing
 from gateway.repository.summary import console
@@ -13,8 +13,8 @@ from gateway.repository.summary import console
 SHOWN = 40
 """Images with a row of their own: those furthest off, where there are more."""
 CAUSES = {
-    "decode": "OpenCV or the gateway decodes these files differently from PIL: GATEWAY_DECODE=never and a larger "
-    "GATEWAY_DECODE_ABOVE_PIXELS leave large photos as they are",
+    "decode": "OpenCV decodes these files differently from PIL, or the model has large photos decoded fast: compare "
+    "with --decode exact",
     "resize": "the preprocessor's parameters are not the training's, or its resize_library is torch",
     "model": "the served network is not the original: its precision, its format, or another file",
 }
@@ -28,7 +28,7 @@ TF32 = (
 def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessing: Preprocessing) -> None:
     """The images' table, the sums, where the difference comes from, and the verdict."""
     out = console()
-    table = Table("image", "served", "expected", "max", "mean", *STAGES, box=None, pad_edge=False)
+    table = Table("image", "served", "expected", "max", "mean", *parity.stages, box=None, pad_edge=False)
     ordered = sorted(parity.comparisons, key=lambda each: each.largest, reverse=True)
     shown = parity.comparisons if len(ordered) <= SHOWN else ordered[:SHOWN]
     names = [each.path.name for each in shown]
@@ -41,7 +41,7 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
             _top(each, labels, served=False) if not each.same_top1 else "the same",
             f"{each.largest:.1e}",
             f"{each.mean:.1e}",
-            *(f"{each.from_stage(stage):.1e}" for stage in STAGES),
+            *(f"{each.from_stage(stage):.1e}" for stage in parity.stages),
         )
     out.print(table)
     if len(ordered) > SHOWN:
@@ -54,7 +54,8 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     out.print(f"same top-1       {100 * parity.top1_agreement:.4g} %")
     out.print(f"max difference   {parity.largest:.1e} of a probability, {tolerance:g} allowed")
     out.print(f"mean difference  {parity.mean:.1e}")
-    out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES))
+    if parity.stages:
+        out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in parity.stages))
     if parity.on_gpu:
         out.print(TF32)
     if parity.holds(tolerance):
@@ -63,7 +64,10 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     if not parity.comparisons:
         out.print("[red]nothing was compared[/]")
         return
-    worst = max(STAGES, key=parity.from_stage)
+    if not parity.stages:
+        out.print("[red]the answers over HTTP are not the original's[/]: without --gateway each stage is compared")
+        return
+    worst = max(parity.stages, key=parity.from_stage)
     out.print(f"[red]the served answers are not the original's[/]: most comes from {worst}. {CAUSES[worst]}")
 
 

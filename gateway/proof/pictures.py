@@ -8,7 +8,9 @@ from gateway.errors import ImageError, UserError
 from gateway.ingest.image_info import SUFFIXES
 from gateway.ingest.in_process import prepare
 from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload
+from gateway.repository.entry import Decode, Entry
 from gateway.settings import load_settings
 
 
@@ -40,15 +42,20 @@ def image_files(places: Iterable[Path]) -> list[Path]:
     return found
 
 
-def read_pictures(paths: Iterable[Path]) -> Iterator[Picture]:
-    """Each file as the gateway's ingest makes it, by the GATEWAY_ settings of this process."""
+def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
+    """What the gateway makes of large pictures for a model, which may be asked to decode them another way."""
+    return resize_of(entry.preprocessing.parameters(), fast=(decode or entry.serving.decode) is Decode.FAST)
+
+
+def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[Picture]:
+    """Each file as the gateway makes it for a model with such a resize, by this process's GATEWAY_ settings."""
     policy = DecodePolicy.from_settings(load_settings())
-    return (_read(index, path, policy) for index, path in enumerate(paths))
+    return (_read(index, path, policy, resize) for index, path in enumerate(paths))
 
 
-def _read(index: int, path: Path, policy: DecodePolicy) -> Picture:
+def _read(index: int, path: Path, policy: DecodePolicy, resize: Resize | None) -> Picture:
     try:
-        return Picture(path, prepare(Upload(index, path.name, path.read_bytes()), policy).payload)
+        return Picture(path, prepare(Upload(index, path.name, path.read_bytes()), policy, resize).payload)
     except ImageError as exc:
         return Picture(path, b"", str(exc))
     except OSError as exc:

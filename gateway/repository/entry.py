@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
 from gateway.repository.preprocessing import Preprocessing
-from gateway.triton.contract import pinned
+from gateway.triton.contract import EXACT, FAST, pinned
 
 RECORD = "origin.json"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
@@ -59,6 +59,13 @@ class Format(StrEnum):
         }[self]
 
 
+class Decode(StrEnum):
+    """How the gateway decodes large JPEGs: every pixel, or at a scale that leaves four times what the network sees."""
+
+    EXACT = EXACT
+    FAST = FAST
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
@@ -77,10 +84,14 @@ class Serving:
     gpus: tuple[int, ...] = ()
     cache: bool = True
     cache_classifier: bool = False
+    tensorrt: bool = False
+    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model by TensorRT."""
     sequence_model: str = ""
     """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
+    decode: Decode = Decode.EXACT
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "decode", Decode(self.decode))
         for what, value, least, most in (
             ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
             ("instances", self.instances, 1, MAX_INSTANCES),

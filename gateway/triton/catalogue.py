@@ -17,7 +17,11 @@ from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFou
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
+from gateway.ingest.resizing import Resize, resize_of
 from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    EXACT,
+    FAST,
     MODEL_PARAMETER,
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
@@ -63,6 +67,7 @@ class Models:
         self._evidence = evidence
         self._multi_label: dict[str, tuple[float, bool]] = {}
         self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+        self._resizes: dict[tuple[str, str], tuple[float, Resize | None]] = {}
         self._answered: set[str] = set()
         self._pinned: set[tuple[str, str]] = set()
         """Models and versions that were last answered by an ensemble of their own."""
@@ -139,6 +144,20 @@ class Models:
             if not others:
                 raise
             return await self._read_labels(*others[0])
+
+    async def resize(self, model_name: str, model_version: str) -> Resize | None:
+        """How one version's images are resized, as its preprocessor's parameters say it; see Backend.resize."""
+        until, resize = self._resizes.get((model_name, model_version), (0.0, None))
+        if time.monotonic() >= until:
+            first, *others = self._ensembles(model_name, model_version)
+            try:
+                resize = await self._read_resize(*first)
+            except ModelNotFound:
+                if not others:
+                    raise
+                resize = await self._read_resize(*others[0])
+            self._resizes[model_name, model_version] = (time.monotonic() + REMEMBERED_SECONDS, resize)
+        return resize
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
@@ -233,6 +252,7 @@ class Models:
             classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
             precision=told.get(PRECISION_PARAMETER),
             multi_label=_is_multi_label(config),
+            decode=told.get(DECODE_PARAMETER, EXACT),
             steps=names,
         )
         try:
@@ -255,6 +275,12 @@ class Models:
             self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)
         return labels
 
+    async def _read_resize(self, ensemble: str, version: str) -> Resize | None:
+        config = await self._endpoint.config(ensemble, version)
+        names = steps(config)
+        told = parameters(await self._endpoint.config(names[0])) if names else {}
+        return resize_of(told, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
+
     async def _input_size(self, step: str) -> tuple[int | None, int | None]:
         """Height and width in pixels of what a step takes, where it is an image."""
         dims = (await self._endpoint.config(step)).input[0].dims
@@ -268,6 +294,7 @@ class Models:
     def _forget(self, name: str) -> None:
         self._multi_label.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
+        self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
 
 
 def _integers(text: str) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.ingest.resizing import Resize
 from gateway.triton.balancing import less_loaded
 from gateway.triton.errors import StubDied
 from gateway.triton.membership import Member, Tritons
@@ -118,6 +119,10 @@ class TritonBackend:
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
         return await self._choose((), model_name, model_version).models.labels(model_name, model_version)
+
+    async def resize(self, model_name: str, model_version: str) -> Resize | None:
+        """How one version's images are resized; see Backend.resize."""
+        return await self._choose((), model_name, model_version).models.resize(model_name, model_version)
 
     async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
         """A new sequence of frames; see Backend.sequence."""

@@ -14,6 +14,7 @@ from gateway.app import create_app
 from gateway.errors import GatewayError, ModelNotFound
 from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.inference.prediction import Prediction
+from gateway.ingest.resizing import Resize
 from gateway.settings import Settings
 from tests.asking import encode
 
@@ -54,6 +55,9 @@ class StubBackend:
         if name not in self.loaded:
             raise ModelNotFound
         return replace(MODEL, name=name)
+
+    async def resize(self, model_name: str, model_version: str) -> Resize | None:
+        return None
 
     async def load(self, name: str) -> None:
         self.loaded.add(name)

@@ -79,7 +79,8 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
 
 
 def test_the_gateway_image_takes_the_requirements_and_what_exports_spans_and_among_them_is_no_torch(dockerfile):
-    assert dockerfile.stages["gateway-build"].last("RUN").endswith("install -c constraints.txt '.[heic,otel]'")
+    taken = dockerfile.stages["gateway-build"].last("RUN")
+    assert taken.endswith("install -c constraints.txt '.[heic,otel]' /wheels/*.whl")
     assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
     assert needed_by("triton-image-gateway[heic,otel]").isdisjoint({"torch", "torchvision", "triton", "scikit-image"})
 
@@ -130,7 +131,7 @@ def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
     assert {name for name in packages if name in imported} <= set(re.findall(r"\w+", check))
 
 
-@pytest.mark.parametrize("image", ["local", "triton"])
+@pytest.mark.parametrize("image", ["gateway-build", "local", "triton"])
 def test_the_resize_kernel_is_compiled_where_there_is_a_compiler_and_copied_as_a_wheel(dockerfile, image):
     assert dockerfile.arguments["COMPILER_IMAGE"] == "python:3.12"
     assert dockerfile.stages["native"].last("RUN").endswith("pip wheel --no-deps --wheel-dir /wheels /native")

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.doctor import repository
 from gateway.doctor.finding import Finding, Level
-from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_the_project_s_own_repository_is_well(folder):
 def test_an_ensemble_is_no_process(folder):
     configs, _ = repository.read(folder)
     counts = {name: sum(group.count for group in config.instance_group) for name, config in configs.items()}
-    assert repository.instances(configs) == counts[PREPROCESSOR] + counts[CLASSIFIER]
+    assert repository.instances(configs) == counts[PREPROCESSOR] + counts[CLASSIFIER] + counts[SEQUENCE_MODEL]
 
 
 def test_a_folder_without_models_fails(tmp_path):

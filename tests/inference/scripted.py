@@ -14,9 +14,10 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.query import Query
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
-from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.decoders.budget import Account, DecodeLimits, Size
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.settings import Settings
 
@@ -121,6 +122,9 @@ class ScriptedBackend:
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         return ()
 
+    async def resize(self, model_name: str, model_version: str) -> Resize | None:
+        return None
+
     async def load(self, name: str) -> None: ...
 
     async def unload(self, name: str) -> None: ...
@@ -139,7 +143,7 @@ class ScriptedDecoders:
     def account(self) -> Account:
         return Account(DecodeLimits(cpu_seconds=3, memory_bytes=10**9))
 
-    async def decode(self, data: bytes, info: ImageInfo, account: Account) -> bytes:
+    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         picture: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._pictures.append(picture)
         return await picture

@@ -4,6 +4,7 @@ At the limit and one past it; what a header costs to read is counted in steps, n
 """
 
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 
@@ -111,6 +112,55 @@ def test_texts_and_profiles_of_a_png_do_not_travel():
     plain = encode(photograph(), "PNG")
     payload = prepare(Upload(0, "a.png", plain[:33] + text_chunks(50) + plain[33:]), AUTO).payload
     assert payload == prepare(Upload(0, "a.png", plain), AUTO).payload
+
+
+def test_of_a_text_that_has_no_end_the_beginning_is_read():
+    plain = encode(photograph(), "PNG")
+    exif = b"II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"
+    profile = b"Raw profile type exif\0\nexif\n      32\n" + exif.hex().encode() + b"\n"
+    for text, orientation in ((profile, 6), (profile + b"00\n" * 6_000_000, 6)):
+        data = plain[:33] + png_chunk(b"tEXt", text) + plain[33:]
+        tracemalloc.start()
+        try:
+            assert read(data).orientation == orientation
+            assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_of_metadata_that_lies_in_many_pieces_the_first_are_read():
+    data = avif_of_metadata(19_000_000)
+    tracemalloc.start()
+    try:
+        assert read(data).width == 64
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def avif_of_metadata(nbytes: int) -> bytes:
+    """An AVIF whose XMP is eight times the same bytes, which have no orientation."""
+
+    def box(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I4s", len(content) + 8, kind) + content
+
+    def item(number: int, kind: bytes) -> bytes:
+        return box(b"infe", struct.pack(">IHH4s", 2 << 24, number, 0, kind) + b"\0application/rdf+xml\0")
+
+    picture = encode(photograph().resize((64, 64)), "AVIF")
+    av1 = picture[picture.index(b"mdat") + 4 :]
+    ipco = box(b"ipco", box(b"av1C", b"\x81\0\0\0") + box(b"ispe", struct.pack(">III", 0, 64, 64)))
+    ipma = box(b"ipma", struct.pack(">II", 0, 1) + struct.pack(">HBBB", 1, 2, 1, 2))
+    iinf = box(b"iinf", struct.pack(">IH", 0, 2) + item(1, b"av01") + item(2, b"mime"))
+    ftyp = box(b"ftyp", b"avif\0\0\0\0mif1avif")
+
+    def meta(offset: int) -> bytes:
+        pieces = struct.pack(">HHHH", 2, 0, 0, 8) + struct.pack(">II", offset, nbytes) * 8
+        iloc = struct.pack(">IHH", 1 << 24, 0x4400, 2) + struct.pack(">HHHHII", 1, 1, 0, 1, 0, len(av1)) + pieces
+        boxes = box(b"pitm", struct.pack(">IH", 0, 1)) + box(b"iloc", iloc) + iinf + box(b"iprp", ipco + ipma)
+        return box(b"meta", bytes(4) + boxes + box(b"idat", av1))
+
+    return ftyp + meta(len(ftyp) + len(meta(0)) + 8) + box(b"free", bytes(nbytes))
 
 
 def test_what_every_camera_program_writes_travels_untouched():

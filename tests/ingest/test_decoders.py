@@ -35,7 +35,7 @@ def anyio_backend():
 
 
 def decoders(count=1, limits=DECODE_LIMITS):
-    return Decoders(count, max_side=MAX_SIDE, limits=limits)
+    return Decoders(count, limits=limits)
 
 
 def info_of(data):
@@ -54,7 +54,7 @@ def environment(pid):
 async def hold(pool):
     """Stop the pool's only process, so that a picture stays in work until it is told to go on."""
     (worker,) = pool._idle
-    await pool.decode(cat(), info_of(cat()), pool.account())
+    await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
     os.kill(worker.pid, signal.SIGSTOP)
     return worker
 
@@ -78,7 +78,9 @@ async def test_every_form_is_decoded_there_as_it_is_here():
     async with decoders(2) as pool:
         account = pool.account()
         chosen = samples(67, 45)
-        pictures = await asyncio.gather(*(pool.decode(one.data, info_of(one.data), account) for one in chosen))
+        pictures = await asyncio.gather(
+            *(pool.decode(one.data, info_of(one.data), MAX_SIDE, account) for one in chosen)
+        )
     for one, picture in zip(chosen, pictures, strict=True):
         assert picture == decode(one.data, info_of(one.data), MAX_SIDE).to_bytes(), one.name
 
@@ -88,8 +90,8 @@ async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no
         bomb = slow_picture()
         (first,) = pool._idle
         one, other = await asyncio.gather(
-            pool.decode(bomb, info_of(bomb), pool.account()),
-            pool.decode(DOT, info_of(DOT), pool.account()),
+            pool.decode(bomb, info_of(bomb), MAX_SIDE, pool.account()),
+            pool.decode(DOT, info_of(DOT), MAX_SIDE, pool.account()),
             return_exceptions=True,
         )
         assert isinstance(one, TooCostly)
@@ -102,17 +104,17 @@ async def test_a_picture_beyond_its_memory_is_refused_and_the_process_lives_on()
     async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
         (worker,) = pool._idle
         with pytest.raises((TooCostly, UndecodableImage)):
-            await pool.decode(data, info_of(data), pool.account())
-        assert (await pool.decode(cat(), info_of(cat()), pool.account())).startswith(b"P6")
+            await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
+        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
         assert pool._idle == [worker]
 
 
 async def test_a_decoder_that_crashes_costs_its_picture_alone():
     async with decoders() as pool:
         worker = await hold(pool)
-        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
         await begun(pool)
-        waiting = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        waiting = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
         await asyncio.sleep(0)
         os.kill(worker.pid, signal.SIGSEGV)
         os.kill(worker.pid, signal.SIGCONT)
@@ -134,13 +136,13 @@ async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
 async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over():
     async with decoders() as pool:
         worker = await hold(pool)
-        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
         await begun(pool)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
         assert worker._process.returncode == -signal.SIGKILL
-        assert (await pool.decode(cat(), info_of(cat()), pool.account())).startswith(b"P6")
+        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
 
 
 async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process(monkeypatch):
@@ -148,14 +150,17 @@ async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process(monkeypa
     async with decoders() as pool:
         (worker,) = pool._idle
         data = cat()
-        await pool.decode(data, info_of(data), pool.account())
+        await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
         for _ in range(20):
-            task = asyncio.ensure_future(pool.decode(data, info_of(data), pool.account()))
+            task = asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account()))
             await begun(pool)
             task.cancel()
             await asyncio.wait([task])
         # Each answer was taken, so the next picture gets its own and not the one before.
-        assert await pool.decode(data, info_of(data), pool.account()) == decode(data, info_of(data), 256).to_bytes()
+        assert (
+            await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
+            == decode(data, info_of(data), MAX_SIDE).to_bytes()
+        )
         assert pool._idle == [worker]
 
 
@@ -165,7 +170,7 @@ async def test_requests_take_turns_at_the_decoders():
         data, done = cat(), []
 
         async def one(name, account):
-            await pool.decode(data, info_of(data), account)
+            await pool.decode(data, info_of(data), MAX_SIDE, account)
             done.append(name)
 
         bulk, single = pool.account(), pool.account()
@@ -182,7 +187,7 @@ async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
     async with decoders() as pool:
         worker = await hold(pool)
         data = cat()
-        tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), pool.account())) for _ in range(4)]
+        tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account())) for _ in range(4)]
         await begun(pool)
         await asyncio.sleep(0)
         for task in tasks[1:3]:
@@ -199,7 +204,9 @@ async def test_pictures_are_decoded_together_as_long_as_they_fit():
     for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
         async with decoders(2, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
             pool._worker = standing_still
-            tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), pool.account())) for _ in range(3)]
+            tasks = [
+                asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account())) for _ in range(3)
+            ]
             for _ in range(5):
                 await asyncio.sleep(0)
             assert 2 - pool._free == together
@@ -222,7 +229,7 @@ async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_be
     async with decoders(3, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
         pool._worker = standing_still
         first, waits, behind = (
-            asyncio.ensure_future(pool.decode(picture, info_of(picture), pool.account()))
+            asyncio.ensure_future(pool.decode(picture, info_of(picture), MAX_SIDE, pool.account()))
             for picture in (large, large, data)
         )
         for _ in range(5):
@@ -241,7 +248,7 @@ async def test_nothing_is_left_when_the_pool_ends():
     before = children()
     async with decoders(2) as pool:
         data = cat()
-        await asyncio.gather(*(pool.decode(data, info_of(data), pool.account()) for _ in range(4)))
+        await asyncio.gather(*(pool.decode(data, info_of(data), MAX_SIDE, pool.account()) for _ in range(4)))
         assert children() - before
     assert children() == before
 
@@ -249,12 +256,12 @@ async def test_nothing_is_left_when_the_pool_ends():
 async def test_a_decoder_ends_with_its_parent_even_in_the_midst_of_a_picture():
     script = """
 import asyncio, os, signal
-from tests.ingest.test_decoders import begun, cat, decoders, hold, info_of
+from tests.ingest.test_decoders import MAX_SIDE, begun, cat, decoders, hold, info_of
 
 async def main():
     async with decoders() as pool:
         worker = await hold(pool)
-        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), pool.account()))
+        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
         await begun(pool)
         print(worker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -280,14 +287,14 @@ def _runs(pid):
 async def test_opencv_opens_no_picture_of_more_pixels_than_are_allowed():
     async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
         with pytest.raises(UndecodableImage):
-            await pool.decode(cat(), info_of(cat()), pool.account())
+            await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
 
 
 async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
     monkeypatch.setenv("GATEWAY_SECRET", "a secret")
     async with decoders() as pool:
         (worker,) = pool._idle
-        await pool.decode(cat(), info_of(cat()), pool.account())
+        await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
         assert b"GATEWAY_SECRET" not in environment(worker.pid)
 
 

@@ -173,6 +173,8 @@ def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs)
         (["--crop", "32"], "--crop cannot fully describe how images were prepared in training: add --mean, --std"),
         ([*HEAD_FLAGS, "--like", "ResNet50_Weights.IMAGENET1K_V2"], "--like and --resize both describe"),
         ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' must be whole numbers"),
+        ([*HEAD_FLAGS, "--format", "tensorrt"], "In its place: --format onnx --tensorrt"),
+        ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
     ],
 )
 def test_options_that_are_not_enough_or_too_much_are_refused(tmp_path, options, reason):

@@ -134,7 +134,8 @@ def agree(service, photos, here, capsys) -> Callable[[Request], bool]:
     """Whether a source's network, added and loaded without its preprocessor, which is the same for all, agrees."""
 
     def agree(request: Request) -> bool:
-        entry = add(replace(request, serving=ONE_EACH), service.repository, print)
+        serving = replace(ONE_EACH, tensorrt=request.serving.tensorrt)
+        entry = add(replace(request, serving=serving), service.repository, print)
         service.triton.load(entry.classifier)
         try:
             return Answers(service, entry, photos).agree()
@@ -156,11 +157,13 @@ def test_networks_of_timm_are_served_with_weights_of_a_file(architecture, agree,
     assert agree(Request(f"timm:{architecture}", architecture, labels, weights=str(weights)))
 
 
-def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_path):
+def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches_and_tensorrt_is_for_gpus(agree, tmp_path):
     network = save_onnx(Head(channels=1), tmp_path / "gray.onnx", channels=1, dynamic=False, batch=1)
     gray = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
     labels = save_labels(tmp_path / "labels.txt")
-    assert agree(Request(str(network), "gray", labels, preprocessing=gray, grayscale=True))
+    assert agree(
+        Request(str(network), "gray", labels, preprocessing=gray, grayscale=True, serving=Serving(tensorrt=True))
+    )
 
 
 def test_a_program_of_torch_export_is_served_as_it_is_and_as_torchscript(agree, tmp_path):

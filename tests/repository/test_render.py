@@ -8,9 +8,15 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
-from gateway.repository.entry import EntryError, Precision, Serving
+from gateway.repository.entry import EntryError, Format, Precision, Serving
 from gateway.repository.render import render
-from gateway.triton.contract import MODEL_PARAMETER, MULTI_LABEL_PARAMETER, PRECISION_PARAMETER, VERSION_PARAMETER
+from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    MODEL_PARAMETER,
+    MULTI_LABEL_PARAMETER,
+    PRECISION_PARAMETER,
+    VERSION_PARAMETER,
+)
 from gateway.triton.model_config import parameters
 from tests.repository.entries import entry
 
@@ -33,6 +39,7 @@ def test_the_ensemble_tells_the_gateway_what_it_is():
         VERSION_PARAMETER: "2",
         PRECISION_PARAMETER: "bf16",
         MULTI_LABEL_PARAMETER: "true",
+        DECODE_PARAMETER: "exact",
     }
     assert [each[VERSION_PARAMETER] for each in told.values()] == ["2", "1", "2"]
     steps = [config(texts[name]).ensemble_scheduling.step[1] for name in told]
@@ -75,3 +82,11 @@ def test_options_of_serving_reach_the_configuration():
 def test_serving_that_cannot_be_is_refused(changes, reason):
     with pytest.raises(EntryError, match=reason):
         Serving(**changes)
+
+
+def test_tensorrt_is_an_accelerator_of_onnx():
+    texts = render(entry(format=Format.ONNX, serving=Serving(tensorrt=True)))
+    (accelerator,) = config(texts["head_classifier"]).optimization.execution_accelerators.gpu_execution_accelerator
+    assert (accelerator.name, accelerator.parameters["precision_mode"]) == ("tensorrt", "FP32")
+    without = config(render(entry(format=Format.ONNX))["head_classifier"])
+    assert not without.optimization.HasField("execution_accelerators")

@@ -43,7 +43,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One that waits for long, and whose room is short all the same."""
     log = tmp_path_factory.mktemp("patient") / "log"
     times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
-    settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 8 * MIB}
+    settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 2 * MIB}
     with running_gateway(log, command=COMMAND, **settings) as running:
         yield running
 

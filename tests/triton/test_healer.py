@@ -105,7 +105,7 @@ def test_what_reloading_did_not_mend_is_said_and_left_alone_for_longer():
         healing = Healing()
         for _ in range(20):
             healing.healer.in_vain(STEPS, ENSEMBLE)
-        assert healing.healer.status == "reloading does not mend ensemble_model: restart this Triton"
+        assert healing.healer.status == "reloading does not repair ensemble_model: restart this Triton"
         healing.now += VAIN_BACKOFF_SECONDS - 1
         assert await healing.reload() is Outcome.TOO_EARLY
         healing.now += 1

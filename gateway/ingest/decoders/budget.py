@@ -4,10 +4,15 @@ from dataclasses import dataclass
 from math import ceil
 
 from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.resizing import FAST_OVERSAMPLING, Resize
 
 MIB = 2**20
 REDUCTIONS = (8, 4, 2)
 """Factors by which libjpeg makes a picture smaller while it decodes it."""
+
+Size = int | Resize
+"""What a decoded picture becomes: as its model's preprocessor would resize it, or no more pixels than this on its
+shorter side."""
 
 _BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.HEIC: 30, ImageFormat.JPEG_2000: 30, ImageFormat.TIFF: 20}
 """That a decoder needs for a moment, its own working memory included; 16 for the formats that are not named."""
@@ -40,31 +45,35 @@ class DecodeLimits:
     """Width × height that OpenCV opens at most."""
 
 
-def reduction(info: ImageInfo, max_side: int) -> int:
-    """The factor by which a JPEG is made smaller while it is decoded, so that it stays as large as `max_side`."""
-    if info.format is not ImageFormat.JPEG:
+def reduction(info: ImageInfo, size: Size) -> int:
+    """The factor by which a JPEG is made smaller while it is decoded: 1 where every pixel counts."""
+    if info.format is not ImageFormat.JPEG or (isinstance(size, Resize) and not size.fast):
         return 1
-    return next((factor for factor in REDUCTIONS if min(info.width, info.height) // factor >= max_side), 1)
+    least = FAST_OVERSAMPLING * max(size.size) if isinstance(size, Resize) else size
+    return next((factor for factor in REDUCTIONS if min(info.width, info.height) // factor >= least), 1)
 
 
-def peak_bytes(info: ImageInfo, max_side: int) -> int:
+def peak_bytes(info: ImageInfo, size: Size) -> int:
     """Bytes that a decoder holds at its worst moment: the pixels twice, or what its format is known to need."""
     pixels = info.width * info.height
-    return max(2 * decoded_bytes(info, max_side), pixels * _BYTES_PER_PIXEL.get(info.format, 0))
+    return max(2 * decoded_bytes(info, size), pixels * _BYTES_PER_PIXEL.get(info.format, 0))
 
 
-def decoded_bytes(info: ImageInfo, max_side: int) -> int:
+def decoded_bytes(info: ImageInfo, size: Size) -> int:
     """Bytes of the picture's pixels before they are shrunk, and of a JPEG's coefficients."""
-    factor = reduction(info, max_side)
+    factor = reduction(info, size)
     channels = 4 if info.has_alpha else 3
     sample_bytes = 2 if info.has_alpha and info.bit_depth > 8 else 1
     pixels = -(-info.width // factor) * -(-info.height // factor)
     return pixels * channels * sample_bytes + info.coefficient_bytes
 
 
-def shrunk_bytes(info: ImageInfo, max_side: int) -> int:
-    """Bytes of the picture that comes out of a decoder: RGB, whose shorter side is `max_side` at most."""
-    scale = min(1.0, max_side / min(info.width, info.height))
+def shrunk_bytes(info: ImageInfo, size: Size) -> int:
+    """Bytes of the picture that comes out of a decoder, RGB; a few more where it was decoded at a reduced scale."""
+    if isinstance(size, Resize):
+        height, width = size.size_of(info.height, info.width)
+        return height * width * 3
+    scale = min(1.0, size / min(info.width, info.height))
     return ceil(info.width * scale) * ceil(info.height * scale) * 3
 
 

@@ -13,7 +13,7 @@ from anyio import CancelScope
 
 from gateway import metrics
 from gateway.errors import Overloaded, TooCostly, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.budget import Account, DecodeLimits, peak_bytes
+from gateway.ingest.decoders.budget import Account, DecodeLimits, Size, peak_bytes
 from gateway.ingest.decoders.worker import START_SECONDS, Answer, Job, Worker, WorkerLost
 from gateway.ingest.image_info import ImageInfo
 
@@ -36,8 +36,7 @@ class Decoders:
     no other picture anything: the next one gets a new process.
     """
 
-    def __init__(self, count: int, *, max_side: int, limits: DecodeLimits) -> None:
-        self._max_side = max_side
+    def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
         self._free = count
         self._free_bytes = limits.memory_bytes
@@ -62,16 +61,16 @@ class Decoders:
         """What one request's pictures may overrun by, all together."""
         return Account(self._limits)
 
-    async def decode(self, data: bytes, info: ImageInfo, account: Account) -> bytes:
+    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         """An inspected picture as an uncompressed PPM (P6): see `gateway.ingest.decoding.decode`.
 
         Raises UndecodableImage, TooCostly where it needs more than its budget, Overloaded where no decoder starts. When
         this ends, however it ends, nothing of the picture is in work any more: a cancellation waits for
         LET_FINISH_SECONDS at most and ends the process then.
         """
-        async with self._turn(account, min(peak_bytes(info, self._max_side), self._limits.memory_bytes)):
+        async with self._turn(account, min(peak_bytes(info, size), self._limits.memory_bytes)):
             budget = account.lend(info, len(data))
-            job = Job(info, len(data), self._max_side, budget.memory_bytes, budget.cpu_seconds)
+            job = Job(info, len(data), size, budget.memory_bytes, budget.cpu_seconds)
             spent_seconds = budget.cpu_seconds
             try:
                 async with self._worker() as worker:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import gateway
+from gateway.ingest.decoders.budget import Size
 from gateway.ingest.image_info import ImageInfo
 
 START_SECONDS = 30.0
@@ -40,7 +41,7 @@ class Job:
 
     info: ImageInfo
     nbytes: int
-    max_side: int
+    size: Size
     memory_bytes: int
     cpu_seconds: float
 

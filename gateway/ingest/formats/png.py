@@ -27,6 +27,7 @@ _DEFLATE_RATIO = 1_032
 _METADATA = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 _XMP, _RAW_PROFILE = b"XML:com.adobe.xmp", b"Raw profile type exif"
 _MAX_TEXT_BYTES, _MAX_TEXTS = 1 << 18, 4
+_MAX_KEYED_TEXT_BYTES = _MAX_TEXT_BYTES + 1_024
 _CHUNK = struct.Struct(">I4s")
 _HEADER = struct.Struct(">IIBBBBB")
 _MAX_CHUNKS, _LEAST_CHUNK_BYTES = 1_000, 512
@@ -58,7 +59,7 @@ def read_png(data: bytes) -> ImageInfo:
         elif kind in _METADATA:
             rewritten = True
             if _intact(data, start - 4, position):
-                found.read(kind, data[start : start + length])
+                found.read(kind, data[start : start + min(length, _MAX_KEYED_TEXT_BYTES)])
         elif kind != b"eXIf" and (has_picture or kind not in _ESSENTIAL):
             rewritten = rewritten or kind not in _HARMLESS
         elif kind == b"tRNS":
@@ -169,7 +170,7 @@ def essential(data: bytes) -> bytes:
 
 def _intact(data: bytes, start: int, end: int) -> bool:
     """Whether a chunk, from its type on, has its checksum; decoders pass over an ancillary one that has not."""
-    return zlib.crc32(data[start : end - 4]) == int.from_bytes(data[end - 4 : end], "big")
+    return zlib.crc32(memoryview(data)[start : end - 4]) == int.from_bytes(data[end - 4 : end], "big")
 
 
 def _read_header(data: bytes) -> tuple[int, int, int, int]:

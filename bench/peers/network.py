@@ -1,0 +1,48 @@
+"""What the peers share: the same TorchScript file, and the quickest preparation that torchvision has.
+
+It runs in the peers' own environment, and imports nothing of the gateway.
+"""
+
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torchvision.transforms.v2 import InterpolationMode, functional
+
+MODEL, LABELS, SIDE = "PEER_MODEL", "PEER_LABELS", 224
+"""Variables with the paths of model.pt and of a file with a label in each line; the side of what the network sees."""
+TOP_K = 5
+
+
+class Network:
+    """The network on one core, with its preparation: whole pictures, bicubic, mean and deviation 0.5."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        cv2.setNumThreads(1)
+        self._model = torch.jit.load(os.environ[MODEL]).eval()
+        self._labels = Path(os.environ[LABELS]).read_text().splitlines()
+
+    def prepare(self, encoded: bytes) -> torch.Tensor:
+        """A file as fp32 [3, 224, 224]."""
+        pixels: NDArray[np.uint8] = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+        image = torch.from_numpy(pixels).permute(2, 0, 1)
+        image = functional.resize(image, [SIDE, SIDE], InterpolationMode.BICUBIC, antialias=True)
+        return image.to(torch.float32).div_(127.5).sub_(1)
+
+    @torch.inference_mode()
+    def answers(self, images: list[torch.Tensor]) -> list[dict[str, object]]:
+        """For each image what `POST /predict` answers, as far as it takes to be checked."""
+        batch = torch.stack(images).contiguous(memory_format=torch.channels_last)
+        scores, classes = self._model(batch).topk(TOP_K)
+        return [
+            {"results": [{"status": "ok", "predictions": self._predictions(*row)}]}
+            for row in zip(scores.tolist(), classes.tolist(), strict=True)
+        ]
+
+    def _predictions(self, scores: list[float], classes: list[int]) -> list[dict[str, object]]:
+        pairs = zip(scores, classes, strict=True)
+        return [{"label": self._labels[number], "class_id": number, "score": score} for score, number in pairs]

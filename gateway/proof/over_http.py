@@ -1,0 +1,61 @@
+"""The scores that a gateway's clients get, over HTTP."""
+
+import base64
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import UserError
+
+TIMEOUT_SECONDS = 60.0
+
+
+class GatewayRefused(UserError):
+    """The gateway does not answer, or does not take part: it is away, wants a key, or has no such model."""
+
+
+class PictureRefused(Exception):
+    """The gateway has no answer for a picture; the message is the gateway's own."""
+
+
+class OverHttp:
+    """One version of a model behind a gateway, asked by the Open Inference Protocol, which has every class's score."""
+
+    def __init__(self, url: str, model: str, version: int, api_key: str | None = None) -> None:
+        self._path = f"{url.rstrip('/')}/v2/models/{model}/versions/{version}/infer"
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._client = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def scores(self, data: bytes) -> NDArray[np.float32]:
+        """fp32 [classes] of a file; raises PictureRefused, or GatewayRefused where others would be refused too."""
+        image = {
+            "name": "IMAGE",
+            "datatype": "BYTES",
+            "shape": [1],
+            "data": [base64.b64encode(data).decode()],
+        }
+        try:
+            response = self._client.post(self._path, json={"inputs": [image], "outputs": [{"name": "PREDICTION"}]})
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise GatewayRefused(f"{self._path} does not answer: {exc}") from exc
+        try:
+            answer: dict[str, Any] = response.json()
+            if response.is_success:
+                return np.asarray(answer["outputs"][0]["data"], np.float32)
+            said = str(answer["error"])
+        except (ValueError, LookupError, TypeError) as exc:
+            raise GatewayRefused(f"{self._path} answers {response.status_code}, and not as a gateway does") from exc
+        if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
+            raise GatewayRefused(f"{self._path}: {said}")
+        raise PictureRefused(said)
