@@ -1,6 +1,7 @@
 """What the whole suite shares: one real Triton with the default model, a small model, photographs."""
 
 import io
+import multiprocessing.util
 import re
 import shutil
 import signal
@@ -72,6 +73,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is killed before it can tidy up leaves its files in pytest's folder, which pytest tidies up."""
+    # Multiprocessing's is made before: its sockets need short paths, and it removes it itself when pytest has ended.
+    multiprocessing.util.get_temp_dir()
     folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)

@@ -86,7 +86,7 @@ def _torchvision(architecture: str, weights: str, **changes) -> Trained:
     )
 
 
-RESNET, MOBILENET = "ResNet50_Weights.IMAGENET1K_V2", "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
+RESNET, MOBILENET = "ResNet18_Weights.IMAGENET1K_V1", "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
 FIVE = Preprocessing((256,), 224, "bilinear", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SEEDS = Serving(
     max_batch_size=4096, preferred=(32, 64, 128, 256, 512, 1024), queue_delay_us=100, preprocessor_instances=1
@@ -95,12 +95,12 @@ FP32 = {
     "efficientnet-lite0": _lite(0, _script),
     "efficientnet-lite1": _lite(1, _script),
     "efficientnet-lite2": _lite(2, _script),
-    "resnet50": _torchvision("resnet50", RESNET),
+    "resnet18": _torchvision("resnet18", RESNET),
     "mobilenet_v3_small": _torchvision("mobilenet_v3_small", MOBILENET),
     "efficientnet-lite0-onnx": _lite(0, _onnx),
     "efficientnet-lite1-to-onnx": _lite(1, _script, format=Format.ONNX),
     "efficientnet-lite2-onnx": _lite(2, _onnx),
-    "resnet50-to-onnx": _torchvision("resnet50", RESNET, format=Format.ONNX),
+    "resnet18-to-onnx": _torchvision("resnet18", RESNET, format=Format.ONNX),
     "mobilenet_v3_small-to-onnx": _torchvision("mobilenet_v3_small", MOBILENET, format=Format.ONNX),
     "five-classes": Trained(Head, FIVE, _script(224), 5),
     "multi-label": Trained(Head, SMALL, _script(32), 5, changes={"multi_label": True}),

@@ -63,14 +63,23 @@ def outcomes(answer: httpx.Response) -> list[str]:
     return [result["error"]["code"] if result["error"] else "ok" for result in answer.json()["results"]]
 
 
+@pytest.fixture(scope="module")
+def triton_of_two(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
+    """A Triton with `signs`, and with `flowers` in two versions."""
+    repository = tmp_path_factory.mktemp("two") / "models"
+    add_small(repository, "signs")
+    add_small(repository, "flowers")
+    add_small(repository, "flowers", version=2)
+    with EmbeddedTriton(runtime, repository, on_log=print) as server:
+        server.wait_ready()
+        yield server
+
+
 @pytest.mark.parametrize("step", ["flowers_preprocessor", "flowers_classifier"])
 def test_every_model_is_mended_with_all_its_versions_while_the_default_one_stays_ready(
-    serve, start_gateway, tmp_path, step, capsys
+    triton_of_two, start_gateway, step, capsys
 ):
-    add_small(tmp_path / "models", "signs")
-    add_small(tmp_path / "models", "flowers")
-    add_small(tmp_path / "models", "flowers", version=2)
-    triton = serve()
+    triton = triton_of_two
     with start_gateway(triton_url=triton.url, model="signs", ready_interval_seconds=1) as gateway:
         asked = [{"model": "flowers"}, {"model": "flowers", "version": "1"}, {"model": "flowers", "version": "2"}]
         wait_for(lambda: all(classify(gateway, photo("cat"), **params).status_code == 200 for params in asked))

@@ -74,12 +74,12 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def running_up(log: Path, **settings: object) -> Iterator[Up]:
+def running_up(log: Path, *options: str, **settings: object) -> Iterator[Up]:
     port = free_port()
     host = settings.get("host", "127.0.0.1")
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "up"],
+            [sys.executable, "-m", "gateway", "up", *options],
             env=environment(port=port, ready_interval_seconds=1, **settings),
             cwd=PROJECT,
             stdout=output,
@@ -156,8 +156,12 @@ def test_a_models_process_that_gets_sigterm_goes_on(shared_up, step):
     assert up.find(step).pid == process.pid
 
 
-def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log", host="::" if socket.has_dualstack_ipv6() else "127.0.0.1") as up:
+def test_up_says_what_it_does_and_leaves_no_process_behind(lean_repository, tmp_path):
+    with running_up(
+        tmp_path / "up.log",
+        f"--model-repository={lean_repository}",
+        host="::" if socket.has_dualstack_ipv6() else "127.0.0.1",
+    ) as up:
         assert classified(up)
         family = up.family()
         assert len(family) >= 4
@@ -174,16 +178,16 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(model_repository, tmp
         assert not up.says("Exit timeout expired")
 
 
-def test_nothing_outlives_an_up_that_is_killed(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log", workers=2) as up:
+def test_nothing_outlives_an_up_that_is_killed(lean_repository, tmp_path):
+    with running_up(tmp_path / "up.log", f"--model-repository={lean_repository}", workers=2) as up:
         family = up.family()
         assert up.find("worker")
         up.process.kill()
         wait_for(lambda: all(map(is_gone, family)), timeout_seconds=120)
 
 
-def test_a_second_signal_ends_everything_at_once(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log", shutdown_delay_seconds=200) as up:
+def test_a_second_signal_ends_everything_at_once(lean_repository, tmp_path):
+    with running_up(tmp_path / "up.log", f"--model-repository={lean_repository}", shutdown_delay_seconds=200) as up:
         family = up.family()
         up.process.send_signal(signal.SIGINT)
         wait_for(lambda: up.says("Ctrl-C again"))
@@ -193,8 +197,10 @@ def test_a_second_signal_ends_everything_at_once(model_repository, tmp_path):
         assert not psutil.wait_procs(family, timeout=5)[1]
 
 
-def test_a_stop_under_load_loses_nothing(model_repository, tmp_path):
-    with running_up(tmp_path / "up.log", workers=2, shutdown_delay_seconds=1) as up:
+def test_a_stop_under_load_loses_nothing(lean_repository, tmp_path):
+    with running_up(
+        tmp_path / "up.log", f"--model-repository={lean_repository}", workers=2, shutdown_delay_seconds=1
+    ) as up:
         with Load(up.url) as load:
             wait_for(lambda: load.outcomes()[200] > 40)
             os.kill(up.process.pid, signal.SIGTERM)

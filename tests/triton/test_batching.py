@@ -22,7 +22,7 @@ from tests.repository.entries import entry
 
 INSTANCES = 4
 CLIENTS = 64
-SECONDS = 4.0
+SECONDS = 2.5
 SLOW_MODEL = """
 import time
 import numpy as np
