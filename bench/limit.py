@@ -40,12 +40,11 @@ class Loop:
         self._resize_size = [int(part) for part in given["resize_size"].split(",")]
         self._crop_size = [int(given["crop_size"])] * 2
         self._interpolation = InterpolationMode(given["interpolation"])
-        library = given["resize_library"]
-        self._pillow = (
-            None
-            if library == "torch"
-            else pillow_resize(repository)(self._resize_size, self._crop_size, self._interpolation, library)
-        )
+        self._pillow = None
+        if (library := given["resize_library"]) != "torch":
+            model = preprocessor(repository)
+            interpolation = model.InterpolationMode(given["interpolation"])  # its own, without torchvision
+            self._pillow = model.PillowResize(self._resize_size, self._crop_size, interpolation, library)
         mean, std = (torch.tensor([float(part) for part in given[name].split(",")]) for name in ("mean", "std"))
         self._scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
         self._bias = (-mean / std).reshape(1, 3, 1, 1)
@@ -92,12 +91,12 @@ class Loop:
         return self._model(batch.mul_(self._scale).add_(self._bias))
 
 
-def pillow_resize(repository: Path) -> Any:  # noqa: ANN401  # a class of a file that is no module of ours
-    """The preprocessor's own PillowResize, so that the limit resizes by the kernel where the service does."""
+def preprocessor(repository: Path) -> Any:  # noqa: ANN401  # a file that is no module of ours
+    """The preprocessor's model.py: the limit resizes by the kernel where the service does."""
     sys.modules.setdefault("triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
     spec = importlib.util.spec_from_file_location("preprocessor", repository / PREPROCESSOR / "1" / "model.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.PillowResize
+    return module
