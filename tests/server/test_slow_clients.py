@@ -105,7 +105,8 @@ def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
             client.sendall(bytes(900 * KIB))  # more than there is room for, in all
         wait_for(lambda: told(patient, "gateway_waiting_bytes") > 3 * MIB)
         for _ in range(10):
-            assert classify(patient).status_code == 200
+            answer = classify(patient)
+            assert answer.status_code == 200, answer.text
         status, body = answer_of(stalled[0])
         assert (status, '"limit":"max_bytes_waiting"' in body) == (503, True)
         assert told(patient, "gateway_uploads_displaced_total") >= 2
