@@ -184,8 +184,10 @@ class Watch:
     async def _try(self, record: Record) -> None:
         """Try one model, and note a death that shows in it."""
         record.suspected = False
+        began_at = self._clock()
         error = await self._trials.run(record)
-        if isinstance(error, StubDied):
+        # A trial that began before a reload may end after it, with the death that the reload has mended.
+        if isinstance(error, StubDied) and began_at >= self._healed_at:
             self._dead_steps[error.step] = self._clock()
         self._reached = not isinstance(error, TritonUnreachable)
 
@@ -258,8 +260,11 @@ class Watch:
         self._tell()
 
         async def still_fails() -> bool:
-            if self._clock() - max(self._dead_steps.get(step, float("-inf")) for step in wanted) < FRESH_SECONDS:
-                return True  # to ask a dead process takes Triton a second or two
+            seen_at = max(self._dead_steps.get(step, float("-inf")) for step in wanted)
+            # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last may be from
+            # before its reload.
+            if self._clock() - seen_at < FRESH_SECONDS and not self._left_to_others.keys() & set(wanted):
+                return True
             for record in using:
                 with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
                     if await self._trials.fault(record):

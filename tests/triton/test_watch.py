@@ -1,6 +1,7 @@
 """A watch knows which models answer, and has those mended that do not."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -163,6 +164,54 @@ def test_a_suspicion_that_is_out_of_date_reloads_nothing():
         await settled(watch)
         watch.suspect(MODEL, StubDied("net"), float("inf"))
         clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
+        await settled(watch)
+        assert watch.ready
+        assert triton.done == []
+
+    run(test())
+
+
+def test_a_trial_from_before_a_reload_is_no_reason_for_another_one():
+    async def test() -> None:
+        triton, over = FakeTriton(), asyncio.Event()
+        watch = watch_of(triton)
+        await settled(watch)
+        triton.kill("net")
+        run_trial = watch._trials.run
+
+        async def slowly(record):
+            watch._trials.run = run_trial  # the next one takes no longer than it does
+            error = await run_trial(record)
+            await over.wait()
+            return error
+
+        watch._trials.run = slowly
+        watch.suspect(MODEL, StubDied("net"), float("inf"))
+        trial = asyncio.create_task(watch.try_all())
+        await wait_until(lambda: watch._trials.run is run_trial)
+        await watch.heal()
+        assert triton.healings("net") == 1
+        over.set()
+        await trial
+        await settled(watch)
+        assert watch.ready
+        assert triton.healings("net") == 1
+
+    run(test())
+
+
+def test_after_another_gateway_was_at_it_a_death_that_was_just_seen_is_proved_first():
+    async def test() -> None:
+        triton, turns = FakeTriton(), [False]
+        watch = watch_of(triton)
+        watch._healer._take_turn = lambda _: contextlib.nullcontext(turns[0])
+        await settled(watch)
+        triton.kill("net")
+        watch.suspect(MODEL, StubDied("net"), float("inf"))
+        await watch.heal()
+        triton.dead.clear()  # the other one has reloaded it, and here a late answer comes from before that
+        turns[0] = True
+        watch.suspect(MODEL, StubDied("net"), float("inf"))
         await settled(watch)
         assert watch.ready
         assert triton.done == []
