@@ -76,7 +76,10 @@ def running_gateway(
         )
     gateway = Gateway(f"http://127.0.0.1:{port}", process, log)
     try:
-        wait_for(lambda: _answers(gateway, "/health/ready" if wait_ready else "/health/live"), process=process)
+        path = "/health/ready" if wait_ready else "/health/live"
+        # The log first, so that what fails says why.
+        wait_for(lambda: process.poll() is not None or _answers(gateway, path))
+        assert process.poll() is None, log.read_text()
         yield gateway
     finally:
         process.terminate()

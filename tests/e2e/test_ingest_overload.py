@@ -21,6 +21,7 @@ LIMITS = {
     "max_images_waiting": 1,
     "max_wait_seconds": 3,
     "max_file_bytes": MIB,
+    "stream_frame_bytes": MIB,
     "max_bytes_waiting": MIB,
     "max_timeout_seconds": 60,
     "max_top_k": 10,
