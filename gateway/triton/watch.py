@@ -261,8 +261,8 @@ class Watch:
 
         async def still_fails() -> bool:
             seen_at = max(self._dead_steps.get(step, float("-inf")) for step in wanted)
-            # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last may
-            # be from before its reload.
+            # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last
+            # may be from before its reload.
             if self._clock() - seen_at < FRESH_SECONDS and not self._left_to_others.keys() & set(wanted):
                 return True
             for record in using:
