@@ -9,10 +9,10 @@ from starlette.requests import Request
 
 from gateway.api.exchange import Exchange
 from gateway.api.schemas import PredictParameters
-from gateway.errors import ImageError, InvalidParameter, ServiceError
-from gateway.inference.query import Query, Result
+from gateway.errors import ImageError, ServiceError
+from gateway.inference.query import Query, Result, timeout_within
 from gateway.inference.selection import Selection
-from gateway.inference.split import choose
+from gateway.inference.split import version_of
 from gateway.settings import Settings
 
 _REMEMBERED, _REMEMBERED_BYTES = 1_024, 512
@@ -52,19 +52,18 @@ def make_query(
 
     Raises InvalidParameter where the timeout is beyond its limit.
     """
-    seconds = settings.default_timeout_seconds if timeout_seconds is None else timeout_seconds
-    if seconds > settings.max_timeout_seconds:
-        most = settings.max_timeout_seconds
-        raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
-    shares = settings.model_split.get(model_name) if version is None else None
+    seconds = timeout_within(
+        timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
+    )
     client = request.headers.get(settings.model_split_header, "")
+    model_version, split = version_of(settings.model_split, model_name, version, client)
     return Query(
         model_name=model_name,
-        model_version=choose(shares, model_name, client) if shares else version or "",
+        model_version=model_version,
         selection=selection,
         timeout_seconds=seconds,
         request_id=exchange.request_id,
-        split=shares is not None,
+        split=split,
         tally=exchange.tally,
     )
 

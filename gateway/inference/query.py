@@ -6,10 +6,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidParameter
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
+
+
+def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
+    """The seconds that a client asks for, or the default; raises InvalidParameter beyond the limit."""
+    if seconds is None:
+        return default
+    if seconds > most:
+        raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

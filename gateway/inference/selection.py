@@ -17,7 +17,7 @@ MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
 
 
-def bounded_labels(labels: Iterable[str]) -> tuple[str, ...]:
+def _bounded(labels: Iterable[str]) -> tuple[str, ...]:
     """Each label once; raises InvalidParameter where there are too many, with commas between them or within them."""
     different = tuple(dict.fromkeys(labels))
     if sum(label.count(",") + 1 for label in different) > MAX_LABEL_PARTS:
@@ -30,7 +30,7 @@ class Selection:
     """The best `top_k` of the classes in `labels` ((): all) whose score is at least `threshold`.
 
     By default a multi-label model returns every class from MULTI_LABEL_THRESHOLD on, and any other its `default_top_k`
-    best. `max_top_k` bounds all of it.
+    best. `max_top_k` bounds all of it. Raises InvalidParameter for a `top_k` beyond that, or too many labels.
     """
 
     top_k: int | None = None
@@ -38,6 +38,12 @@ class Selection:
     labels: tuple[str, ...] = ()
     default_top_k: int = 5
     max_top_k: int = 1_000
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None and self.top_k > self.max_top_k:
+            most = self.max_top_k
+            raise InvalidParameter(f"'top_k': must be at most {most}.", limit="max_top_k", value=most)
+        object.__setattr__(self, "labels", _bounded(self.labels))
 
     def class_count(self, *, multi_label: bool) -> int | None:
         """How many of the best classes have to be known; None for all of them."""

@@ -7,6 +7,17 @@ from collections.abc import Mapping
 _HASH_RANGE = 2**64
 
 
+def version_of(
+    splits: Mapping[str, Mapping[str, int]], model_name: str, version: str | None, client: str
+) -> tuple[str, bool]:
+    """The version that answers, "" for the one in use, and whether it is a share of the model's split.
+
+    `version` is the one that the client asks for, if any.
+    """
+    shares = splits.get(model_name) if version is None else None
+    return (choose(shares, model_name, client), True) if shares is not None else (version or "", False)
+
+
 def choose(shares: Mapping[str, int], model_name: str, client: str) -> str:
     """A version by its share of the requests: the same one for the same client each time, by chance for nobody ("").
 

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from gateway import metrics
 from gateway.errors import GatewayError, Overloaded
 from gateway.problem import MEDIA_TYPE, members
+from gateway.server.reading import ReadingWatch
 from gateway.settings import Settings
 
 ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n%b\r\n%b"
@@ -23,8 +24,6 @@ REFUSED_AT_ONCE = 64
 """Connections beyond the limit that get an error response; any more are closed without one."""
 REFUSAL_SECONDS = 2.0
 """How long a connection beyond the limit has to send something and to read its answer."""
-STRETCH_BYTES = 64 * 1024
-"""What a client must take in of its answer within `answer_timeout_seconds`."""
 STALLED_SECONDS = 1.0
 """A client that has not read for so long may lose its connection when answers take too much room."""
 
@@ -141,10 +140,8 @@ class CountedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         settings: Settings = self.app_state["settings"]
         self._counted: Connections = self.app_state["connections"]
-        self._answer_seconds = settings.answer_timeout_seconds
+        self._reading = ReadingWatch(self.loop, settings.answer_timeout_seconds)
         self._served: RequestResponseCycle | None = None
-        self._unread_bytes = 0
-        self._unread: asyncio.TimerHandle | None = None
         self._no_room = self._told = False
         self._leaving: asyncio.TimerHandle | None = None
 
@@ -163,7 +160,7 @@ class CountedProtocol(HttpToolsProtocol):
             self._counted.refused -= 1
             if self._leaving is not None:
                 self._leaving.cancel()
-        self._stop_watching()
+        self._reading.stop()
         self._leave_requests()
         super().connection_lost(exc)
 
@@ -192,7 +189,7 @@ class CountedProtocol(HttpToolsProtocol):
         """Be busy."""
         self._counted.busy(self)
         if self._idle:
-            self._stop_watching()  # what is written from now on would be taken for what is not read
+            self._reading.stop()  # what is written from now on would be taken for what is not read
         super().on_headers_complete()
         if not self.pipeline:
             self._served = self.cycle
@@ -203,19 +200,19 @@ class CountedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._idle:
             self._counted.idle(self)
-        self._watch_reading()
+        self._reading.begin(self.transport)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than its answer is made."""
         super().pause_writing()
         self._counted.stalls(self)
-        self._watch_reading()
+        self._reading.begin(self.transport)
 
     def resume_writing(self) -> None:
         """It has caught up."""
         super().resume_writing()
         self._counted.reads_on(self)
-        self._stop_watching()
+        self._reading.stop()
 
     def _leave_requests(self) -> None:
         """Tell the request that is served that its client has gone, and begin none that waits behind it.
@@ -244,23 +241,3 @@ class CountedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._leaving = self.loop.call_later(REFUSAL_SECONDS, self.transport.abort)
-
-    def _watch_reading(self) -> None:
-        if self._unread is None and (nbytes := self.transport.get_write_buffer_size()):
-            self._unread_bytes = nbytes
-            self._unread = self.loop.call_later(self._answer_seconds, self._judge_reading)
-
-    def _stop_watching(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _judge_reading(self) -> None:
-        """Close the connection of a client that has not read on; a short rest must have been read to its end."""
-        self._unread = None
-        left_bytes = self.transport.get_write_buffer_size()
-        if left_bytes and left_bytes > self._unread_bytes - STRETCH_BYTES:
-            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-            self.transport.abort()
-        else:
-            self._watch_reading()

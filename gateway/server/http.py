@@ -214,7 +214,7 @@ class BoundedHeadersProtocol(CountedProtocol):
     def _hand_over(self, rest: bytes) -> None:
         """Let the WebSocket's protocol have the connection, and the request that opens it."""
         self._stop_waiting()
-        self._stop_watching()
+        self._reading.stop()
         self._unset_keepalive_if_required()
         self.connections.discard(self)
         protocol = BoundedWebSocketProtocol(
@@ -266,7 +266,7 @@ class BoundedHeadersProtocol(CountedProtocol):
         if self._idle or in_body:
             self.transport.write(answer(error))
         self.transport.close()
-        self._watch_reading()
+        self._reading.begin(self.transport)
 
     def _wait(self) -> None:
         if self._overdue is None:

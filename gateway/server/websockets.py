@@ -1,14 +1,13 @@
 """uvicorn's WebSocket protocol (RFC 6455) with bounds on what a client sends, and on how slowly it reads."""
 
-import asyncio
 import time
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from gateway import metrics
-from gateway.server.connections import STRETCH_BYTES, Connections
+from gateway.server.connections import Connections
+from gateway.server.reading import ReadingWatch
 from gateway.settings import Settings
 from gateway.turns import TURN_SECONDS
 
@@ -26,23 +25,21 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     """A connection that was upgraded; it keeps its place among the process's connections.
 
     Parses for TURN_SECONDS at a time, and nothing while a message waits for its reader or the client does not read. A
-    client that takes in less than STRETCH_BYTES of what waits for it within `answer_timeout_seconds` is cut off.
+    client that reads too slowly is cut off: see ReadingWatch.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
         super().__init__(*arguments, **options)
         settings: Settings = self.app_state["settings"]
         self._counted: Connections = self.app_state["connections"]
-        self._answer_seconds = settings.answer_timeout_seconds
+        self._reading = ReadingWatch(self.loop, settings.answer_timeout_seconds)
         self._held = bytearray()  # received and not parsed yet
         self._going_on = False
-        self._unread: asyncio.TimerHandle | None = None
-        self._unread_bytes = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Make room."""
         self._counted.remove(self)
-        self._stop_watching()
+        self._reading.stop()
         self._held.clear()
         super().connection_lost(exc)
 
@@ -71,12 +68,12 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         """The client reads too slowly: neither its messages nor its pings are taken meanwhile."""
         super().pause_writing()
         self._regulate()
-        self._watch_reading()
+        self._reading.begin(self.transport)
 
     def resume_writing(self) -> None:
         """It has caught up."""
         super().resume_writing()
-        self._stop_watching()
+        self._reading.stop()
         self._go_on()
 
     def shutdown(self) -> None:
@@ -121,22 +118,3 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.transport.close()
-
-    def _watch_reading(self) -> None:
-        if self._unread is None and (nbytes := self.transport.get_write_buffer_size()):
-            self._unread_bytes = nbytes
-            self._unread = self.loop.call_later(self._answer_seconds, self._judge_reading)
-
-    def _stop_watching(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _judge_reading(self) -> None:
-        self._unread = None
-        left_bytes = self.transport.get_write_buffer_size()
-        if left_bytes and left_bytes > self._unread_bytes - STRETCH_BYTES:
-            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-            self.transport.abort()
-        else:
-            self._watch_reading()

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import InvalidParameter
-from gateway.inference.selection import Selection, bounded_labels
+from gateway.inference.query import timeout_within
+from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
 
@@ -79,8 +80,12 @@ class StreamParameters(BaseModel):
             "leave": self.leave,
         }
 
+    def timeout_seconds(self, settings: Settings) -> float:
+        """How long a frame may wait for its answer; raises InvalidParameter."""
+        return timeout_within(self.timeout, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
+
     def selection(self, settings: Settings) -> Selection:
-        """Which classes are told."""
+        """Which classes are told; raises InvalidParameter."""
         return Selection(
             top_k=self.top_k,
             threshold=self.threshold,
@@ -100,11 +105,8 @@ def read_parameters(
         asked = StreamParameters.model_validate({**(before.model_dump(exclude_unset=True) if before else {}), **given})
     except ValidationError as exc:
         raise InvalidParameter(" ".join(map(_sentence, exc.errors()[:_MAX_TOLD]))) from None
-    for name, limit in (("top_k", "max_top_k"), ("timeout", "max_timeout_seconds")):
-        most = getattr(settings, limit)
-        if (value := getattr(asked, name)) is not None and value > most:
-            raise InvalidParameter(f"{name!r}: must be at most {most:g}.", limit=limit, value=most)
-    bounded_labels(asked.labels)
+    asked.selection(settings)
+    asked.timeout_seconds(settings)
     return asked
 
 

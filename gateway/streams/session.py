@@ -218,7 +218,7 @@ class StreamSession:
             model_name=self._model_name,
             model_version=self._model_version,
             selection=None,
-            timeout_seconds=frame.parameters.timeout or self._settings.default_timeout_seconds,
+            timeout_seconds=frame.parameters.timeout_seconds(self._settings),
             request_id=self._request_id,
         )
         outcome: Result | Exception
@@ -278,7 +278,7 @@ class StreamSession:
     async def _follow(self, frame: Frame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
         """What the sequence shows with this frame, or why that cannot be told; the frame's own answer stands anyway."""
         assert result.scores is not None
-        deadline = Deadline.after(frame.parameters.timeout or self._settings.default_timeout_seconds)
+        deadline = Deadline.after(frame.parameters.timeout_seconds(self._settings))
         try:
             if self._sequence is None:
                 self._sequence = await self._service.backend.sequence(self._model_name, self._model_version)

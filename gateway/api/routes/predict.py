@@ -23,7 +23,7 @@ from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.query import Query, Result
-from gateway.inference.selection import Selection, bounded_labels
+from gateway.inference.selection import Selection
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
@@ -162,14 +162,10 @@ async def _check_function(function: str, backend: Backend, model_name: str) -> N
 
 
 def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
-    top_k = parameters.top_k
-    if top_k is not None and top_k > settings.max_top_k:
-        value = settings.max_top_k
-        raise InvalidParameter(f"'top_k': must be at most {value}.", limit="max_top_k", value=value)
     return Selection(
-        top_k=top_k,
+        top_k=parameters.top_k,
         threshold=parameters.threshold,
-        labels=bounded_labels(parameters.labels),
+        labels=tuple(parameters.labels),
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )

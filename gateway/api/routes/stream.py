@@ -16,7 +16,7 @@ from gateway.api.schemas import Problem
 from gateway.api.state import State, parts_of
 from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired
 from gateway.inference.pace import Pace
-from gateway.inference.split import choose
+from gateway.inference.split import version_of
 from gateway.server.websockets import GOING_DOWN
 from gateway.settings import Settings
 from gateway.streams.answers import error_message
@@ -80,9 +80,8 @@ async def _open(websocket: WebSocket, parts: State, current: Exchange) -> Stream
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
     parameters = read_parameters(given, settings)
     model_name = parameters.model or settings.model
-    shares = settings.model_split.get(model_name) if parameters.version is None else None
     client = websocket.headers.get(settings.model_split_header, "")
-    version = choose(shares, model_name, client) if shares else parameters.version or ""
+    version, _ = version_of(settings.model_split, model_name, parameters.version, client)
     current.event["model"] = model_name
     pace = Pace(min_bytes_per_second=1, grace_seconds=settings.stream_idle_seconds, now=anyio.current_time)
     buffer = current.resources.enter_context(parts["uploads"].open(pace))
