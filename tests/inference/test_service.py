@@ -23,7 +23,9 @@ from tests.inference.scripted import (
     Loop,
     ScriptedBackend,
     ScriptedDecoders,
+    body_of,
     collected,
+    idle,
     query,
     service_of,
     start,
@@ -40,18 +42,6 @@ def loop() -> Iterator[Loop]:
     assert not asyncio.all_tasks(with_loop)
     assert not with_loop.unhandled
     with_loop.close()
-
-
-def body_of(*contents: bytes) -> Body:
-    body = Body()
-    for content in contents:
-        body.send(content)
-    body.end()
-    return body
-
-
-def idle(service) -> bool:
-    return (service.admission.images_in_flight, service.admission.bytes_in_flight) == (0, 0)
 
 
 @pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])
