@@ -85,6 +85,7 @@ class Models:
 
     async def _infer(self, call: Call) -> InferResult:
         model_name, model_version = call.model_name, call.model_version
+        evidence = None if call.aside else self._evidence
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
@@ -99,11 +100,11 @@ class Models:
                 missing = exc
                 continue
             except GatewayError as exc:
-                if self._evidence is not None:
-                    self._evidence.suspect(ensemble, exc, sent_at)
+                if evidence is not None:
+                    evidence.suspect(ensemble, exc, sent_at)
                 raise
-            if self._evidence is not None:
-                self._evidence.answered(ensemble, sent_at)
+            if evidence is not None:
+                evidence.answered(ensemble, sent_at)
             self._answered.add(model_name)
             if ensemble == model_name:
                 self._pinned.discard((model_name, model_version))

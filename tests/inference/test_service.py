@@ -21,7 +21,9 @@ from tests.inference.scripted import (
     Body,
     ScriptedBackend,
     ScriptedDecoders,
+    body_of,
     collected,
+    idle,
     query,
     service_of,
     start,
@@ -29,18 +31,6 @@ from tests.inference.scripted import (
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
-
-
-def body_of(*contents: bytes) -> Body:
-    body = Body()
-    for content in contents:
-        body.send(content)
-    body.end()
-    return body
-
-
-def idle(service) -> bool:
-    return (service.admission.images_in_flight, service.admission.bytes_in_flight) == (0, 0)
 
 
 @pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])
