@@ -185,6 +185,7 @@ class Tuner:
                 output=version.output,
                 grayscale=version.grayscale,
                 include=tuple(map(Path, version.include)),
+                tensor=self.entry.tensor,
                 trust=True,  # it was, when it was added, and its digest is the same
             )
             self._networks[key] = add(request, self._scratch, _say_nothing)
