@@ -114,6 +114,8 @@ class ModelDetail(Schema):
     """Whether each class has a probability of its own, so that several may be likely."""
     decode: str
     """How large JPEGs are decoded: exact, to the last pixel of the training's, or fast."""
+    tensor: str | None
+    """What passes from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
     classes: int
     input_height: int | None
     input_width: int | None
@@ -220,6 +222,7 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         precision=info.precision,
         multi_label=info.multi_label,
         decode=info.decode,
+        tensor=info.tensor,
         versions=list(info.versions),
         ready=info.ready,
         reason=info.reason,
