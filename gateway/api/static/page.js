@@ -75,8 +75,7 @@ function clear() {
   [entries, run] = [[], null];
   before?.stop();
   results.reset();
-  store.clear();
-  announce("Cleared");
+  store.clear().then(() => announce("Cleared"));
   draw();
   $("files").focus();
 }
