@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -17,7 +17,7 @@ from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFou
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
-from gateway.ingest.resizing import Resize, resize_of
+from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.triton.contract import (
     DECODE_PARAMETER,
     EXACT,
@@ -30,6 +30,7 @@ from gateway.triton.contract import (
     SEQUENCE_PARAMETER,
     SEQUENCE_PREDICTION,
     breaches,
+    image_tensor,
     pinned,
     pinned_versions,
 )
@@ -45,6 +46,7 @@ LABELS_REMEMBERED_SECONDS = 60.0
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Before a model that was just there is asked for again."""
 READY = "READY"
+T = TypeVar("T")
 
 
 class Evidence(Protocol):
@@ -138,37 +140,19 @@ class Models:
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
-        first, *others = self._ensembles(model_name, model_version)
-        try:
-            return await self._read_labels(*first)
-        except ModelNotFound:
-            if not others:
-                raise
-            return await self._read_labels(*others[0])
+        return await self._first(model_name, model_version, self._read_labels)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, as its preprocessor's parameters say it; see Backend.resize."""
         until, resize = self._resizes.get((model_name, model_version), (0.0, None))
         if time.monotonic() >= until:
-            first, *others = self._ensembles(model_name, model_version)
-            try:
-                resize = await self._read_resize(*first)
-            except ModelNotFound:
-                if not others:
-                    raise
-                resize = await self._read_resize(*others[0])
+            resize = await self._first(model_name, model_version, self._read_resize)
             self._resizes[model_name, model_version] = (time.monotonic() + REMEMBERED_SECONDS, resize)
         return resize
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
-        config = None
-        for ensemble, version in self._ensembles(model_name, model_version):
-            with contextlib.suppress(ModelNotFound):
-                config = await self._endpoint.config(ensemble, version)
-                break
-        if config is None:
-            raise ModelNotFound
+        config = await self._first(model_name, model_version, self._endpoint.config)
         name = parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
@@ -222,6 +206,16 @@ class Models:
             both.append((pinned(model_name, model_version), ""))
         return iter(both[::-1] if (model_name, model_version) in self._pinned else both)
 
+    async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
+        """What is read of the first of these ensembles that there is; raises the last one's ModelNotFound."""
+        missing = ModelNotFound()
+        for ensemble, version in self._ensembles(model_name, model_version):
+            try:
+                return await read(ensemble, version)
+            except ModelNotFound as exc:
+                missing = exc
+        raise missing
+
     async def _is_multi_label(self, ensemble: str) -> bool:
         until, multi_label = self._multi_label.get(ensemble, (0.0, False))
         if time.monotonic() >= until:
@@ -257,13 +251,14 @@ class Models:
             steps=names,
         )
         try:
-            height, width = await self._input_size(names[-1]) if names else (None, None)
+            height, width, tensor = await self._input_of(names[-1]) if names else (None, None, None)
             resize, crop = await self._sizes_of(names[0]) if names else ((), ())
             labels = await self._read_labels(name, versions[-1])
         except GatewayError as error:
             # A model that has failed must not take the list, or the others' descriptions, with it.
             return replace(info, ready=False, reason=error.message)
-        return replace(info, input_height=height, input_width=width, resize_size=resize, crop_size=crop, labels=labels)
+        info = replace(info, input_height=height, input_width=width, tensor=tensor)
+        return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
     async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
@@ -282,26 +277,22 @@ class Models:
         told = parameters(await self._endpoint.config(names[0])) if names else {}
         return resize_of(told, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
-    async def _input_size(self, step: str) -> tuple[int | None, int | None]:
-        """Height and width in pixels of what a step takes, where it is an image."""
-        dims = (await self._endpoint.config(step)).input[0].dims
-        return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
+    async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
+        """Height and width in pixels of what a step takes, and its type, where it is an image."""
+        image = (await self._endpoint.config(step)).input[0]
+        if len(image.dims) != 3:
+            return None, None, None
+        return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
 
     async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
         told = parameters(await self._endpoint.config(preprocessor))
-        return _integers(told.get("resize_size", "")), _integers(told.get("crop_size", ""))
+        return sizes(told.get("resize_size", "")), sizes(told.get("crop_size", ""))
 
     def _forget(self, name: str) -> None:
         self._multi_label.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
         self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    """Numbers with commas; () where they are none, as a preprocessor of somebody else's may have them."""
-    numbers = [number.strip() for number in text.split(",")]
-    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:

@@ -1,7 +1,6 @@
 """The service: what is alive, what is out, and what is answered, whatever becomes of a request."""
 
 import asyncio
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from gateway.ingest.resizing import Resize
 from tests.asking import encode
 from tests.inference.scripted import (
     Body,
-    Loop,
     ScriptedBackend,
     ScriptedDecoders,
     body_of,
@@ -33,15 +31,6 @@ from tests.inference.scripted import (
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with_loop = Loop()
-    yield with_loop
-    assert not asyncio.all_tasks(with_loop)
-    assert not with_loop.unhandled
-    with_loop.close()
 
 
 @pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])

@@ -1,6 +1,5 @@
 """A second version looks on: on its share, where there is room, and whatever becomes of it, no client feels it."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,15 +32,6 @@ from tests.inference.scripted import (
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 ALWAYS = {"m": {"2": 100}}
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with_loop = Loop()
-    yield with_loop
-    assert not asyncio.all_tasks(with_loop)
-    assert not with_loop.unhandled
-    with_loop.close()
 
 
 def answering(pending: PendingCall) -> None:

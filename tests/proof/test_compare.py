@@ -11,8 +11,8 @@ import structlog
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from gateway.cli.compare import _versions
 from gateway.cli.main import app
+from gateway.cli.model.compare import _versions
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.proof.compare import Compared, Pair, Refused, mcnemar, wilson
 from gateway.proof.compare_report import as_json, report, verdict, write_sheet

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.models import Name, Url, model_app
-from gateway.cli.proof import DecodeAs, a_number
+from gateway.cli.model.app import Name, Url, model_app
+from gateway.cli.model.proof import DecodeAs, a_number
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.repository.entry import Decode
@@ -15,8 +15,6 @@ from gateway.repository.entry import Decode
 if TYPE_CHECKING:
     from gateway.proof.compare import Compared, Pair, Refused
     from gateway.proof.dataset import Sample
-
-__all__ = ["model_app"]
 
 
 def _versions(context: typer.Context, incomplete: str) -> list[str]:
