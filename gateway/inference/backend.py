@@ -42,6 +42,9 @@ class Call:
     request_id: str
     to_its_end: bool = False
     """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
+    aside: bool = False
+    """Whether no client waits for the answer: it is asked for once, of a server that is known to answer, and what comes
+    of it is held neither for nor against servers, models and images."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answer_room import HeldAnswer
@@ -15,15 +14,17 @@ from gateway.api.body import open_body
 from gateway.api.classify import classify
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
+from gateway.api.parameters import PredictParameters
 from gateway.api.query import make_query, predict_parameters, status_of
-from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
-from gateway.api.shapes import ForeignResponse, brackets, shaped
+from gateway.api.schemas import Problem
+from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
+from gateway.ingest.frames import read_frames
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
@@ -81,7 +82,7 @@ REQUEST_BODY: dict[str, Any] = {
 @router.post(
     PATH,
     summary="Classify images",
-    response_model=PredictResponse | ForeignResponse,
+    response_model=PredictDocuments,
     responses={
         200: {"description": "At least one file was classified; each file has its own result."},
         **{
@@ -123,6 +124,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         version=parameters.version,
         timeout_seconds=parameters.timeout,
         selection=_selection(parameters, settings),
+        frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
     current.event["model"] = query.model_name
     if function:
@@ -130,6 +132,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
         raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
+    if query.frames is not None and parameters.format is not Shape.NATIVE:
+        raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
     held = current.resources.enter_context(parts["answers"].open())
@@ -174,16 +178,11 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
 async def _answer(query: Query, results: list[Result], shape: Shape, held: HeldAnswer) -> Response:
     """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
     status = status_of(results)
-    if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
+    form = SHAPES[shape]
+    if status is not HTTPStatus.OK and not form.shows_a_lone_error and len(results) == 1 and results[0].error:
         raise results[0].error
-    if shape is not Shape.NATIVE:
-        before, after = brackets(shape, len(results))
-        pieces = await json_array((shaped(shape, result, query) for result in results), held)
-    else:
-        version = next((result.model_version for result in results if result.model_version), None)
-        before = b'{"model":%b,"results":[' % to_json(ModelOut(name=query.model_name, version=version))
-        after = b'],"summary":%b}' % to_json(summarise(results))
-        pieces = await json_array(map(result_out, results), held)
+    before, after = form.around(results, query)
+    pieces = await json_array((form.item(result, query) for result in results), held)
     pieces.appendleft(before)
     pieces.append(after)
     return PiecedAnswer(pieces, held, status)
