@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
-from tests.browser.backend import ColourBackend, picture
+from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
 from tests.processes import wait_for
+from tests.streams.stub import stream_service
 
 KEPT = """() => new Promise((resolve) => {
   const opened = indexedDB.open("gateway /");
@@ -169,6 +170,38 @@ def test_the_viewer_frames_what_the_model_saw_and_asks_for_every_label(page: Pag
     expect(page.locator("#viewer-name")).to_have_text("blue-1.png")
     page.keyboard.press("Escape")
     expect(page.locator("#viewer")).to_be_hidden()
+
+
+def moving(name: str, *colours: str) -> FilePayload:
+    return {"name": name, "mimeType": "image/gif", "buffer": animation(*colours)}
+
+
+def test_of_an_animated_picture_the_viewer_shows_the_frames(page: Page, tmp_path):
+    add(page, [moving("film.gif", "blue", "red", "green"), moving("still.gif", "red")])
+    expect(page.locator("#again")).to_have_text("Run again")
+    expect(page.locator("#tally")).to_have_text("2 classified")
+    page.get_by_role("button", name="Open film.gif").click()
+    expect(page.locator(".film li")).to_have_text(["0.0 sblue90.0%", "1.0 sred60.0%", "2.0 sgreen90.0%"])
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#viewer-name")).to_have_text("still.gif")
+    expect(page.locator(".film")).to_have_count(0)
+    page.keyboard.press("Escape")
+    saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
+    film, still = saved["results"]
+    assert [each["predictions"][0]["label"] for each in film["frames"]] == ["blue", "red", "green"]
+    assert "frames" not in still
+
+
+@pytest.mark.parametrize("most", [2, 8])
+def test_pictures_with_more_frames_than_the_gateway_allows_are_answered_as_stills(context: BrowserContext, most: int):
+    with stream_service(ColourBackend(), model="colours", max_frames=most) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        colours = ("blue", "red", "green") * 2
+        add(page, [moving("one.gif", *colours), moving("two.gif", *colours)])
+        expect(page.locator("#tally")).to_have_text("2 classified")
+        expect(page.locator("#again")).to_have_text("Run again")
+        page.close()
 
 
 def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: ColourBackend):
