@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
+from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
 from tests.processes import wait_for
@@ -282,6 +283,23 @@ def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: Colour
         backend.gate.set()
     page.get_by_role("button", name="Retry failed").click()
     expect(page.locator("#tally")).to_have_text("1 classified")
+
+
+def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
+    file = tmp_path / "keys"
+    key = add_key(file, "page")
+    with stream_service(ColourBackend(), model="colours", api_keys_file=file) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        words = "The gateway needs an API key: enter it under “API key”."
+        expect(page.locator("#model-problem")).to_contain_text(words)
+        add(page, photos(blue=1))
+        expect(page.locator(".card .error")).to_have_text(words)
+        page.get_by_label("API key").fill(key)
+        page.get_by_label("API key").press("Tab")
+        expect(page.locator("#tally")).to_have_text("1 classified")
+        expect(page.locator("#model option")).to_have_count(4)
+        page.close()
 
 
 def test_where_the_models_cannot_be_listed_the_default_one_is_asked(context: BrowserContext, service: str):

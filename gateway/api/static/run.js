@@ -2,7 +2,7 @@
 
 import { withoutFrames } from "./entry.js";
 import { post } from "./exchange.js";
-import { askForKey, withKey } from "./key.js";
+import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
 // A browser reads an answer only when its whole request is out, so results of many files come sooner from several
 // requests than from one, and a lost connection costs little.
@@ -28,7 +28,8 @@ class Fault extends Error {
 
   static of(body, status, header) {
     const retryAfter = header("Retry-After");
-    return new Fault(body.code ?? `http_${status}`, body.detail ?? `The gateway answered ${status}.`, {
+    const words = body.code === UNAUTHORIZED ? keyRefused() : (body.detail ?? `The gateway answered ${status}.`);
+    return new Fault(body.code ?? `http_${status}`, words, {
       status: body.status ?? status,
       retryAfter: retryAfter === null ? null : Number(retryAfter) || RETRY_SECONDS,
       requestId: body.request_id,
