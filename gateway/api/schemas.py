@@ -133,6 +133,8 @@ class ModelDetail(Schema):
     decode: str
     """How large JPEGs are decoded: exact, to the last pixel of the training's, or fast."""
     classes: int
+    vector_size: int
+    """How many numbers each vector of `POST /embed` has; 0 where the model gives none."""
     input_height: int | None
     input_width: int | None
     resize_size: list[int]
@@ -278,6 +280,7 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         ready=info.ready,
         reason=info.reason,
         classes=info.classes,
+        vector_size=info.vector_size,
         input_height=info.input_height,
         input_width=info.input_width,
         resize_size=list(info.resize_size),

@@ -7,8 +7,9 @@ from typing import TypeGuard
 from gateway.errors import InvalidParameter
 
 IMAGE = "IMAGE"
-PREDICTION, STATUS = "PREDICTION", "STATUS"
-OUTPUTS = (PREDICTION, STATUS)
+PREDICTION, STATUS, FEATURES = "PREDICTION", "STATUS", "FEATURES"
+OUTPUTS = (PREDICTION, STATUS, FEATURES)
+"""FEATURES is a model's that gives vectors."""
 _TOLD_CHARACTERS = 80
 _MOST = 2**63 - 1
 """JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
@@ -28,11 +29,15 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """What a request says of its answer; `timeout_microseconds` 0 for the default."""
+    """What a request says of its answer; `timeout_microseconds` 0 for the default.
+
+    `everything`: it names no outputs, and gets those that there are, which may be fewer than `outputs`.
+    """
 
     id: str | None
     timeout_microseconds: int
     outputs: tuple[RequestedOutput, ...]
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ def parse_request(members: Mapping[str, object], *, max_class_count: int) -> Inf
         id=None if given is None else given.encode(errors="replace").decode(),
         timeout_microseconds=timeout,
         outputs=_requested_outputs(members, max_class_count),
+        everything=members.get("outputs") in (None, []),
     )
 
 
@@ -102,7 +108,7 @@ def _requested_outputs(members: Mapping[str, object], max_class_count: int) -> t
 def _requested_output(members: Mapping[str, object], max_class_count: int, *, all_binary: bool) -> RequestedOutput:
     name, parameters = members.get("name"), _parameters(members)
     if not isinstance(name, str) or name not in OUTPUTS:
-        raise InvalidParameter(f"'outputs': unknown output {told(name)}, only {' and '.join(OUTPUTS)}.")
+        raise InvalidParameter(f"'outputs': unknown output {told(name)}, only {', '.join(OUTPUTS)}.")
     _refuse_shared_memory(name, parameters)
     class_count = parameters.get("classification", 0)
     if not _is_whole(class_count):

@@ -105,7 +105,7 @@ class FakeEndpoint:
         self.triton = triton or FakeTriton()
         self.closed = False
 
-    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:  # noqa: ARG002  # all there are
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:  # noqa: ARG002
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)

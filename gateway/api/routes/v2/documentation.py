@@ -52,7 +52,7 @@ _REQUEST_SCHEMA: dict[str, Any] = {
         },
         "outputs": {
             "type": "array",
-            "description": "The outputs to return; all of them by default.",
+            "description": "The outputs to return; by default all that the model has.",
             "items": {
                 "type": "object",
                 "required": ["name"],

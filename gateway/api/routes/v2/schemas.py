@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from gateway.api.schemas import Schema
 from gateway.inference.backend import ModelInfo
-from gateway.oip.request import IMAGE, PREDICTION, STATUS
+from gateway.oip.request import FEATURES, IMAGE, PREDICTION, STATUS
 
 PLATFORM = "ensemble"
 
@@ -74,5 +74,10 @@ def model_metadata(info: ModelInfo) -> ModelMetadata:
         outputs=[
             TensorMetadata(name=PREDICTION, datatype="FP32", shape=[-1, info.classes]),
             TensorMetadata(name=STATUS, datatype="BYTES", shape=[-1]),
+            *(
+                [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])]
+                if info.vector_size
+                else []
+            ),
         ],
     )
