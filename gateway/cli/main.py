@@ -11,7 +11,7 @@ import typer
 from gateway import __version__
 from gateway.cli.capacity import capacity
 from gateway.cli.classify import classify
-from gateway.cli.proof import model_app
+from gateway.cli.model import model_app
 from gateway.cli.stream import stream
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import (

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import ImageError, InvalidImage, UnknownField
 from gateway.ingest.base64_stream import Base64Decoder
-from gateway.ingest.json_source import JsonSource, malformed
+from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import Hold, Upload, clean_filename, file_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
+
+EXAMPLE = '{"images": [{"b64": "…"}]}'
 
 
 async def read_body(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> bytes:
@@ -34,14 +36,21 @@ async def read_json(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = u
 
 async def first_member(source: JsonSource) -> str:
     """The name of the first member of a body, which shows what kind of body it is."""
-    await source.expect(b"{", "the body must be a JSON object with the member images")
+    symbol = await source.symbol()
+    if symbol == b"":
+        raise invalid("it is empty")
+    if symbol != b"{":
+        raise invalid(f"it must be an object, such as {EXAMPLE}")
+    if await source.symbol() == b"}":
+        raise invalid(f"it has no images; send {EXAMPLE}")
+    source.push_back()
     return await source.name()
 
 
 async def read_images(source: JsonSource, name: str, limits: Limits, hold: Hold = uncounted) -> AsyncIterator[Upload]:
     """What `read_json` yields, of a body whose first member's name was read."""
     if name != "images":
-        raise UnknownField(f'{name[:80]!r} is not a member of the body: send {{"images": [{{"b64": "…"}}]}}.')
+        raise UnknownField(f"{name[:80]!r} is not a member of the body: send {EXAMPLE}.")
     await source.expect(b"[", "images must be an array")
     async for index in source.elements("images"):
         if index == limits.max_files:
@@ -53,7 +62,7 @@ async def read_images(source: JsonSource, name: str, limits: Limits, hold: Hold 
     source.push_back()
     await source.expect(b"}", "the object must end after images")
     if await source.symbol() != b"":
-        raise malformed("there is something after the object")
+        raise invalid("there is something after the object")
 
 
 async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold) -> Upload:
@@ -61,6 +70,9 @@ async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold
     data: bytes | None = None
     error: ImageError | None = None
     filename: str | None = None
+    if await source.symbol() == b"}":
+        raise invalid(f"image {index} has no b64")
+    source.push_back()
     while True:
         name = await source.name()
         if name == "b64" and data is None:
@@ -69,16 +81,16 @@ async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold
         elif name == "filename" and filename is None:
             filename = await source.text_or_null()
         elif name in ("b64", "filename"):
-            raise malformed(f"image {index} has two members {name}")
+            raise invalid(f"image {index} has two members {name}")
         else:
             raise UnknownField(f'Image {index} has an unknown member: an image has "b64" and "filename".')
         symbol = await source.symbol()
         if symbol == b"}":
             break
         if symbol != b",":
-            raise malformed("members must be separated by commas")
+            raise invalid("members must be separated by commas")
     if data is None:
-        raise malformed(f"image {index} has no b64")
+        raise invalid(f"image {index} has no b64")
     return Upload(index, clean_filename(filename or ""), data, error)
 
 

@@ -8,7 +8,7 @@ raw image where there are none.
 
 from gateway.errors import InvalidParameter, UnknownField
 from gateway.ingest.body import read_base64
-from gateway.ingest.json_source import JsonSource, malformed
+from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import Hold, Upload, uncounted
 from gateway.ingest.upload_limits import Limits
 
@@ -28,7 +28,7 @@ async def read_huggingface(
     seen: set[str] = set()
     while True:
         if name in seen:
-            raise malformed(f"there are two members {name}")
+            raise invalid(f"there are two members {name}")
         seen.add(name)
         if name == "inputs":
             await source.expect(b'"', "inputs must be a string, the image in base64")
@@ -41,12 +41,12 @@ async def read_huggingface(
         if symbol == b"}":
             break
         if symbol != b",":
-            raise malformed("members must be separated by commas")
+            raise invalid("members must be separated by commas")
         name = await source.name()
     if await source.symbol() != b"":
-        raise malformed("there is something after the object")
+        raise invalid("there is something after the object")
     if upload is None:
-        raise malformed("inputs is missing")
+        raise invalid("inputs is missing")
     return form, upload
 
 
@@ -54,7 +54,7 @@ def _form(parameters: object) -> dict[str, list[str]]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise malformed("parameters must be an object")
+        raise invalid("parameters must be an object")
     unknown = parameters.keys() - set(PARAMETERS)
     if unknown:
         raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there are {' and '.join(PARAMETERS)}.")

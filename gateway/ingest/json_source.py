@@ -19,9 +19,9 @@ _LONGEST_ESCAPE_BYTES = 6
 _MAX_PIECE_BYTES = 64 * 1024
 
 
-def malformed(reason: str) -> InvalidBody:
-    """The error of a body that is not the JSON that it should be."""
-    return InvalidBody(f"The JSON body is malformed: {reason}.")
+def invalid(reason: str) -> InvalidBody:
+    """The error of a body that is not JSON, or is other JSON than it should be."""
+    return InvalidBody(f"The JSON body is invalid: {reason}.")
 
 
 class JsonSource:
@@ -56,7 +56,7 @@ class JsonSource:
     async def expect(self, symbol: bytes, reason: str) -> None:
         """Take one symbol; raises InvalidBody where it is another."""
         if await self.symbol() != symbol:
-            raise malformed(reason)
+            raise invalid(reason)
 
     async def name(self) -> str:
         """A member's name and its colon."""
@@ -78,7 +78,7 @@ class JsonSource:
             if symbol == b"}":
                 return
             if symbol != b",":
-                raise malformed("members must be separated by commas")
+                raise invalid("members must be separated by commas")
 
     async def elements(self, what: str = "elements") -> AsyncIterator[int]:
         """The numbers of an array's elements, after its opening bracket; read each before the next."""
@@ -93,7 +93,7 @@ class JsonSource:
             if symbol == b"]":
                 return
             if symbol != b",":
-                raise malformed(f"{what} must be separated by commas")
+                raise invalid(f"{what} must be separated by commas")
 
     async def value(self) -> object:
         """A value that is small; with the names of `members`, all of them together have `max_header_bytes` at most.
@@ -113,20 +113,20 @@ class JsonSource:
             elif symbol in (b"{", b"["):
                 depth += 1
                 if depth > MAX_DEPTH:
-                    raise malformed(f"it is nested more than {MAX_DEPTH} deep")
+                    raise invalid(f"it is nested more than {MAX_DEPTH} deep")
             elif symbol in (b"}", b"]"):
                 depth -= 1
             elif symbol not in (b",", b":"):
                 # A space still separates two numbers that white space separated before.
                 token += await self._scalar() + b" "
             if symbol == b"":
-                raise malformed("it ends in the middle of a value")
+                raise invalid("it ends in the middle of a value")
             self._count(1)
             raw += token
         try:
             return json.loads(raw, strict=False)
         except ValueError as exc:
-            raise malformed("a value is not JSON") from exc
+            raise invalid("a value is not JSON") from exc
 
     async def text(self) -> str:
         """The rest of a short string, after its opening quote."""
@@ -134,11 +134,11 @@ class JsonSource:
         async for piece in self._raw_pieces():
             raw += piece
             if len(raw) > MAX_NAME_BYTES:
-                raise malformed(f"a name is longer than {MAX_NAME_BYTES} bytes")
+                raise invalid(f"a name is longer than {MAX_NAME_BYTES} bytes")
         try:
             return _unescape(raw.decode())
         except UnicodeDecodeError as exc:
-            raise malformed("it is not UTF-8") from exc
+            raise invalid("it is not UTF-8") from exc
 
     async def text_or_null(self) -> str:
         """A short string; "" for null."""
@@ -148,7 +148,7 @@ class JsonSource:
                 await self.expect(letter, "a value is neither a string nor null")
             return ""
         if symbol != b'"':
-            raise malformed("a value is neither a string nor null")
+            raise invalid("a value is neither a string nor null")
         return await self.text()
 
     async def string_pieces(self) -> AsyncIterator[bytes]:
@@ -196,9 +196,9 @@ class JsonSource:
                 self._position += 1
                 return
             elif len(self._chunk) - self._position >= _LONGEST_ESCAPE_BYTES:
-                raise malformed("a string has a bad escape")
+                raise invalid("a string has a bad escape")
             elif not await self._next_chunk():
-                raise malformed("a string has no end")
+                raise invalid("a string has no end")
 
     async def _next_chunk(self) -> bool:
         rest = self._chunk[self._position :]
@@ -215,6 +215,6 @@ def _unescape(raw: str) -> str:
     try:
         text: str = json.loads(f'"{raw}"', strict=False)
     except ValueError as exc:
-        raise malformed("a string has a bad escape") from exc
+        raise invalid("a string has a bad escape") from exc
     # A lone surrogate is valid JSON, but cannot be encoded.
     return text.encode(errors="replace").decode()

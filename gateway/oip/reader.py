@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.body import read_base64
-from gateway.ingest.json_source import JsonSource, malformed
+from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.oip.request import IMAGE, InferenceRequest, parse_input, parse_request, told
@@ -66,7 +66,7 @@ class InferenceReader:
         await source.expect(b"{", "the body must be an object with the member inputs")
         async for name in source.members():
             if name in self._members:
-                raise malformed(f"it has two members {told(name)}")
+                raise invalid(f"it has two members {told(name)}")
             self._members[name] = None
             if name == "inputs":
                 async for upload in self._read_inputs(source):
@@ -74,7 +74,7 @@ class InferenceReader:
             else:
                 self._members[name] = await source.value()
         if await source.symbol() != b"":
-            raise malformed("there is something after the object")
+            raise invalid("there is something after the object")
         _ = self.request  # is in order, before more is read
         tensor = parse_input(self._input)
         if tensor.images > self._limits.max_files:
@@ -98,7 +98,7 @@ class InferenceReader:
             await source.expect(b"{", "each of the inputs must be an object")
             async for name in source.members():
                 if name in self._input:
-                    raise malformed(f"an input has two members {told(name)}")
+                    raise invalid(f"an input has two members {told(name)}")
                 self._input[name] = None
                 if name == "data":
                     async for upload in self._read_data(source):
@@ -114,7 +114,7 @@ class InferenceReader:
             if is_row:
                 symbol = await source.symbol()
             if symbol != b'"':
-                raise malformed("the elements of data must be strings, each an image in base64")
+                raise invalid("the elements of data must be strings, each an image in base64")
             if index == self._limits.max_files:
                 raise too_many_files(self._limits)
             data, error = await read_base64(source, self._limits, self._hold)

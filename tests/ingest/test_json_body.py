@@ -159,10 +159,25 @@ def test_one_byte_past_the_limit_of_a_request_is_refused_and_the_limit_named():
     ],
 )
 @pytest.mark.parametrize("size", [1, 65_536])
-def test_a_malformed_body_is_refused(body, size):
+def test_an_invalid_body_is_refused(body, size):
     _, error = refusal(body, sizes=(size,))
     assert isinstance(error, InvalidBody)
-    assert error.message.startswith("The JSON body is malformed")
+    assert error.message.startswith("The JSON body is invalid: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "it is empty"),
+        (b" {\n} ", 'it has no images; send {"images": [{"b64": "…"}]}'),
+        (b"[]", 'it must be an object, such as {"images": [{"b64": "…"}]}'),
+        (b'{"images": [{"b64": ""}, {}]}', "image 1 has no b64"),
+        (b'{"images": [{"filename": "a"}]}', "image 0 has no b64"),
+    ],
+)
+def test_an_invalid_body_is_told_what_it_lacks(body, words):
+    _, error = refusal(body)
+    assert error.message == f"The JSON body is invalid: {words}."
 
 
 @pytest.mark.parametrize("body", [{"files": []}, {"images": [{"url": "x"}]}, {"images": [], "top_k": 1}])

@@ -1,50 +1,20 @@
-"""`gateway model …`: from a trained network to Triton's model repository, with proof that its answers stay the same."""
+"""`gateway model export|add|new`: from a trained network to Triton's model repository."""
 
 import sys
-from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gateway.cli.model.app import Url, model_app, reload
+from gateway.cli.model.preprocessing import preprocessing_of
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.errors import UserError
 from gateway.networks.functions import INPUTS, is_function
 from gateway.networks.sources import SourceError
 from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
-from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
-from gateway.settings import load_settings
 from gateway.triton.contract import SEQUENCE_MODEL
-
-model_app = typer.Typer(
-    help="Models: from a trained network to Triton's model repository.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
-
-
-def _names(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell's completion: the repository's models, the one on the command line where there is one."""
-    from gateway.repository.entry import entry_names
-
-    repository = context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY
-    return [name for name in entry_names(Path(repository)) if name.startswith(incomplete)]
-
-
-Name = Annotated[
-    str,
-    typer.Argument(
-        help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
-    ),
-]
 
 
 class Written(StrEnum):
@@ -312,7 +282,7 @@ def add(
         follower = sequence_model or SEQUENCE_MODEL
         if provide_stateful(follower, model_repository):
             say(f"wrote {model_repository / follower}")
-        _tell(url, load=(follower,))
+        reload(url, load=(follower,))
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
 
@@ -338,7 +308,7 @@ def add(
         name=name,
         labels=labels,
         like=like,
-        preprocessing=_preprocessing(
+        preprocessing=preprocessing_of(
             preprocessing,
             like,
             resize,
@@ -369,52 +339,8 @@ def add(
     )
     entry = add_model(request, model_repository, say)
     # A new ensemble brings its steps; an existing step must learn of its new version.
-    _tell(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
+    reload(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
-
-
-def _preprocessing(
-    file: Path | None,
-    like: str | None,
-    resize: str | None,
-    crop: int | None,
-    mean: str | None,
-    std: str | None,
-    interpolation: str | None,
-    *,
-    pixels: bool,
-    grayscale: bool,
-) -> Preprocessing | None:
-    """What the options say; None where they leave it to --like, or say nothing."""
-    if pixels and (mean is not None or std is not None):
-        raise SourceError("--pixels leaves pixels as they are, and --mean and --std normalise them: say one of them")
-    flags = {"--resize": resize, "--crop": crop, "--mean": mean, "--std": std, "--interpolation": interpolation}
-    given = [flag for flag, value in flags.items() if value is not None]
-    ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *given[:1]]
-    if len(ways) > 1 and not (like and not given and not file):
-        raise SourceError(f"{' and '.join(ways)} both describe how images were prepared in training: use one of them")
-    if file:
-        return from_file(file)
-    if not given:
-        return None
-    missing = [flag for flag in ("--crop", *(() if pixels else ("--mean", "--std"))) if flags[flag] is None]
-    if missing or crop is None:
-        raise SourceError(
-            f"{', '.join(given)} cannot fully describe how images were prepared in training: add {', '.join(missing)}"
-        )
-    return Preprocessing(
-        resize_size=tuple(whole(side) for side in numbers(resize)) if resize else (crop,),
-        crop_size=crop,
-        interpolation=interpolation or "bilinear",
-        mean=_channels(mean, grayscale=grayscale) if mean is not None else AS_PIXELS["mean"],
-        std=_channels(std, grayscale=grayscale) if std is not None else AS_PIXELS["std"],
-    )
-
-
-def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
-    """One number for each channel of the image; that of a gray one three times."""
-    found = numbers(text)
-    return found * 3 if grayscale and len(found) == 1 else found
 
 
 def _format(wanted: Written | None) -> Format | None:
@@ -464,83 +390,3 @@ def new(
     typer.echo(
         f"  gateway model add {path.name}:classify --name {name} --labels labels.txt --resize 256 --crop 224 --trust"
     )
-
-
-@model_app.command("list")
-def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show the models of the repository."""
-    from gateway.repository.manage import entries
-    from gateway.repository.summary import listed
-
-    listed(entries(model_repository))
-
-
-@model_app.command("show")
-def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show all that is known of a model."""
-    from gateway.networks.sources import read_labels
-    from gateway.repository.entry import read_entry
-    from gateway.repository.summary import shown
-    from gateway.repository.writing import LABELS
-
-    entry = read_entry(model_repository, name)
-    shown(entry, model_repository, read_labels(model_repository / entry.classifier / LABELS))
-
-
-@model_app.command("remove")
-def remove(
-    name: Name,
-    url: Url = None,
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-) -> None:
-    """Delete a model from the repository, and with --url from the Triton that serves it."""
-    from gateway.repository.manage import check_removable
-    from gateway.repository.manage import remove as remove_model
-
-    entry = check_removable(model_repository, name, load_settings().model)
-    _tell(url, unload=entry.folders)
-    typer.echo(f"{name} is gone: {', '.join(remove_model(entry, model_repository))}")
-
-
-@model_app.command("versions")
-def versions(
-    name: Name,
-    use: Annotated[
-        int | None,
-        typer.Option("--use", help="Put this version into use; an older one rolls back.", show_default=False),
-    ] = None,
-    drop: Annotated[
-        int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
-    ] = None,
-    url: Url = None,
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-) -> None:
-    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
-    from gateway.repository.entry import read_entry
-    from gateway.repository.manage import remove_version, use_version
-    from gateway.repository.summary import versioned
-
-    if use is not None:
-        before = read_entry(model_repository, name).in_use
-        use_version(model_repository, name, use)
-        try:
-            _tell(url, load=(name,))
-        except UserError:
-            # Triton goes on with the version that it has; the repository must not say otherwise.
-            use_version(model_repository, name, before)
-            raise
-    if drop is not None:
-        entry, gone = remove_version(model_repository, name, drop)
-        _tell(url, load=(*entry.ensembles, entry.classifier), unload=gone)
-    versioned(read_entry(model_repository, name))
-
-
-def _tell(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
-    """Make a running Triton reload what has changed."""
-    from gateway.triton.blocking import BlockingTriton
-
-    if url is not None:
-        with BlockingTriton(url) as triton:
-            triton.unload(*unload)
-            triton.load(*load)
-        say(f"Triton at {url} reloaded the model")

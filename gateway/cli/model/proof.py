@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.models import Name, Url, model_app
+from gateway.cli.model.app import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.proof.variants import Step
@@ -33,8 +33,6 @@ Tolerance = Annotated[
     float,
     typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=_number),
 ]
-
-__all__ = ["model_app"]
 
 
 @model_app.command("parity")

@@ -1,0 +1,80 @@
+"""`gateway model list|show|remove|versions`: the models of a repository, and the version in use of each."""
+
+from typing import Annotated
+
+import typer
+
+from gateway.cli.model.app import Name, Url, model_app, reload
+from gateway.cli.terminal import Repository
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.errors import UserError
+from gateway.settings import load_settings
+
+
+@model_app.command("list")
+def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show the models of the repository."""
+    from gateway.repository.manage import entries
+    from gateway.repository.summary import listed
+
+    listed(entries(model_repository))
+
+
+@model_app.command("show")
+def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show all that is known of a model."""
+    from gateway.networks.sources import read_labels
+    from gateway.repository.entry import read_entry
+    from gateway.repository.summary import shown
+    from gateway.repository.writing import LABELS
+
+    entry = read_entry(model_repository, name)
+    shown(entry, model_repository, read_labels(model_repository / entry.classifier / LABELS))
+
+
+@model_app.command("remove")
+def remove(
+    name: Name,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Delete a model from the repository, and with --url from the Triton that serves it."""
+    from gateway.repository.manage import check_removable
+    from gateway.repository.manage import remove as remove_model
+
+    entry = check_removable(model_repository, name, load_settings().model)
+    reload(url, unload=entry.folders)
+    typer.echo(f"{name} is gone: {', '.join(remove_model(entry, model_repository))}")
+
+
+@model_app.command("versions")
+def versions(
+    name: Name,
+    use: Annotated[
+        int | None,
+        typer.Option("--use", help="Put this version into use; an older one rolls back.", show_default=False),
+    ] = None,
+    drop: Annotated[
+        int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
+    ] = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
+    from gateway.repository.entry import read_entry
+    from gateway.repository.manage import remove_version, use_version
+    from gateway.repository.summary import versioned
+
+    if use is not None:
+        before = read_entry(model_repository, name).in_use
+        use_version(model_repository, name, use)
+        try:
+            reload(url, load=(name,))
+        except UserError:
+            # Triton goes on with the version that it has; the repository must not say otherwise.
+            use_version(model_repository, name, before)
+            raise
+    if drop is not None:
+        entry, gone = remove_version(model_repository, name, drop)
+        reload(url, load=(*entry.ensembles, entry.classifier), unload=gone)
+    versioned(read_entry(model_repository, name))
