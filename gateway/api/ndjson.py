@@ -1,5 +1,6 @@
 """Results as JSON lines, each as soon as it is there."""
 
+from collections.abc import Callable
 from functools import partial
 
 from pydantic_core import to_json
@@ -10,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.disconnect import leaving, note_gone
 from gateway.api.exchange import exchange
 from gateway.api.problems import note
-from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, streamed_result
+from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, result_out
 from gateway.api.state import state
 from gateway.errors import GatewayError
-from gateway.inference.query import Query
+from gateway.inference.query import Query, Result
 from gateway.inference.request import RunningRequest, Uploads
 from gateway.problem import members
 
@@ -28,11 +29,18 @@ class ResultStream(Response):
 
     media_type = NDJSON
 
-    def __init__(self, request: Request, query: Query, uploads: Uploads) -> None:
+    def __init__(
+        self,
+        request: Request,
+        query: Query,
+        uploads: Uploads,
+        shaped: Callable[[Result], dict[str, object]] = result_out,
+    ) -> None:
         super().__init__()
         self._request = request
         self._query = query
         self._uploads = uploads
+        self._shaped = shaped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send the lines while the body is still being read."""
@@ -57,7 +65,8 @@ class ResultStream(Response):
                 failed += result.error is not None
                 ok += result.error is None
                 version = version or result.model_version
-                await send_line(to_json(streamed_result(result, self._query.model_name), inf_nan_mode="null"))
+                model = {"name": self._query.model_name, "version": result.model_version}
+                await send_line(to_json({**self._shaped(result), "model": model}, inf_nan_mode="null"))
         except GatewayError as error:
             if not (ok or failed):
                 raise

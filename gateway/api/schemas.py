@@ -257,11 +257,6 @@ def result_out(result: Result) -> dict[str, object]:
     }
 
 
-def streamed_result(result: Result, model_name: str) -> dict[str, object]:
-    """One result as a line of a stream, in StreamedResult's shape."""
-    return {**result_out(result), "model": {"name": model_name, "version": result.model_version}}
-
-
 def summarise(results: Iterable[Result]) -> SummaryOut:
     """How many of the results are answers, and how many errors."""
     failed = [result.error is not None for result in results]

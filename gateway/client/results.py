@@ -1,5 +1,6 @@
 """Results: of each picture, and of all of them."""
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +35,12 @@ class Result:
     error: GatewayError | None = None
     model: str | None = None
     version: str | None = None
+    embedding: "array[float] | None" = field(default=None, repr=False)
+    """The vector that `embed` asks for, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
 
     @property
     def ok(self) -> bool:
-        """Whether the picture was classified."""
+        """Whether the picture has an answer."""
         return self.error is None
 
     @property

@@ -1,8 +1,11 @@
 """One call of `classify`: pictures on their way, and the results that are ready."""
 
 import asyncio
+import base64
 import random
+import sys
 import time
+from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +35,7 @@ class Asked:
     parameters: Mapping[str, Any]
     retry_seconds: float
     on_wait: OnWait | None = None
+    path: str = "predict"
 
 
 @dataclass(slots=True)
@@ -157,7 +161,7 @@ class Sending:
         left = dict(enumerate(waiting))
         fault: GatewayError | None = None
         try:
-            async for line in lines(self._http, waiting, self._asked.parameters):
+            async for line in lines(self._http, self._asked.path, waiting, self._asked.parameters):
                 error = error_from(line["error"]) if line["error"] else None
                 if error is not None and error.retryable:
                     fault = error
@@ -205,4 +209,15 @@ def _result(loaded: Loaded, line: Mapping[str, Any], error: GatewayError | None)
         error,
         model.get("name"),
         model.get("version"),
+        _vector(line.get("embedding")),
     )
+
+
+def _vector(encoded: str | None) -> "array[float] | None":
+    """A vector out of the base64 of its 32-bit floats, little-endian."""
+    if encoded is None:
+        return None
+    vector = array("f", base64.b64decode(encoded))
+    if sys.byteorder == "big":
+        vector.byteswap()
+    return vector

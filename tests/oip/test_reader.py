@@ -176,7 +176,9 @@ def test_outputs_are_as_tritonclient_asks_for_them():
     assert reader.request.outputs == (
         RequestedOutput("PREDICTION", binary=True),
         RequestedOutput("STATUS", binary=True),
+        RequestedOutput("FEATURES", binary=True),
     )
+    assert reader.request.everything
 
 
 @pytest.mark.parametrize("outputs", [None, []])

@@ -1,28 +1,26 @@
 """POST /predict: images in, labels and scores out."""
 
 from collections.abc import Mapping
-from http import HTTPStatus
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
-from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answer_room import HeldAnswer
-from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
+from gateway.api.answers import AnswerSize
 from gateway.api.body import open_body
 from gateway.api.classify import classify
+from gateway.api.collected import foreign_answer, native_answer
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.query import make_query, predict_parameters, status_of
-from gateway.api.schemas import ModelOut, PredictParameters, PredictResponse, Problem, Shape, result_out, summarise
+from gateway.api.query import make_query, predict_parameters
+from gateway.api.schemas import PredictParameters, PredictResponse, Problem, Shape, result_out
 from gateway.api.shapes import ForeignResponse, brackets, shaped
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
-from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
 from gateway.settings import Settings
 
@@ -76,30 +74,28 @@ REQUEST_BODY: dict[str, Any] = {
     },
 }
 """The body is read as a stream, so FastAPI sees none of it and its schema is declared here."""
+FAULTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": description}
+    for status, description in {
+        400: "The body is malformed.",
+        404: "There is no such model.",
+        408: "The upload took too long.",
+        413: "The request, or its only file, is too large.",
+        415: "The body, or its only file, has an unsupported type.",
+        422: "A parameter is invalid, or no file could be classified.",
+        431: "Headers are too large.",
+        502: "The inference server failed.",
+        503: "Overloaded, or the model is not available; see Retry-After.",
+        504: "The deadline passed.",
+    }.items()
+}
 
 
 @router.post(
     PATH,
     summary="Classify images",
     response_model=PredictResponse | ForeignResponse,
-    responses={
-        200: {"description": "At least one file was classified; each file has its own result."},
-        **{
-            status: {"model": Problem, "description": description}
-            for status, description in {
-                400: "The body is malformed.",
-                404: "There is no such model.",
-                408: "The upload took too long.",
-                413: "The request, or its only file, is too large.",
-                415: "The body, or its only file, has an unsupported type.",
-                422: "A parameter is invalid, or no file could be classified.",
-                431: "Headers are too large.",
-                502: "The inference server failed.",
-                503: "Overloaded, or the model is not available; see Retry-After.",
-                504: "The deadline passed.",
-            }.items()
-        },
-    },
+    responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
     openapi_extra={"requestBody": REQUEST_BODY},
 )
 async def predict(request: Request, parameters: Annotated[PredictParameters, QueryParameter()]) -> Response:
@@ -134,7 +130,10 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         return ResultStream(request, query, uploads)
     held = current.resources.enter_context(parts["answers"].open())
     collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
-    return await _answer(query, collected, parameters.format, held)
+    if parameters.format is Shape.NATIVE:
+        return await native_answer(query, collected, result_out, held)
+    one = partial(shaped, parameters.format, query=query)
+    return await foreign_answer(collected, one, brackets(parameters.format, len(collected)), held)
 
 
 async def predict_directly(request: Request) -> Response:
@@ -169,21 +168,3 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )
-
-
-async def _answer(query: Query, results: list[Result], shape: Shape, held: HeldAnswer) -> Response:
-    """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
-    status = status_of(results)
-    if status is not HTTPStatus.OK and shape is not Shape.NATIVE and len(results) == 1 and results[0].error:
-        raise results[0].error
-    if shape is not Shape.NATIVE:
-        before, after = brackets(shape, len(results))
-        pieces = await json_array((shaped(shape, result, query) for result in results), held)
-    else:
-        version = next((result.model_version for result in results if result.model_version), None)
-        before = b'{"model":%b,"results":[' % to_json(ModelOut(name=query.model_name, version=version))
-        after = b'],"summary":%b}' % to_json(summarise(results))
-        pieces = await json_array(map(result_out, results), held)
-    pieces.appendleft(before)
-    pieces.append(after)
-    return PiecedAnswer(pieces, held, status)
