@@ -16,6 +16,7 @@ import typer
 
 from bench.cpu import accounted
 from bench.http_load import HttpLoad
+from bench.options import Beside
 from bench.photos import coffee
 from bench.remote import Remote
 from bench.scale import simulated, table
@@ -28,9 +29,7 @@ HERE = "this"
 
 
 def main(
-    beside: Annotated[
-        list[Path] | None, typer.Option(help="Another checkout, to compare with; repeatable.", exists=True)
-    ] = None,
+    beside: Beside = None,
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 5.0,
     rounds: Annotated[int, typer.Option(help="Each measures every gateway once; medians count.", min=1)] = 7,
     concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 16,

@@ -19,6 +19,7 @@ import typer
 
 from bench.cpu import accounted
 from bench.http_load import HttpLoad
+from bench.options import Beside
 from bench.photos import Photo, coffee, enlarged
 from bench.remote import Remote
 from bench.repository import repository
@@ -62,9 +63,7 @@ class Candidate:
 
 
 def main(
-    beside: Annotated[
-        list[Path] | None, typer.Option(help="Another checkout, to compare with; repeatable.", exists=True)
-    ] = None,
+    beside: Beside = None,
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 10.0,
     rounds: Annotated[int, typer.Option(help="Each measures everything once; medians count.", min=1)] = 3,
     model: Annotated[str, typer.Option(help="As for python -m bench.")] = "mobilenet-v3-small",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.children import Waited, end, is_ok, wait_ready
+from gateway.children import end, wait_answering
 from gateway.embedded.runtime import default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.hosts import LOOPBACK, free_port
@@ -77,23 +77,16 @@ def gateway_at(triton_url: str, tree: Path | None = None) -> Iterator[tuple[str,
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log, cwd=tree)
         try:
-            wait_answering(process, port, "/health/ready", lambda: tail_of(log.fileno()))
+            check_answering(process, port, "/health/ready", lambda: tail_of(log.fileno()))
             yield f"http://127.0.0.1:{port}", process.pid
         finally:
             end(process, STOP_SECONDS)
 
 
-def wait_answering(process: "subprocess.Popen[bytes]", port: int, path: str, tail: Callable[[], str]) -> None:
+def check_answering(process: "subprocess.Popen[bytes]", port: int, path: str, tail: Callable[[], str]) -> None:
     """Wait until a path of a service answers 200; raises GatewayFailed with the `tail` of its log."""
-    match wait_ready(
-        lambda: is_ok(LOOPBACK, port, path, timeout_seconds=5.0),
-        lambda: process.poll() is None,
-        START_SECONDS,
-    ):
-        case Waited.ENDED:
-            raise GatewayFailed(f"{process.args!r} ended with code {process.returncode}:\n{tail()}")
-        case Waited.LATE:
-            raise GatewayFailed(f"{process.args!r} did not answer within {START_SECONDS:g} s:\n{tail()}")
+    if fault := wait_answering(process, LOOPBACK, port, path, timeout_seconds=START_SECONDS):
+        raise GatewayFailed(f"{process.args!r} {fault}:\n{tail()}")
 
 
 def tail_of(descriptor: int) -> str:

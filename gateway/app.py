@@ -85,6 +85,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
+                settings.model_shadow,
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:

@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 POLL_SECONDS = 0.05
 MOST_BYTES = 10_000
+ANSWER_SECONDS = 5.0
 
 
 class Waited(Enum):
@@ -54,6 +55,22 @@ def is_ok(host: str, port: int, path: str, *, timeout_seconds: float) -> bool:
         return get(host, port, path, timeout_seconds=timeout_seconds)[0] == HTTPStatus.OK
     except OSError:
         return False
+
+
+def wait_answering(
+    process: "subprocess.Popen[bytes]", host: str, port: int, path: str, *, timeout_seconds: float
+) -> str | None:
+    """Wait until a child process answers 200 to a GET request; where it does not, what became of it."""
+    match wait_ready(
+        lambda: is_ok(host, port, path, timeout_seconds=ANSWER_SECONDS),
+        lambda: process.poll() is None,
+        timeout_seconds,
+    ):
+        case Waited.ENDED:
+            return f"ended with code {process.returncode}"
+        case Waited.LATE:
+            return f"was not ready after {timeout_seconds:g} s"
+    return None
 
 
 def end(process: "subprocess.Popen[bytes]", grace_seconds: float) -> None:

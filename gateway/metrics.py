@@ -63,6 +63,17 @@ TOP_SCORE = Histogram(
     ["model", "version"],
     buckets=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1),
 )
+SHADOW_IMAGES = Counter(
+    "gateway_shadow_images_total",
+    "Images for a shadow version, by outcome: the same likeliest class, a different one, skipped, or the error's code.",
+    ["outcome", "model", "version"],
+)
+SHADOW_DIFFERENCE = Histogram(
+    "gateway_shadow_difference_score",
+    "Largest difference between a shadow version's scores and those in an image's answer.",
+    ["model", "version"],
+    buckets=(1e-6, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1),
+)
 IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
 IMAGES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"

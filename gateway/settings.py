@@ -113,6 +113,8 @@ class Settings(BaseSettings):
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
     """Header by whose value a client always gets the same version of a split; without it chance decides."""
+    model_shadow: Annotated[dict[str, dict[str, int]], NoDecode] = {}
+    """Versions that look on: percentages of a model's requests that they classify too, unseen, such as flowers=2:10."""
     triton_aperture: int = Field(8, ge=0, le=1_000)
     """Tritons that one gateway process watches and uses, if there are more; 0 for all. Its limits may widen it."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
@@ -263,14 +265,32 @@ class Settings(BaseSettings):
             return text
         splits: dict[str, dict[str, int]] = {}
         for part in filter(str.strip, text.split(";")):
-            match = _SPLIT.fullmatch(part)
-            pairs = [share.split(":") for share in match["shares"].split(",")] if match else []
-            shares = {str(int(version)): int(share) for version, share in pairs}
-            if match is None or match["model"] in splits or len(shares) < len(pairs) or not any(shares.values()):
+            name, shares = _shares(part)
+            if name in splits or not any(shares.values()):
                 msg = f"{part.strip()!r} is not a split, which is a model and versions with shares: flowers=1:90,2:10"
                 raise ValueError(msg)
-            splits[match["model"]] = shares
+            splits[name] = shares
         return splits
+
+    @field_validator("model_shadow", mode="before")
+    @classmethod
+    def _shadow_into_percentages(cls, text: object) -> object:
+        if not isinstance(text, str):
+            return text
+        shadows: dict[str, dict[str, int]] = {}
+        for part in filter(str.strip, text.split(";")):
+            name, percentages = _shares(part)
+            if name in shadows:
+                msg = f"{name!r} stands there twice: put its versions behind one name, such as {name}=2:10,3:10"
+                raise ValueError(msg)
+            if not percentages or not all(1 <= percent <= 100 for percent in percentages.values()):
+                msg = (
+                    f"{part.strip()!r} is not a shadow, which is a model and versions with percentages from 1 to 100, "
+                    "each version once: flowers=2:10"
+                )
+                raise ValueError(msg)
+            shadows[name] = percentages
+        return shadows
 
     @field_validator("model_split_header")
     @classmethod
@@ -323,6 +343,16 @@ class Settings(BaseSettings):
     def _told(self, field: str) -> str:
         default = "" if field in self.model_fields_set else " (its default)"
         return f"{variable(field)}={getattr(self, field)}{default}"
+
+
+def _shares(part: str) -> tuple[str, dict[str, int]]:
+    """A model's name and its versions with their numbers, out of NAME=VERSION:NUMBER,…; none where it is not that."""
+    match = _SPLIT.fullmatch(part)
+    if match is None:
+        return "", {}
+    pairs = [share.split(":") for share in match["shares"].split(",")]
+    shares = {str(int(version)): int(share) for version, share in pairs}
+    return match["model"], shares if len(shares) == len(pairs) else {}
 
 
 def variable(field: str) -> str:

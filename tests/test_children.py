@@ -3,11 +3,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gateway.children import Waited, end, get, is_ok, wait_ready
+from gateway.children import Waited, end, get, is_ok, wait_answering, wait_ready
 from gateway.hosts import LOOPBACK, free_port
 
 
@@ -50,6 +51,23 @@ def test_an_answer_is_read_up_to_a_bound(port):
     assert (status, len(body)) == (503, 10_000)
     assert is_ok(LOOPBACK, port, "/ready", timeout_seconds=30)
     assert not is_ok(LOOPBACK, port, "/other", timeout_seconds=30)
+
+
+@contextmanager
+def child(code: str) -> Iterator[subprocess.Popen]:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", code]) as process:
+        yield process
+        process.kill()
+
+
+def test_what_became_of_a_child_that_does_not_answer_is_said_in_words(port):
+    forever = "import time; time.sleep(600)"
+    with child(forever) as process:
+        assert wait_answering(process, LOOPBACK, port, "/ready", timeout_seconds=30) is None
+        fault = wait_answering(process, LOOPBACK, port, "/other", timeout_seconds=0)
+        assert fault == "was not ready after 0 s"
+    with child("raise SystemExit(3)") as process:
+        assert wait_answering(process, LOOPBACK, free_port(), "/", timeout_seconds=60) == "ended with code 3"
 
 
 def test_no_answer_is_an_error():

@@ -217,6 +217,47 @@ def test_what_is_no_split_is_refused_with_an_example(monkeypatch, given):
     assert line.endswith("flowers=1:90,2:10")
 
 
+@pytest.mark.parametrize(
+    ("given", "shadows"),
+    [
+        ("", {}),
+        ("flowers=2:10", {"flowers": {"2": 10}}),
+        (" flowers = 2:100 , 3:1 ; birds=02:50", {"flowers": {"2": 100, "3": 1}, "birds": {"2": 50}}),
+    ],
+)
+def test_shadows_of_several_models_are_separated_by_semicolons(monkeypatch, given, shadows):
+    monkeypatch.setenv("GATEWAY_MODEL_SHADOW", given)
+    assert load_settings().model_shadow == shadows
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "flowers",
+        "flowers=2",
+        "flowers=2:",
+        "flowers=2:0",
+        "flowers=2:101",
+        "flowers=2:1,3:0",
+        "flowers=2:0.5",
+        "flowers=2:10%",
+        "flowers=2:10,02:5",
+        "flowers=-1:10",
+        "=2:10",
+    ],
+)
+def test_what_is_no_shadow_is_refused_with_an_example(monkeypatch, given):
+    line = refusal(monkeypatch, model_shadow=given)
+    assert line.startswith(f"GATEWAY_MODEL_SHADOW={given!r}: ")
+    assert "percentages from 1 to 100" in line
+    assert line.endswith("flowers=2:10")
+
+
+def test_a_model_that_has_two_shadows_in_two_places_is_told_how_to_write_them(monkeypatch):
+    line = refusal(monkeypatch, model_shadow="flowers=2:10;flowers=3:10")
+    assert line.endswith("'flowers' stands there twice: put its versions behind one name, such as flowers=2:10,3:10")
+
+
 @pytest.mark.parametrize("given", ["", "X Client", "X-Client:", "X-Clïent"])
 def test_what_is_no_name_of_a_header_is_refused(monkeypatch, given):
     assert refusal(monkeypatch, model_split_header=given).startswith(f"GATEWAY_MODEL_SPLIT_HEADER={given!r}: ")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.children import Waited, end, is_ok, wait_ready
+from gateway.children import end, wait_answering
 from gateway.hosts import LOOPBACK, free_port
 from gateway.settings import GIB, variable
 
@@ -102,7 +102,9 @@ def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -
             )
         running = Running(port, psutil.Process(process.pid), log)
         try:
-            _wait_ready(running, process)
+            if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
+                end_of_log = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+                raise ServiceFailed(f"the service {fault}:\n{end_of_log}")
             yield running
         finally:
             end(process, STOP_SECONDS)
@@ -114,13 +116,3 @@ import os, resource, sys
 resource.setrlimit({resource.RLIMIT_DATA}, (int(sys.argv[1]),) * 2)
 os.execv(sys.argv[2], sys.argv[2:])
 """
-
-
-def _wait_ready(running: Running, process: "subprocess.Popen[bytes]") -> None:
-    waited = wait_ready(
-        lambda: is_ok(LOOPBACK, running.port, "/health/ready", timeout_seconds=60.0),
-        lambda: process.poll() is None,
-        START_SECONDS,
-    )
-    if waited is not Waited.READY:
-        raise ServiceFailed("\n".join(running.log.read_text(errors="replace").splitlines()[-20:]))

@@ -20,7 +20,7 @@ from bench.peers.network import LABELS, MODEL
 from bench.photos import Photo
 from bench.remote import Remote
 from bench.scale import table
-from bench.servers import STOP_SECONDS, free_port, service, tail_of, wait_answering
+from bench.servers import STOP_SECONDS, check_answering, free_port, service, tail_of
 from bench.tally import Tally, percentile
 from gateway.embedded.runtime import default_cache_dir
 from gateway.triton.contract import CLASSIFIER
@@ -114,7 +114,7 @@ def _peer(repository: Path, command: Callable[[int], list[object]]) -> Iterator[
             list(map(str, command(port))), env=variables, stdout=sys.stderr, stderr=log, start_new_session=True
         )
         try:
-            wait_answering(process, port, "/health", lambda: tail_of(log.fileno()))
+            check_answering(process, port, "/health", lambda: tail_of(log.fileno()))
             parent = psutil.Process(process.pid)
             yield Running(f"http://127.0.0.1:{port}", [parent, *parent.children(recursive=True)])
         finally:

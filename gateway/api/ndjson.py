@@ -1,6 +1,5 @@
 """Results as JSON lines, each as soon as it is there."""
 
-from collections.abc import Callable
 from functools import partial
 
 from pydantic_core import to_json
@@ -11,14 +10,16 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.disconnect import leaving, note_gone
 from gateway.api.exchange import exchange
 from gateway.api.problems import note
-from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, result_out
+from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
+from gateway.api.shapes import Native
 from gateway.api.state import state
 from gateway.errors import GatewayError
-from gateway.inference.query import Query, Result
+from gateway.inference.query import Query
 from gateway.inference.request import RunningRequest, Uploads
 from gateway.problem import members
 
 NDJSON = "application/x-ndjson"
+NATIVE = Native()
 
 
 class ResultStream(Response):
@@ -34,13 +35,13 @@ class ResultStream(Response):
         request: Request,
         query: Query,
         uploads: Uploads,
-        shaped: Callable[[Result], dict[str, object]] = result_out,
+        shape: Native = NATIVE,
     ) -> None:
         super().__init__()
         self._request = request
         self._query = query
         self._uploads = uploads
-        self._shaped = shaped
+        self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send the lines while the body is still being read."""
@@ -66,7 +67,7 @@ class ResultStream(Response):
                 ok += result.error is None
                 version = version or result.model_version
                 model = {"name": self._query.model_name, "version": result.model_version}
-                await send_line(to_json({**self._shaped(result), "model": model}, inf_nan_mode="null"))
+                await send_line(to_json({**self._shape.item(result, self._query), "model": model}, inf_nan_mode="null"))
         except GatewayError as error:
             if not (ok or failed):
                 raise

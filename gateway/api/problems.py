@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from gateway.api.exchange import exchange_of
-from gateway.api.schemas import PredictParameters
+from gateway.api.parameters import PredictParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
 

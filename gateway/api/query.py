@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from gateway.api.exchange import Exchange
-from gateway.api.schemas import PredictParameters
+from gateway.api.parameters import PredictParameters
 from gateway.errors import ImageError, ServiceError
 from gateway.inference.backend import Vectors
 from gateway.inference.query import Query, Result, timeout_within

@@ -1,13 +1,11 @@
 """The shapes of the answers, as the OpenAPI page shows them."""
 
 from collections.abc import Iterable
-from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Literal, TypedDict
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from gateway.inference.backend import EndpointHealth, ModelHealth, ModelInfo, Trial
+from gateway.inference.backend import ModelInfo
 from gateway.inference.prediction import Predictions
 from gateway.inference.query import Result
 
@@ -16,37 +14,6 @@ class Schema(BaseModel):
     """An answer; nothing in it is optional unless it says so."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
-
-
-class Shape(StrEnum):
-    """What an answer looks like."""
-
-    NATIVE = "native"
-    HUGGINGFACE = "huggingface"
-    KSERVE_V1 = "kserve-v1"
-    TORCHSERVE = "torchserve"
-    ROBOFLOW = "roboflow"
-
-
-class PredictParameters(BaseModel):
-    """What `POST /predict` can be asked; multipart fields of the same names, before the first file, say the same."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    top_k: Annotated[int | None, Field(ge=1)] = None
-    """Predictions for each file, best first; the default and the largest value are settings."""
-    threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
-    """Only classes with at least this score; 0.5 for a multi-label model, where `top_k` does not say otherwise."""
-    labels: Annotated[list[str], Field(max_length=1_000)] = []
-    """Only classes with these labels, with commas or repeated."""
-    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
-    """A model of `GET /models`; the default is a setting."""
-    version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
-    """A version of the model; without it the one in use answers."""
-    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    """Seconds that any one file may wait for its answer, from its last byte on."""
-    format: Shape = Shape.NATIVE
-    """The shape of the answer: this service's own, or one that clients of another know already."""
 
 
 class PredictionOut(Schema):
@@ -170,61 +137,6 @@ class LimitsResponse(Schema):
     limits: list[LimitOut]
 
 
-class Live(Schema):
-    """The process answers."""
-
-    status: Literal["live"] = "live"
-
-
-class ModelStateOut(Schema):
-    """A model that Triton says is not ready."""
-
-    name: str
-    version: str
-    state: str
-    reason: str
-
-
-class ModelHealthOut(Schema):
-    """One model at one Triton, by Triton's name of it: a version has an ensemble of its own, such as flowers.v2."""
-
-    name: str
-    ready: bool
-    tried_at: datetime | None
-    took_seconds: float | None
-    error: ErrorOut | None
-
-
-class EndpointOut(Schema):
-    """One Triton, and what was last tried there to find out whether images can be classified."""
-
-    triton: str
-    ready: bool
-    """Of the default model, as the members up to `error`."""
-    tried_at: datetime | None
-    """When the last inference was tried; null before the first."""
-    took_seconds: float | None
-    error: ErrorOut | None
-    """Why it failed."""
-    models_not_ready: list[ModelStateOut]
-    warnings: list[str]
-    models: list[ModelHealthOut]
-    healing: str
-    """What is done about a model whose process died."""
-
-
-class Ready(Schema):
-    """Whether images can be classified: the default model answered a real inference lately, somewhere."""
-
-    status: Literal["ready", "not ready", "draining"]
-    model: str
-    """The model that the inference goes through."""
-    models: dict[str, bool]
-    """Each model that is watched, and whether it answers at any Triton; empty without a key where keys are on."""
-    endpoints: list[EndpointOut]
-    """Empty without a key where keys are on."""
-
-
 class Problem(Schema):
     """An RFC 9457 problem document."""
 
@@ -282,50 +194,4 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         crop_size=list(info.crop_size),
         steps=list(info.steps),
         labels=list(info.labels),
-    )
-
-
-def models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
-    """Which models answer somewhere."""
-    ready: dict[str, bool] = {}
-    for model in (model for health in endpoints for model in health.models):
-        ready[model.name] = ready.get(model.name, False) or model.ready
-    return ready
-
-
-class _TrialOut(TypedDict):
-    tried_at: datetime | None
-    took_seconds: float | None
-    error: ErrorOut | None
-
-
-def _trial_out(trial: Trial | None) -> _TrialOut:
-    """The members that a model and a Triton have of their last trial."""
-    if trial is None:
-        return {"tried_at": None, "took_seconds": None, "error": None}
-    error = trial.error
-    return {
-        "tried_at": trial.at,
-        "took_seconds": round(trial.seconds, 6),
-        "error": ErrorOut(code=error.code, message=error.message) if error else None,
-    }
-
-
-def _model_health_out(health: ModelHealth) -> ModelHealthOut:
-    return ModelHealthOut(name=health.name, ready=health.ready, **_trial_out(health.trial))
-
-
-def endpoint_out(health: EndpointHealth) -> EndpointOut:
-    """One Triton's health in the shape that clients see."""
-    return EndpointOut(
-        triton=health.address,
-        ready=health.ready,
-        **_trial_out(health.trial),
-        models_not_ready=[
-            ModelStateOut(name=model.name, version=model.version, state=model.state, reason=model.reason)
-            for model in health.models_not_ready
-        ],
-        warnings=list(health.warnings),
-        models=[_model_health_out(model) for model in health.models],
-        healing=health.healing,
     )

@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from starlette.requests import Request
 
 from gateway.api.body import Body, announced_bytes
-from gateway.api.schemas import PredictParameters, Shape
+from gateway.api.parameters import PredictParameters
+from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
 from gateway.inference.request import Uploads
 from gateway.ingest.body import first_member, read_body, read_images

@@ -5,15 +5,19 @@ openai   the embeddings of OpenAI's API (https://platform.openai.com/docs/api-re
 """
 
 from base64 import b64encode
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
-from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut, result_out
-from gateway.inference.query import Result
+from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
+from gateway.api.shapes import AnswerShape, Foreign, Native
+from gateway.errors import GatewayError
+from gateway.inference.query import Query, Result
 
 
 class VectorShape(StrEnum):
@@ -105,22 +109,52 @@ class OpenAIResponse(Schema):
     usage: OpenAIUsage
 
 
-def embedding_result(result: Result, asked: EmbeddingParameters) -> dict[str, object]:
-    """One result as EmbeddingResult has it, plain data for JSON."""
-    known = result_out(result)
-    predictions = known.pop("predictions") if asked.top_k else []
-    error = known.pop("error")
-    return {**known, "embedding": _embedding(result, asked), "predictions": predictions, "error": error}
+class NativeVectors(Native):
+    """As of `POST /predict`, with a vector in each result."""
+
+    documents = EmbedResponse
+
+    def __init__(self, asked: EmbeddingParameters) -> None:
+        self._asked = asked
+
+    def item(self, result: Result, query: Query) -> dict[str, object]:
+        """As EmbeddingResult has it."""
+        known = super().item(result, query)
+        predictions = known.pop("predictions") if self._asked.top_k else []
+        error = known.pop("error")
+        return {**known, "embedding": _embedding(result, self._asked), "predictions": predictions, "error": error}
 
 
-def openai_embedding(result: Result, asked: EmbeddingParameters) -> dict[str, object]:
-    """One result as OpenAIEmbedding has it."""
-    shaped: dict[str, object] = {
-        "object": "embedding",
-        "index": result.index,
-        "embedding": _embedding(result, asked),
-    }
-    return shaped if result.error is None else {**shaped, "error": result_out(result)["error"]}
+class OpenAIVectors(Foreign):
+    """OpenAI's list of embeddings; a lone file's error is the whole answer's."""
+
+    documents = OpenAIResponse
+
+    def __init__(self, asked: EmbeddingParameters) -> None:
+        self._asked = asked
+
+    def item(self, result: Result, query: Query) -> object:
+        """As OpenAIEmbedding has it."""
+        return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, query))}
+
+    def result(self, result: Result, query: Query) -> object:  # noqa: ARG002
+        """Its vector."""
+        return {"embedding": _embedding(result, self._asked)}
+
+    def error(self, error: GatewayError) -> object:
+        """The code and a sentence beside null."""
+        return {"embedding": None, "error": {"code": error.code, "message": error.message}}
+
+    def around(self, results: Sequence[Result], query: Query) -> tuple[bytes, bytes]:  # noqa: ARG002
+        """A list, even for one image, and its model."""
+        after = b'],"model":%b,"usage":%b}' % (to_json(query.model_name), to_json(OpenAIUsage()))
+        return b'{"object":"list","data":[', after
+
+
+SHAPES: dict[VectorShape, Callable[[EmbeddingParameters], AnswerShape]] = {
+    VectorShape.NATIVE: NativeVectors,
+    VectorShape.OPENAI: OpenAIVectors,
+}
 
 
 def _embedding(result: Result, asked: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None

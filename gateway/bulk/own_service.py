@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.children import Waited, end, is_ok, wait_ready
+from gateway.children import end, wait_answering
 from gateway.embedded import launch
 from gateway.errors import UserError
 from gateway.hosts import LOOPBACK, free_port
@@ -18,7 +18,6 @@ from gateway.hosts import LOOPBACK, free_port
 START_SECONDS = 900.0
 """The first start fetches Triton and exports the default model."""
 STOP_SECONDS = 60.0
-ANSWER_SECONDS = 5.0
 
 
 class ServiceFailed(UserError):
@@ -42,23 +41,12 @@ def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[
         )
         try:
             started = time.monotonic()
-            _wait_ready(process, port, Path(log.name))
+            if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
+                raise ServiceFailed(f"the service {fault}:\n{_tail(Path(log.name))}")
             say(f"the service is ready after {time.monotonic() - started:.0f} s")
             yield f"http://{LOOPBACK}:{port}"
         finally:
             end(process, STOP_SECONDS)
-
-
-def _wait_ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    match wait_ready(
-        lambda: is_ok(LOOPBACK, port, "/health/ready", timeout_seconds=ANSWER_SECONDS),
-        lambda: process.poll() is None,
-        START_SECONDS,
-    ):
-        case Waited.ENDED:
-            raise ServiceFailed(f"the service ended with code {process.returncode}:\n{_tail(log)}")
-        case Waited.LATE:
-            raise ServiceFailed(f"the service was not ready after {START_SECONDS:g} s:\n{_tail(log)}")
 
 
 def _tail(log: Path) -> str:

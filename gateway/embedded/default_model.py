@@ -5,7 +5,7 @@ from pathlib import Path
 from gateway.errors import UserError
 from gateway.settings import variable
 from gateway.triton.contract import breaches, pinned_versions
-from gateway.triton.model_config import ModelConfig, read_model_config
+from gateway.triton.model_config import ModelConfig, read_model_configs
 
 
 class NoDefaultModel(UserError):
@@ -18,7 +18,7 @@ def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
     `wanted` is what the settings say, `explicit` whether somebody has said it. Where nobody has and the repository has
     one model alone, it is that one. A repository without any readable configuration is left to Triton to complain of.
     """
-    configs = _configs(repository)
+    configs = read_model_configs(repository)
     if wanted in configs or not configs:
         return wanted
     names = models(configs)
@@ -38,16 +38,6 @@ def models(configs: dict[str, ModelConfig]) -> list[str]:
     serving = [name for name, config in configs.items() if not breaches(config)]
     versions = {ensemble for name in serving for ensemble in pinned_versions(name, serving)}
     return sorted(set(serving) - versions)
-
-
-def _configs(repository: Path) -> dict[str, ModelConfig]:
-    configs = {}
-    for path in sorted(repository.glob("*/config.pbtxt")):
-        try:
-            configs[path.parent.name] = read_model_config(path)
-        except (OSError, ValueError):
-            continue  # Triton says what is wrong with it
-    return configs
 
 
 def _there_are(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.embedded.runtime import TritonRuntimeError
 from gateway.gpus import Gpus, find_gpus
 from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
-from gateway.triton.model_config import ModelConfig, read_model_config
+from gateway.triton.model_config import read_model_configs
 
 HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}
 """With it a process sees no GPU (CUDA programming guide, environment variables)."""
@@ -41,7 +41,7 @@ def choose_devices(
     if not found.usable:
         say(f"models run on the CPU, and the GPU is hidden from Triton: {found.why_not}")
         return Devices(environment=dict(HIDE))
-    configs = _configs(repository)
+    configs = read_model_configs(repository)
     if models := uncacheable(configs, found.usable):
         raise CacheOnGpu(
             f"{', '.join(models)}: Triton's response cache reads inputs in host memory only, and these come from a "
@@ -52,14 +52,3 @@ def choose_devices(
     if options:
         say(f"a preprocessor leaves its images on the GPU, so Triton gets {' '.join(options)}")
     return Devices(tuple(options))
-
-
-def _configs(repository: Path) -> dict[str, ModelConfig]:
-    """The configurations that can be read; Triton itself says what is wrong with the others."""
-    configs = {}
-    for path in sorted(repository.glob("*/config.pbtxt")):
-        try:
-            configs[path.parent.name] = read_model_config(path)
-        except (OSError, ValueError):
-            continue
-    return configs

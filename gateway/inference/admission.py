@@ -126,8 +126,8 @@ class Admission:
         max_images_waiting: int,
         max_wait_seconds: float,
     ) -> None:
-        self._max_images = max_images
-        self._max_bytes = max_bytes
+        self.max_images = max_images
+        self.max_bytes = max_bytes
         self._max_images_waiting = max_images_waiting
         self.max_wait_seconds = max_wait_seconds
         self._images = 0
@@ -157,12 +157,16 @@ class Admission:
         if len(self._waiting) >= self._max_images_waiting:
             raise self._full()
 
+    def has_room(self, images: int, nbytes: int) -> bool:
+        """Whether so much would fit now, and nobody waits; takes nothing."""
+        return not self._waiting and self._images + images <= self.max_images and self._bytes + nbytes <= self.max_bytes
+
     def permits(self) -> Permits:
         """The permits of one request, none as yet."""
         return Permits(self)
 
     def _try_take(self, nbytes: int) -> int | None:
-        nbytes = min(nbytes, self._max_bytes)
+        nbytes = min(nbytes, self.max_bytes)
         if self._waiting or not self._fits(nbytes):
             return None
         self._take(nbytes)
@@ -171,7 +175,7 @@ class Admission:
     async def _wait(self, nbytes: int, *, begun: bool) -> int:
         if len(self._waiting) >= self._max_images_waiting:
             self._make_place(begun=begun)
-        place = _Place(min(nbytes, self._max_bytes), begun, asyncio.get_running_loop().create_future())
+        place = _Place(min(nbytes, self.max_bytes), begun, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         metrics.IMAGES_WAITING.inc()
         try:
@@ -208,7 +212,7 @@ class Admission:
         )
 
     def _fits(self, nbytes: int) -> bool:
-        return self._images < self._max_images and self._bytes + nbytes <= self._max_bytes
+        return self._images < self.max_images and self._bytes + nbytes <= self.max_bytes
 
     def _take(self, nbytes: int) -> None:
         self._images += 1

@@ -54,6 +54,9 @@ class Call:
     to_its_end: bool = False
     """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
     vectors: Vectors = Vectors.NONE
+    aside: bool = False
+    """Whether no client waits for the answer: it is asked for once, of a server that is known to answer, and what comes
+    of it is held neither for nor against servers, models and images."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
 from gateway.inference.results import ReadyResults
 from gateway.inference.scope import Scope
+from gateway.inference.shadow import Shadows
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoders.pool import Decoders
@@ -71,6 +72,7 @@ class Shared:
     batches: BatchLimits
     decoders: Decoders
     uncancelled: Uncancelled
+    shadows: Shadows
 
 
 @dataclass(slots=True)
@@ -229,6 +231,7 @@ class RunningRequest:
 
     async def _call(self, items: list[_InFlight]) -> None:
         results: list[Result]
+        answer: InferResult | None = None
         try:
             with self._stages["infer"]:
                 answer = await self._infer(items)
@@ -249,6 +252,8 @@ class RunningRequest:
                 item.permit.release()
         for result in results:
             self._answer(result)
+        if answer is not None:  # now that it is given, and its permits are back
+            self._shared.shadows.offer(self._query, [item.image.payload for item in items], answer)
 
     async def _infer(self, items: list[_InFlight]) -> InferResult:
         deadline = min(item.deadline for item in items)
@@ -259,7 +264,9 @@ class RunningRequest:
         query, backend = self._query, self._shared.backend
         bears = backend.bears_cancellation
         name, version, selection = query.model_name, query.model_version, query.selection
-        call = Call(batch, name, version, selection, deadline, query.request_id, not bears, query.vectors)
+        call = Call(
+            batch, name, version, selection, deadline, query.request_id, to_its_end=not bears, vectors=query.vectors
+        )
         with metrics.CALL_SECONDS.time():
             if bears:
                 return await _by(deadline, backend.infer(call))

@@ -1,6 +1,6 @@
 """Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.inference.admission import Admission
@@ -8,13 +8,18 @@ from gateway.inference.backend import Backend
 from gateway.inference.query import Query
 from gateway.inference.request import BatchLimits, RunningRequest, Shared, Uploads, Watch
 from gateway.inference.scope import Scope
+from gateway.inference.shadow import Shadows
+from gateway.inference.spare import Spare
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 
 
 class InferenceService:
-    """Classifies the uploads of many requests at once."""
+    """Classifies the uploads of many requests at once.
+
+    `shadow` has for models the versions that look on, with their percentages; see gateway.inference.shadow.
+    """
 
     def __init__(
         self,
@@ -23,13 +28,16 @@ class InferenceService:
         policy: DecodePolicy,
         batches: BatchLimits,
         decoders: Decoders,
+        shadow: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self.backend = backend
         self.admission = admission
         self.policy = policy
         self.uncancelled = Uncancelled()
         """What outlives the request that began it, since it cannot be stopped."""
-        self._shared = Shared(backend, admission, policy, batches, decoders, self.uncancelled)
+        self.shadows = Shadows(backend, Spare(admission), self.uncancelled, shadow or {})
+        """What versions beside those that answer make of a share of the images."""
+        self._shared = Shared(backend, admission, policy, batches, decoders, self.uncancelled, self.shadows)
 
     @asynccontextmanager
     async def classify(
@@ -50,5 +58,6 @@ class InferenceService:
                 yield request
 
     async def close(self) -> None:
-        """Wait a while for what outlives its request."""
+        """Give up shadows, and wait a while for what cannot be given up."""
+        await self.shadows.close()
         await self.uncancelled.close()

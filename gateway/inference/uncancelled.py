@@ -3,14 +3,24 @@
 import asyncio
 from collections.abc import Collection, Coroutine
 from functools import partial
-from typing import Any, TypeVar
-
-from gateway.inference.admission import Permit
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 CLOSING_SECONDS = 5.0
 """How long the end of the process waits for such work."""
+
+
+class Kept(Protocol):
+    """What such work holds: a permit, or a place."""
+
+    def keep(self) -> None:
+        """Stay taken until `settle`, even if it is released before."""
+        ...
+
+    def settle(self) -> None:
+        """The work has ended."""
+        ...
 
 
 class Uncancelled:
@@ -25,7 +35,7 @@ class Uncancelled:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Permit] = ()) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Kept] = ()) -> T:
         """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
         for permit in permits:
             permit.keep()
@@ -48,7 +58,7 @@ class Uncancelled:
             task.cancel()
         await self.idle()
 
-    def _ended(self, permits: tuple[Permit, ...], task: "asyncio.Task[Any]") -> None:
+    def _ended(self, permits: tuple[Kept, ...], task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         for permit in permits:
             permit.settle()

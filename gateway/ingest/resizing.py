@@ -80,10 +80,13 @@ def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:
         major, minor = version("pillow").split(".")[:2]
         release = int(major), int(minor)
     interpolation = parameters.get("interpolation", "")
-    try:
-        size = tuple(int(side) for side in parameters.get("resize_size", "").split(","))
-    except ValueError:
-        return None
-    if release is None or interpolation not in INTERPOLATIONS or len(size) > 2 or min(size) < 1:
+    size = sizes(parameters.get("resize_size", ""))
+    if release is None or interpolation not in INTERPOLATIONS or len(size) not in {1, 2} or min(size) < 1:
         return None
     return Resize(size, interpolation, release, fast)
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Lengths in pixels with commas between them; () for anything else, as somebody's own preprocessor may have it."""
+    numbers = [number.strip() for number in text.split(",")]
+    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()

@@ -1,9 +1,10 @@
 """Programs of torch.export, in .pt2 files: loaded, and written where a trace of them would answer otherwise."""
 
+import warnings
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from gateway.files import whole_file
 from gateway.networks.files import ModelFileError
@@ -23,15 +24,47 @@ class Program(nn.Module):
         # As the module of an exported program refuses to be switched, and has nothing to switch.
         program.train = lambda mode=True: program  # type: ignore[method-assign]  # noqa: ARG005
         self.program = program
+        # Around the registration of modules: its weights are the program's own.
+        self.__dict__["_traced"] = traceable(program) if isinstance(program, fx.GraphModule) else program
 
     def forward(self, images: Tensor) -> object:
         """What the program gives; raises ModelFileError where the batch's size is built in."""
+        traced = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        run: nn.Module = self.__dict__["_traced"] if traced else self.program
         try:
-            return self.program(images)
+            return run(images)
         except AssertionError as exc:
             if "size()[0]" in str(exc):
                 raise ModelFileError(f"it takes a fixed batch, or a bounded one ({exc}): {ANY_BATCH}") from exc
             raise
+
+
+def traceable(program: fx.GraphModule) -> fx.GraphModule:
+    """The same program with the same weights, whose trace asks for the batch's size instead of keeping the example's.
+
+    torch.jit.trace records sizes that it gets of a tensor's method, not those of a program's own operator.
+    """
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    graph.set_codegen(program.graph._codegen)
+    sizes: set[fx.Node] = set()
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
+        node.target = _size
+        sizes.add(node)
+    for node in graph.nodes:
+        if node.op != "call_function" or sizes.isdisjoint(node.all_input_nodes):
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload):
+            sizes.add(node)  # arithmetic with sizes
+            continue
+        # As with the sizes: operators of the program take numbers alone, methods also what stands for one in a trace.
+        name = node.target._schema.name.rpartition("::")[2]
+        node.target = getattr(Tensor, name, None) or getattr(torch, name, node.target)
+    return fx.GraphModule(program, graph)
+
+
+def _size(tensor: Tensor, dimension: int) -> int:
+    return tensor.size(dimension)
 
 
 def load_program(path: Path) -> nn.Module:
@@ -54,7 +87,9 @@ def export_program(module: nn.Module, example: Tensor, path: Path, *, tolerance:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path, mode=0o644) as draft:
         try:
-            with torch.no_grad(), without_deprecations():
+            with torch.no_grad(), without_deprecations(), warnings.catch_warnings():
+                # Of weights that share their memory, as those of a loaded program do; the answers are compared below.
+                warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
                 shapes = {0: torch.export.Dim.DYNAMIC}
                 program = torch.export.export(module.eval(), (example,), dynamic_shapes=(shapes,))
                 # torch wants the ending, which a draft does not have.

@@ -118,10 +118,14 @@ class StreamSession:
                 await done.wait()
         finally:
             self._buffer.hold(0)
-            if self._sequence is not None:
-                await self._service.uncancelled.run(self._sequence.close())
+            await self.close()
         if failures:
             raise failures[0]
+
+    async def close(self) -> None:
+        """End the sequence in Triton; `run` does so itself."""
+        if self._sequence is not None:
+            await self._service.uncancelled.run(self._sequence.close())
 
     async def _read(self, receive: Receive, send: Send) -> None:
         while True:

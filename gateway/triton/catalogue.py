@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -25,7 +25,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row, Vectors
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
-from gateway.ingest.resizing import Resize, resize_of
+from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.triton.contract import (
     DECODE_PARAMETER,
     EXACT,
@@ -54,6 +54,7 @@ LABELS_REMEMBERED_SECONDS = 60.0
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Before a model that was just there is asked for again."""
 READY = "READY"
+T = TypeVar("T")
 
 
 class Evidence(Protocol):
@@ -101,6 +102,7 @@ class Models:
 
     async def _infer(self, call: Call) -> InferResult:
         model_name, model_version = call.model_name, call.model_version
+        evidence = None if call.aside else self._evidence
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
@@ -119,11 +121,11 @@ class Models:
             except NoFeatures:
                 raise
             except GatewayError as exc:
-                if self._evidence is not None:
-                    self._evidence.suspect(ensemble, exc, sent_at)
+                if evidence is not None:
+                    evidence.suspect(ensemble, exc, sent_at)
                 raise
-            if self._evidence is not None:
-                self._evidence.answered(ensemble, sent_at)
+            if evidence is not None:
+                evidence.answered(ensemble, sent_at)
             self._answered.add(model_name)
             if ensemble == model_name:
                 self._pinned.discard((model_name, model_version))
@@ -158,37 +160,19 @@ class Models:
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
-        first, *others = self._ensembles(model_name, model_version)
-        try:
-            return await self._read_labels(*first)
-        except ModelNotFound:
-            if not others:
-                raise
-            return await self._read_labels(*others[0])
+        return await self._first(model_name, model_version, self._read_labels)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, as its preprocessor's parameters say it; see Backend.resize."""
         until, resize = self._resizes.get((model_name, model_version), (0.0, None))
         if time.monotonic() >= until:
-            first, *others = self._ensembles(model_name, model_version)
-            try:
-                resize = await self._read_resize(*first)
-            except ModelNotFound:
-                if not others:
-                    raise
-                resize = await self._read_resize(*others[0])
+            resize = await self._first(model_name, model_version, self._read_resize)
             self._resizes[model_name, model_version] = (time.monotonic() + REMEMBERED_SECONDS, resize)
         return resize
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
-        config = None
-        for ensemble, version in self._ensembles(model_name, model_version):
-            with contextlib.suppress(ModelNotFound):
-                config = await self._endpoint.config(ensemble, version)
-                break
-        if config is None:
-            raise ModelNotFound
+        config = await self._first(model_name, model_version, self._endpoint.config)
         name = parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
@@ -241,6 +225,16 @@ class Models:
         if model_version:
             both.append((pinned(model_name, model_version), ""))
         return iter(both[::-1] if (model_name, model_version) in self._pinned else both)
+
+    async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
+        """What is read of the first of these ensembles that there is; raises the last one's ModelNotFound."""
+        missing = ModelNotFound()
+        for ensemble, version in self._ensembles(model_name, model_version):
+            try:
+                return await read(ensemble, version)
+            except ModelNotFound as exc:
+                missing = exc
+        raise missing
 
     async def _read_traits(self, ensemble: str) -> Traits:
         until, traits = self._traits.get(ensemble, (0.0, None))
@@ -312,18 +306,12 @@ class Models:
     async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
         told = parameters(await self._endpoint.config(preprocessor))
-        return _integers(told.get("resize_size", "")), _integers(told.get("crop_size", ""))
+        return sizes(told.get("resize_size", "")), sizes(told.get("crop_size", ""))
 
     def _forget(self, name: str) -> None:
         self._traits.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
         self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    """Numbers with commas; () where they are none, as a preprocessor of somebody else's may have them."""
-    numbers = [number.strip() for number in text.split(",")]
-    return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-__all__ = ["ModelConfig", "ModelInstanceGroup", "parameters", "read_model_config", "steps"]
+__all__ = ["ModelConfig", "ModelInstanceGroup", "parameters", "read_model_config", "read_model_configs", "steps"]
 
 
 def read_model_config(path: Path) -> ModelConfig:
@@ -15,6 +15,17 @@ def read_model_config(path: Path) -> ModelConfig:
         return text_format.Parse(path.read_text(), ModelConfig())
     except text_format.ParseError as exc:
         raise ValueError(f"{path}: {exc}") from exc
+
+
+def read_model_configs(repository: Path) -> dict[str, ModelConfig]:
+    """The configurations of a model repository that can be read, by name; Triton says what is wrong with the others."""
+    configs = {}
+    for path in sorted(repository.glob("*/config.pbtxt")):
+        try:
+            configs[path.parent.name] = read_model_config(path)
+        except (OSError, ValueError):
+            continue
+    return configs
 
 
 def parameters(config: ModelConfig) -> Mapping[str, str]:

@@ -88,6 +88,8 @@ class TritonBackend:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
             codes = self._seal.apply(call.batch)
+        if call.aside:
+            return await self._ask_aside(call, codes)
         await self._hold(call)
         self._budget.deposit()
         singled_out = [
@@ -144,6 +146,17 @@ class TritonBackend:
         for address in list(self._tritons.known):
             async with self._tritons.models_at(address) as models:
                 self._tritons.forget(address, await models.unload(name))
+
+    async def _ask_aside(self, call: Call, codes: Sequence[bytes]) -> InferResult:
+        """Ask for what nobody waits for: of a Triton that answers, without another attempt and without a trace.
+
+        Neither a retry is paid for nor an image suspected; and what may end a process goes nowhere it need not.
+        """
+        if any(self._quarantine.is_convicted(code) or self._quarantine.is_suspect(code) for code in codes):
+            raise ImageQuarantined
+        if not (ready := self._ready((), call)):
+            raise ModelUnavailable
+        return await less_loaded(ready, self._generator).models.infer(call)
 
     async def _hold(self, call: Call) -> None:
         """Keep a call back while no Triton is ready, as when the last one was scaled away; not beyond its deadline."""

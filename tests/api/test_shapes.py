@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from pydantic import TypeAdapter
 
+from gateway.api.shapes import SHAPES, Shape
 from gateway.errors import Overloaded
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
@@ -80,6 +82,13 @@ def test_several_files_get_a_list_and_a_bad_one_has_its_error_in_its_place(clien
     one = ONE[shape]["predictions"][0] if shape == "kserve-v1" else ONE[shape]
     assert [timeless(listed[0]), timeless(listed[2])] == [one, one]
     assert SENTENCE in ERRORS[shape](listed[1])
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_every_shapes_answers_are_those_that_openapi_shows(client, shape):
+    documents = TypeAdapter(SHAPES[shape].documents)
+    for contents in ([PNG], [PNG, TEXT]):
+        documents.validate_python(ask(client, shape, *contents))
 
 
 @pytest.mark.parametrize("shape", ONE)

@@ -50,6 +50,6 @@ def test_an_example_answers_as_it_is_told(gateway: Gateway, command: str, told: 
 
 
 def test_every_parameter_is_told():
-    from gateway.api.schemas import PredictParameters
+    from gateway.api.parameters import PredictParameters
 
     assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(PredictParameters.model_fields)

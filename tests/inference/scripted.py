@@ -188,8 +188,21 @@ class Body:
             self.closed = True
 
 
+def body_of(*contents: bytes) -> Body:
+    """A body that has arrived."""
+    body = Body()
+    for content in contents:
+        body.send(content)
+    body.end()
+    return body
+
+
 def service_of(
-    backend: ScriptedBackend, *, decoders: ScriptedDecoders | None = None, **limits: Any
+    backend: ScriptedBackend,
+    *,
+    decoders: ScriptedDecoders | None = None,
+    shadow: dict[str, dict[str, int]] | None = None,
+    **limits: Any,
 ) -> InferenceService:
     """A service whose limits are small, and changed by `limits`."""
     admission = {
@@ -206,7 +219,13 @@ def service_of(
         DecodePolicy.from_settings(Settings(_env_file=None)),
         batches,
         decoders or ScriptedDecoders(),
+        shadow,
     )
+
+
+def idle(service: InferenceService) -> bool:
+    """Whether no permit is out."""
+    return (service.admission.images_in_flight, service.admission.bytes_in_flight) == (0, 0)
 
 
 def query(timeout_seconds: float = 30.0, **options: Any) -> Query:

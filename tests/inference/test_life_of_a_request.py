@@ -1,8 +1,8 @@
 """Whatever happens to requests, and in whatever order, nothing of one that is over is left.
 
-Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, decoders,
-the clock, and a handler that is cancelled, and lets the event loop take any number of steps in between: so each of
-these comes at every `await` there is.
+Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, a shadow
+version, decoders, the clock, and a handler that is cancelled, and lets the event loop take any number of steps in
+between: so each of these comes at every `await` there is.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tests.inference.scripted import Body, Loop, ScriptedBackend, ScriptedDecode
 PIXELS = np.zeros((4, 4, 3), np.uint8)
 UPLOADS = {"passes": encode(PIXELS, ".png"), "decoded": encode(PIXELS, ".gif"), "refused": b"no image"}
 FAULTS = (ModelNotFound, TritonUnreachable, InferenceFailed, DeadlineExceeded, RuntimeError)
-MAX_IMAGES, MAX_WAITING, MAX_REQUESTS = 3, 2, 6
+MAX_IMAGES, MAX_WAITING, MAX_REQUESTS, MAX_BYTES = 3, 2, 6, 200
 
 
 @dataclass(eq=False)
@@ -59,8 +59,15 @@ class Requests(RuleBasedStateMachine):
         self.backend = ScriptedBackend(bears_cancellation=self.bears_cancellation)
         self.decoders = ScriptedDecoders()
         self.service = service_of(
-            self.backend, decoders=self.decoders, max_images=MAX_IMAGES, max_images_waiting=MAX_WAITING, max_bytes=200
+            self.backend,
+            decoders=self.decoders,
+            shadow={"m": {"2": 100}},
+            max_images=MAX_IMAGES,
+            max_images_waiting=MAX_WAITING,
+            max_bytes=MAX_BYTES,
         )
+        self.spare = self.service.shadows._spare
+        self.spare._max_bytes = MAX_BYTES  # a quarter of it is less than an image
         self.uploads = UploadBuffer(max_bytes=1_000)
         self.clients: list[Client] = []
 
@@ -150,17 +157,21 @@ class Requests(RuleBasedStateMachine):
         assert 0 <= admission.images_in_flight <= MAX_IMAGES
         assert admission.images_waiting <= MAX_WAITING
         assert admission.bytes_in_flight >= 0
+        assert 0 <= self.spare.images <= 1
+        assert 0 <= self.spare.nbytes <= MAX_BYTES
 
     @invariant()
     def what_is_over_has_left_nothing(self) -> None:
         if not self.running:
             self.loop.settle()
             admission = self.service.admission
-            assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled)
+            shadows = len(self.service.shadows)
+            assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled) + shadows
             assert admission.images_waiting == 0
             assert all(client.body.closed or not client.body.opened for client in self.clients)
             if not self.service.uncancelled:
                 assert admission.images_in_flight == admission.bytes_in_flight == self.uploads.nbytes == 0
+                assert (self.spare.images, bool(self.spare.nbytes)) == (shadows, bool(shadows))
 
     def teardown(self) -> None:
         """Every client leaves, and what could not be stopped comes to its end."""

@@ -1,21 +1,9 @@
 """A scope ends when all of its tasks have, however they take it."""
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from gateway.inference.scope import AGAIN_SECONDS, Scope
-from tests.inference.scripted import Loop, start
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with_loop = Loop()
-    yield with_loop
-    assert not asyncio.all_tasks(with_loop)
-    assert not with_loop.unhandled
-    with_loop.close()
+from tests.inference.scripted import start
 
 
 async def stubborn(swallows: int, ended: list[str]) -> None:

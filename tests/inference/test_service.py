@@ -1,7 +1,6 @@
 """The service: what is alive, what is out, and what is answered, whatever becomes of a request."""
 
 import asyncio
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,10 +19,11 @@ from gateway.ingest.resizing import Resize
 from tests.asking import encode
 from tests.inference.scripted import (
     Body,
-    Loop,
     ScriptedBackend,
     ScriptedDecoders,
+    body_of,
     collected,
+    idle,
     query,
     service_of,
     start,
@@ -31,27 +31,6 @@ from tests.inference.scripted import (
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with_loop = Loop()
-    yield with_loop
-    assert not asyncio.all_tasks(with_loop)
-    assert not with_loop.unhandled
-    with_loop.close()
-
-
-def body_of(*contents: bytes) -> Body:
-    body = Body()
-    for content in contents:
-        body.send(content)
-    body.end()
-    return body
-
-
-def idle(service) -> bool:
-    return (service.admission.images_in_flight, service.admission.bytes_in_flight) == (0, 0)
 
 
 @pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])

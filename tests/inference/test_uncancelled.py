@@ -1,22 +1,10 @@
 """Work that cannot be stopped has an owner, and keeps its permits until it has really ended."""
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from gateway.inference.admission import Admission
 from gateway.inference.uncancelled import Uncancelled
-from tests.inference.scripted import Loop, start
-
-
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    with_loop = Loop()
-    yield with_loop
-    assert not asyncio.all_tasks(with_loop)
-    assert not with_loop.unhandled
-    with_loop.close()
+from tests.inference.scripted import start
 
 
 def gate() -> Admission:

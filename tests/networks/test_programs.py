@@ -57,6 +57,26 @@ def test_a_program_is_recognised_and_written_as_torchscript(program, tmp_path):
     assert torch.allclose(answers(tmp_path / "model.pt"), expected(), atol=1e-6)
 
 
+class Sized(Head):
+    """A classifier that computes with the batch's size, as those with a view, a class token or windows do."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        batch = images.shape[0]
+        features = torch.relu(self.features(images)).mean((2, 3))
+        token = self.scores.bias.expand(batch, -1)
+        pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
+        return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
+
+
+def test_a_program_that_computes_with_the_batchs_size_is_written_as_torchscript(tmp_path):
+    program = save_program(Sized(), tmp_path / "sized.pt2")
+    outcome = tried(program, tmp_path, may_export=False)
+    assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
+    with torch.no_grad():
+        wanted = Sized().eval()(IMAGES).softmax(dim=1)
+    assert torch.allclose(answers(tmp_path / "model.pt"), wanted, atol=1e-6)
+
+
 def test_a_program_stays_one_where_it_is_asked_for(program, tmp_path):
     outcome = tried(program, tmp_path, format=Format.EXPORTED, output=str(tmp_path / "model.pt2"))
     assert outcome.format is Format.EXPORTED

@@ -20,13 +20,21 @@ from gateway.proof.pictures import image_files, read_pictures
 from gateway.repository.entry import Entry, Format, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
-from tests.networks.builders import Head, save_labels, save_onnx, save_program
+from tests.networks.builders import (
+    Head,
+    lite,
+    lite_preprocessing,
+    save_labels,
+    save_onnx,
+    save_program,
+)
 from tests.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.networks.pretrained import timm_network, vit_folder
 from tests.processes import wait_for
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
+LITE = lite_preprocessing(0)
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
 ONE_EACH = Serving(instances=1, preprocessor_instances=1, max_batch_size=8, preferred=(4,))
 
@@ -149,7 +157,7 @@ def test_a_folder_of_hugging_face_is_served(agree, tmp_path):
     assert agree(Request(str(vit_folder(tmp_path / "vit")), "vit"))
 
 
-@pytest.mark.parametrize("architecture", ["test_vit", "test_resnet", "test_efficientnet"])
+@pytest.mark.parametrize("architecture", ["test_vit", "test_resnet"])
 def test_networks_of_timm_are_served_with_weights_of_a_file(architecture, agree, tmp_path):
     weights = tmp_path / "weights.safetensors"
     save_file(timm_network(architecture).state_dict(), weights)
@@ -164,9 +172,86 @@ def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_pa
     assert agree(Request(str(network), "gray", labels, preprocessing=gray, grayscale=True))
 
 
-def test_a_program_of_torch_export_is_served_as_it_is_and_as_torchscript(agree, tmp_path):
-    """One after the other, and each is held to the program itself."""
-    head = Preprocessing((40,), 32, "bilinear", (0.5,) * 3, (0.25,) * 3)
-    program, labels = save_program(Head(), tmp_path / "head.pt2"), save_labels(tmp_path / "labels.txt")
-    for name, written_as in (("program", Format.EXPORTED), ("script", None)):
-        assert agree(Request(str(program), name, labels, preprocessing=head, format=written_as))
+LITE_FUNCTION = """
+from pathlib import Path
+import torch
+from efficientnet_lite_pytorch import EfficientNet
+
+def load():
+    path = Path(__file__).parent / "weights.pth"
+    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(path)).eval()
+
+def classify(images: torch.Tensor, network):
+    with torch.inference_mode():
+        return network(images)
+"""
+
+
+@pytest.fixture(scope="module")
+def efficientnet() -> torch.nn.Module:
+    """EfficientNet-Lite0 with its ImageNet weights, as it left training."""
+    return lite(0)
+
+
+@pytest.fixture(scope="module")
+def lite_program(efficientnet, tmp_path_factory) -> Path:
+    return save_program(efficientnet, tmp_path_factory.mktemp("lite") / "lite.pt2", 224)
+
+
+@pytest.fixture
+def lite_as(efficientnet, lite_program, tmp_path) -> Callable[[str], Request]:
+    """EfficientNet-Lite0 as each kind of source that people have it in; as TorchScript and ONNX: test_round_trips."""
+
+    def of_timm() -> Request:
+        # The same network layer by layer, under timm's names.
+        names = timm_network("tf_efficientnet_lite0", 1000).state_dict().keys()
+        save_file(dict(zip(names, efficientnet.state_dict().values(), strict=True)), tmp_path / "lite.safetensors")
+        return Request("timm:tf_efficientnet_lite0", "", weights=str(tmp_path / "lite.safetensors"))
+
+    def of_function() -> Request:
+        torch.save(efficientnet.state_dict(), tmp_path / "weights.pth")
+        path = save_function(tmp_path, LITE_FUNCTION)
+        return Request(f"{path}:classify", "", include=(tmp_path / "weights.pth",), trust=True)
+
+    makers: dict[str, Callable[[], Request]] = {
+        "program": lambda: Request(str(lite_program), ""),
+        "program-to-onnx": lambda: Request(str(lite_program), "", format=Format.ONNX),
+        "program-as-it-is": lambda: Request(str(lite_program), "", format=Format.EXPORTED),
+        "timm-safetensors": of_timm,
+        "function": of_function,
+    }
+
+    def lite_as(kind: str) -> Request:
+        labels = save_labels(tmp_path / "labels.txt", 1000)
+        return replace(makers[kind](), name=f"lite-{kind}", labels=labels, preprocessing=LITE, serving=ONE_EACH)
+
+    return lite_as
+
+
+@pytest.mark.parametrize(
+    ("kind", "written_as"),
+    [
+        ("program", Format.TORCHSCRIPT),
+        ("program-to-onnx", Format.ONNX),
+        ("program-as-it-is", Format.EXPORTED),
+        ("timm-safetensors", Format.TORCHSCRIPT),
+        ("function", Format.FUNCTION),
+    ],
+)
+def test_efficientnet_gives_its_answers_from_every_kind_of_source(
+    kind, written_as, lite_as, efficientnet, service, photos, here, capsys
+):
+    """Each is held to the network in memory, and so to all the others."""
+    entry = add(lite_as(kind), service.repository, print)
+    assert entry.format is written_as
+    transforms = reference_transforms(LITE)
+    images = torch.stack([transforms(Image.open(path).convert("RGB")) for path in image_files([photos])[:3]])
+    with torch.inference_mode():
+        expected = efficientnet(images).softmax(dim=1).numpy()
+    service.triton.load(entry.classifier)
+    try:
+        served = service.triton.classify(entry.classifier, images.numpy())
+    finally:
+        service.triton.unload(entry.classifier)
+    assert np.abs(served - expected).max() < 1e-4
+    assert (served.argmax(axis=1) == expected.argmax(axis=1)).all()

@@ -159,21 +159,27 @@ def test_a_wrong_text_message_is_told_and_changes_nothing(service, message, word
         assert ask(client, frame(0))["status"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "code"),
-    [
-        ("?model=nothing", 404, "model_not_found"),
-        ("?smoothing=wild", 422, "invalid_parameter"),
-        ("?tok_k=3", 422, "invalid_parameter"),
-        ("?top_k=5000", 422, "invalid_parameter"),
-    ],
-)
+REFUSED = [
+    ("?model=nothing", 404, "model_not_found"),
+    ("?smoothing=wild", 422, "invalid_parameter"),
+    ("?tok_k=3", 422, "invalid_parameter"),
+    ("?top_k=5000", 422, "invalid_parameter"),
+]
+
+
+@pytest.mark.parametrize(("query", "status", "code"), REFUSED)
 def test_a_stream_that_cannot_be_served_is_refused_with_a_problem(service, query, status, code):
     with pytest.raises(InvalidStatus) as caught, opened(service, query):
         pass
     response = caught.value.response
     assert (response.status_code, json.loads(response.body)["code"]) == (status, code)
     assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("query", "status", "code"), REFUSED)
+def test_a_page_reads_in_a_plain_request_why_its_stream_was_refused(service, query, status, code):
+    response = httpx.get(f"http://{service}/stream{query}", timeout=TIMEOUT_SECONDS)
+    assert (response.status_code, response.json()["code"]) == (status, code)
 
 
 def test_a_request_without_upgrade_is_told_to_open_a_websocket(service):
@@ -194,6 +200,7 @@ def test_beyond_the_limit_a_stream_is_refused_and_a_place_comes_free_when_one_en
                 pass
             problem = json.loads(caught.value.response.body)
             assert (problem["code"], problem["limit"], problem["value"]) == ("overloaded", "max_streams", 3)
+            assert httpx.get(f"http://{service}/stream", timeout=TIMEOUT_SECONDS).json()["code"] == "overloaded"
         wait_for(lambda: opens(service))
 
 

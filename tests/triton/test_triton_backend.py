@@ -1,13 +1,17 @@
 """A call finds a Triton that answers; an image that ends a process ends two at most, and no other loses its answer."""
 
 import asyncio
+import contextlib
+from dataclasses import replace
 
 import pytest
 
 from gateway import metrics
-from gateway.errors import ImageQuarantined, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.errors import GatewayError, ImageQuarantined, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.inference.backend import Batch, Call
+from gateway.triton.catalogue import Models
 from gateway.triton.errors import StubDied
-from gateway.triton.fake_endpoint import KILLER
+from gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
 from tests.triton.fleet import MODEL, call_of, fleet_of, run, wait_until
 
 
@@ -146,5 +150,78 @@ def test_the_default_model_down_leaves_the_others_in_service():
                 triton.failing.add("net")
             await wait_until(lambda: fleet.ready() == 0)
             assert outcomes(await fleet.backend.infer(call_of(b"image", model="flowers"))) == ["ok"]
+
+    run(test())
+
+
+def aside(*images: bytes) -> Call:
+    return replace(call_of(*images), aside=True)
+
+
+def test_what_nobody_waits_for_is_asked_once_and_no_retry_is_paid_for():
+    async def test() -> None:
+        async with fleet_of(3, heal=False) as fleet:
+            balance, retries = fleet.backend._budget._balance, metrics.RETRIES._value.get()
+            for triton in fleet.tritons.values():
+                triton.unloaded.add("net")
+            with pytest.raises(ModelUnavailable):
+                await fleet.backend.infer(aside(b"image"))
+            calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.aside]
+            assert len(calls) <= 1
+            assert (fleet.backend._budget._balance, metrics.RETRIES._value.get()) == (balance, retries)
+
+    run(test())
+
+
+def test_what_nobody_waits_for_is_not_asked_where_no_triton_answers():
+    async def test() -> None:
+        async with fleet_of(1, heal=False) as fleet:
+            (triton,) = fleet.tritons.values()
+            triton.away = True
+            await wait_until(lambda: not fleet.ready())
+            triton.failing.add("net")
+            triton.away = False
+            with pytest.raises(ModelUnavailable):
+                await fleet.backend.infer(aside(b"image"))
+            assert not any(call.aside for call in triton.calls)
+
+    run(test())
+
+
+def test_what_nobody_waits_for_puts_no_image_under_suspicion_and_none_at_risk():
+    async def test() -> None:
+        async with fleet_of(2, heal=False) as fleet:
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(aside(KILLER))
+            code = fleet.backend._seal.apply(Batch([KILLER]))[0]
+            assert not fleet.quarantine.is_suspect(code)
+            fleet.quarantine.suspect([code])
+            with pytest.raises(ImageQuarantined):
+                await fleet.backend.infer(aside(KILLER))
+            assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_nobody_waits_for_is_no_evidence_of_a_models_health(dead):
+    class Evidence:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        def answered(self, ensemble: str, sent_at: float) -> None:
+            self.told.append("answered")
+
+        def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
+            self.told.append("suspect")
+
+    async def test() -> None:
+        evidence = Evidence()
+        triton = FakeTriton(dead={"net"} if dead else set())
+        models = Models(FakeEndpoint("10.0.0.1:8001", triton), evidence)
+        for call in (aside(b"image"), call_of(b"image")):
+            with contextlib.suppress(StubDied):
+                await models.infer(call)
+        assert evidence.told == ["suspect" if dead else "answered"]  # by the second call alone
 
     run(test())

@@ -1,17 +1,15 @@
 """POST /embed: images in, their vectors out."""
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize
 from gateway.api.body import open_body
 from gateway.api.classify import classify
-from gateway.api.collected import foreign_answer, native_answer
+from gateway.api.collected import shaped_answer
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
 from gateway.api.query import make_query
@@ -19,13 +17,12 @@ from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.api.vectors import (
+    SHAPES,
     EmbeddingParameters,
     EmbedResponse,
+    NativeVectors,
     OpenAIResponse,
-    OpenAIUsage,
     VectorShape,
-    embedding_result,
-    openai_embedding,
 )
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Vectors
@@ -68,15 +65,10 @@ async def embed(request: Request, parameters: Annotated[EmbeddingParameters, Que
         vectors=Vectors.NEEDED,
     )
     current.event["model"] = query.model_name
-    native = partial(embedding_result, asked=parameters)
     if NDJSON in request.headers.get("accept", ""):
         if parameters.format is not VectorShape.NATIVE:
             raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
-        return ResultStream(request, query, uploads, native)
+        return ResultStream(request, query, uploads, NativeVectors(parameters))
     held = current.resources.enter_context(parts["answers"].open())
     collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
-    if parameters.format is VectorShape.NATIVE:
-        return await native_answer(query, collected, native, held)
-    after = b'],"model":%b,"usage":%b}' % (to_json(query.model_name), to_json(OpenAIUsage()))
-    brackets = (b'{"object":"list","data":[', after)
-    return await foreign_answer(collected, partial(openai_embedding, asked=parameters), brackets, held)
+    return await shaped_answer(SHAPES[parameters.format](parameters), query, collected, held)

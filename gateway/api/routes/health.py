@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from gateway import metrics
 from gateway.api.exchange import exchange
-from gateway.api.schemas import Live, Ready, endpoint_out, models_out
+from gateway.api.readiness import Live, Ready, endpoint_out, models_out
 from gateway.api.state import State, state
 
 router = APIRouter(tags=["service"])

@@ -1,7 +1,6 @@
 """POST /predict: images in, labels and scores out."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -11,12 +10,13 @@ from starlette.responses import Response
 from gateway.api.answers import AnswerSize
 from gateway.api.body import open_body
 from gateway.api.classify import classify
-from gateway.api.collected import foreign_answer, native_answer
+from gateway.api.collected import shaped_answer
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
+from gateway.api.parameters import PredictParameters
 from gateway.api.query import make_query, predict_parameters
-from gateway.api.schemas import PredictParameters, PredictResponse, Problem, Shape, result_out
-from gateway.api.shapes import ForeignResponse, brackets, shaped
+from gateway.api.schemas import Problem
+from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
@@ -94,7 +94,7 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 @router.post(
     PATH,
     summary="Classify images",
-    response_model=PredictResponse | ForeignResponse,
+    response_model=PredictDocuments,
     responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
     openapi_extra={"requestBody": REQUEST_BODY},
 )
@@ -130,10 +130,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         return ResultStream(request, query, uploads)
     held = current.resources.enter_context(parts["answers"].open())
     collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
-    if parameters.format is Shape.NATIVE:
-        return await native_answer(query, collected, result_out, held)
-    one = partial(shaped, parameters.format, query=query)
-    return await foreign_answer(collected, one, brackets(parameters.format, len(collected)), held)
+    return await shaped_answer(SHAPES[parameters.format], query, collected, held)
 
 
 async def predict_directly(request: Request) -> Response:

@@ -5,15 +5,16 @@ from typing import Annotated, NoReturn
 from urllib.parse import urlsplit
 
 import anyio
-from fastapi import APIRouter, WebSocket
+from fastapi import APIRouter, Request, WebSocket
 from fastapi import Query as QueryParameter
+from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
-from gateway.api.exchange import Exchange, exchange_of
+from gateway.api.exchange import Exchange, exchange, exchange_of
 from gateway.api.problems import note, problem
 from gateway.api.schemas import Problem
-from gateway.api.state import State, parts_of
+from gateway.api.state import State, parts_of, state
 from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired
 from gateway.inference.pace import Pace
 from gateway.inference.split import version_of
@@ -40,11 +41,19 @@ _LISTS = frozenset({"labels"})
     response_model=Problem,
     response_description="The request does not open a WebSocket.",
 )
-async def stream_without_upgrade(parameters: Annotated[StreamParameters, QueryParameter()]) -> NoReturn:  # noqa: ARG001
+async def stream_without_upgrade(
+    request: Request,
+    parameters: Annotated[StreamParameters, QueryParameter()],  # noqa: ARG001
+) -> NoReturn:
     """Open a WebSocket here: send each frame as a binary message, an encoded picture; each answer is a text message.
 
-    docs/streams.md has the messages.
+    docs/streams.md has the messages. Without an upgrade the answer is the reason for which a stream would be refused,
+    which browsers keep from the pages that open one, or 426 if it would not be.
     """
+    parts = state(request)
+    with parts["streams"].place():
+        session = await _open(request, parts, exchange(request))
+        await session.close()
     raise UpgradeRequired("Open a WebSocket here, such as ws://HOST/stream?top_k=3; see docs/streams.md.")
 
 
@@ -74,13 +83,13 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
-async def _open(websocket: WebSocket, parts: State, current: Exchange) -> StreamSession:
+async def _open(connection: HTTPConnection, parts: State, current: Exchange) -> StreamSession:
     settings = parts["settings"]
-    query = websocket.query_params
+    query = connection.query_params
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
     parameters = read_parameters(given, settings)
     model_name = parameters.model or settings.model
-    client = websocket.headers.get(settings.model_split_header, "")
+    client = connection.headers.get(settings.model_split_header, "")
     version, _ = version_of(settings.model_split, model_name, parameters.version, client)
     current.event["model"] = model_name
     pace = Pace(min_bytes_per_second=1, grace_seconds=settings.stream_idle_seconds, now=anyio.current_time)

@@ -6,7 +6,7 @@ from gateway.errors import InvalidImage
 from gateway.ingest.formats.av1 import frame_size
 from gateway.ingest.formats.bits import HEADER_STEPS
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
-from gateway.ingest.formats.heif import Heif, brands, read_heif
+from gateway.ingest.formats.heif import Heif, brands, damage_is_named, read_heif
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 _BRANDS = frozenset({b"avif", b"avis"})
@@ -21,13 +21,11 @@ def is_avif(data: bytes) -> bool:
 def read_avif(data: bytes) -> ImageInfo:
     """The primary picture, at 8, 10 or 12 bits, with or without an alpha plane."""
     file = read_heif(data, "AVIF")
-    try:
+    with damage_is_named("AVIF"):
         width, height = file.size()
         _check_frames(file)
         orientation = file.orientation()
         bit_depth = _bit_depth(file.own.get(b"av1C", b"\0\0\0"))
-    except (struct.error, IndexError) as exc:
-        raise InvalidImage("The AVIF's metadata is damaged.") from exc
     if orientation == 1:
         orientation = _orientation_by_xmp(file)
     return ImageInfo(

@@ -4,7 +4,7 @@ import importlib.util
 import struct
 
 from gateway.errors import InvalidImage, UnsupportedFormat
-from gateway.ingest.formats.heif import Heif, brands, is_opacity, read_heif
+from gateway.ingest.formats.heif import Heif, brands, damage_is_named, is_opacity, read_heif
 from gateway.ingest.formats.hevc import coded_size
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
@@ -24,10 +24,8 @@ def read_heic(data: bytes) -> ImageInfo:
     if not AVAILABLE:
         raise UnsupportedFormat("This service does not decode HEIC: send JPEG, or ask its operator for the extra heic.")
     file = read_heif(data, "HEIC")
-    try:
+    with damage_is_named("HEIC"):
         return _read(file)
-    except (struct.error, IndexError) as exc:
-        raise InvalidImage("The HEIC's metadata is damaged.") from exc
 
 
 def _read(file: Heif) -> ImageInfo:

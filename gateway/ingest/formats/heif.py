@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gateway.errors import InvalidImage, TruncatedImage
@@ -97,6 +98,15 @@ def is_opacity(properties: Properties) -> bool:
     return properties.get(b"auxC", b"")[4:].startswith(_ALPHA_URNS)
 
 
+@contextmanager
+def damage_is_named(name: str) -> Iterator[None]:
+    """Raise InvalidImage where the metadata ends too early, or a number in it leads to nothing."""
+    try:
+        yield
+    except (struct.error, IndexError) as exc:
+        raise InvalidImage(f"The {name}'s metadata is damaged.") from exc
+
+
 def read_heif(data: bytes, name: str) -> Heif:
     """Read the header of a file that `name` calls by its format; raises InvalidImage or TruncatedImage."""
     boxes = _Boxes(data, name)
@@ -106,10 +116,8 @@ def read_heif(data: bytes, name: str) -> Heif:
             meta = start + 4, end
     if meta is None:
         raise TruncatedImage(f"The {name} is cut off: it has no metadata.")
-    try:
+    with damage_is_named(name):
         return _read_meta(boxes, *meta)
-    except (struct.error, IndexError) as exc:
-        raise InvalidImage(f"The {name}'s metadata is damaged.") from exc
 
 
 class _Boxes:

@@ -1,0 +1,28 @@
+"""What `POST /predict` can be asked."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.api.shapes import Shape
+
+
+class PredictParameters(BaseModel):
+    """What `POST /predict` can be asked; multipart fields of the same names, before the first file, say the same."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    top_k: Annotated[int | None, Field(ge=1)] = None
+    """Predictions for each file, best first; the default and the largest value are settings."""
+    threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
+    """Only classes with at least this score; 0.5 for a multi-label model, where `top_k` does not say otherwise."""
+    labels: Annotated[list[str], Field(max_length=1_000)] = []
+    """Only classes with these labels, with commas or repeated."""
+    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    """A model of `GET /models`; the default is a setting."""
+    version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
+    """A version of the model; without it the one in use answers."""
+    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Seconds that any one file may wait for its answer, from its last byte on."""
+    format: Shape = Shape.NATIVE
+    """The shape of the answer: this service's own, or one that clients of another know already."""

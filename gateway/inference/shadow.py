@@ -1,0 +1,193 @@
+"""Versions that are asked beside the one that answers, on a share of the traffic, and compared with it."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from functools import partial
+
+import anyio
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
+from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
+from gateway.inference.prediction import Predictions
+from gateway.inference.query import Query
+from gateway.inference.scope import Scope
+from gateway.inference.spare import Place, Spare
+from gateway.inference.uncancelled import Uncancelled
+from gateway.turns import Turn
+
+log = structlog.get_logger("gateway")
+
+TIMEOUT_SECONDS = 10.0
+"""A shadow that needs longer has failed."""
+SAME, DIFFERENT, SKIPPED = "same", "different", "skipped"
+Scores = NDArray[np.float32]
+
+
+class Shadows:
+    """Asks shadow versions about images that have been answered; nothing that befalls them reaches a client.
+
+    It owns what it starts: requests end without waiting for it, and it ends with the service. A shadow is asked only
+    where there is a place in `spare`, and once.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        spare: Spare,
+        uncancelled: Uncancelled,
+        shares: Mapping[str, Mapping[str, int]],
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._backend = backend
+        self._spare = spare
+        self._uncancelled = uncancelled
+        self._shares = shares
+        self._chance = chance
+        self._scope = Scope()
+        self._failing: set[tuple[str, str]] = set()
+        """Models and versions whose last call failed."""
+
+    def __len__(self) -> int:
+        return len(self._scope)
+
+    def offer(self, query: Query, images: Sequence[bytes], answer: InferResult) -> None:
+        """Have shadows look at images that `answer` was given for, row by row, if their share comes to it.
+
+        Returns at once. What is not comparable is left out: rows without a likeliest class, and answers about labels
+        that the client has chosen.
+        """
+        shares = self._shares.get(query.model_name)
+        if shares is None or (query.selection is not None and query.selection.labels):
+            return
+        for version, percent in shares.items():
+            if version == answer.model_version or 100 * self._chance() >= percent:
+                continue
+            chosen = [(image, row) for image, row in zip(images, answer.rows, strict=True) if _has_top(row)]
+            if not chosen:
+                continue
+            place = self._spare.take(len(chosen), sum(len(image) for image, _ in chosen))
+            if place is None:
+                metrics.SHADOW_IMAGES.labels(SKIPPED, query.model_name, version).inc(len(chosen))
+                continue
+            compared = _Compared(query.model_name, version, query.request_id, *map(tuple, zip(*chosen, strict=True)))
+            # In a context of its own: the request whose trace and log it would be part of may be over before it.
+            task = Context().run(self._scope.start, self._run(compared, place))
+            task.add_done_callback(partial(_give_back, place))
+
+    async def close(self) -> None:
+        """Give up what is under way; what must not be cancelled is left to its owner."""
+        await self._scope.close()
+
+    async def _run(self, compared: "_Compared", place: Place) -> None:
+        key = (compared.model_name, compared.version)
+        try:
+            result = await self._ask(compared, place)
+            turn = Turn()
+            for row, shadow in zip(compared.rows, result.rows, strict=True):
+                _compare(row, shadow, *key)
+                await turn.pause_if_over()
+        except GatewayError as error:
+            metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(compared.rows))
+            self._tell_failure(key, error)
+        except Exception:  # whatever it is, nobody else may feel it
+            metrics.SHADOW_IMAGES.labels("internal_error", *key).inc(len(compared.rows))
+            log.exception("shadow_fault", model=compared.model_name, version=compared.version)
+        else:
+            self._tell_success(key)
+
+    async def _ask(self, compared: "_Compared", place: Place) -> InferResult:
+        bears = self._backend.bears_cancellation
+        call = Call(
+            Batch(compared.images),
+            compared.model_name,
+            compared.version,
+            None,
+            Deadline.after(TIMEOUT_SECONDS),
+            compared.request_id,
+            to_its_end=not bears,
+            aside=True,
+        )
+        asking = self._backend.infer(call)
+        with anyio.move_on_after(TIMEOUT_SECONDS):
+            return await (asking if bears else self._uncancelled.run(asking, (place,)))
+        raise DeadlineExceeded
+
+    def _tell_failure(self, key: tuple[str, str], error: GatewayError) -> None:
+        if key not in self._failing:
+            self._failing.add(key)
+            name, version = key
+            cause = str(error.__cause__ or error)
+            log.warning("shadow_fails", model=name, version=version, code=error.code, cause=cause)
+
+    def _tell_success(self, key: tuple[str, str]) -> None:
+        if key in self._failing:
+            self._failing.discard(key)
+            log.info("shadow_answers", model=key[0], version=key[1])
+
+
+class _Compared:
+    """Images, the rows that were answered for them, and the version that is to be compared with these."""
+
+    __slots__ = ("images", "model_name", "request_id", "rows", "version")
+
+    def __init__(
+        self, model_name: str, version: str, request_id: str, images: Sequence[bytes], rows: Sequence[Row]
+    ) -> None:
+        self.model_name, self.version, self.request_id = model_name, version, request_id
+        self.images, self.rows = images, rows
+
+
+def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
+    """Whether an answer and another version's scores, fp32 [classes], agree on the likeliest class, and how far apart.
+
+    That is the largest difference of a probability among the classes of the answer. The other's likeliest class, where
+    it is not among them, has at most the answer's lowest probability there, and differs by at least what is beyond it.
+    Raises ContractBroken where the other has another number of classes.
+    """
+    if answered.scores is not None:
+        if answered.scores.shape != scores.shape:
+            raise ContractBroken("The shadow has another number of classes.")
+        return bool(answered.scores.argmax() == scores.argmax()), float(np.abs(answered.scores - scores).max())
+    told = Predictions.of(answered.predictions)
+    ids = np.frombuffer(told.class_ids, np.int32)
+    if ids.max() >= len(scores):
+        raise ContractBroken("The shadow has another number of classes.")
+    known = np.frombuffer(told.scores, np.float64)
+    best = int(scores.argmax())
+    largest = float(np.abs(known - scores[ids]).max())
+    if best not in told.class_ids:
+        largest = max(largest, float(scores[best] - known.min()))
+    return int(ids[known.argmax()]) == best, largest
+
+
+def _give_back(place: Place, _: "asyncio.Task[None]") -> None:
+    place.release()
+
+
+def _has_top(row: Row) -> bool:
+    return row.decoded and row.error is None and (row.scores is not None or len(row.predictions) > 0)
+
+
+def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> None:
+    """Count one image; raises nothing that has to do with the shadow."""
+    try:
+        if shadow.error is not None:
+            raise shadow.error
+        if shadow.scores is None:
+            raise UndecodableImage
+        if not np.isfinite(shadow.scores).all():
+            raise InferenceFailed
+        same, largest = difference(answered, shadow.scores)
+    except GatewayError as error:
+        metrics.SHADOW_IMAGES.labels(error.code, model_name, version).inc()
+        return
+    metrics.SHADOW_IMAGES.labels(SAME if same else DIFFERENT, model_name, version).inc()
+    metrics.SHADOW_DIFFERENCE.labels(model_name, version).observe(largest)
