@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from gateway.networks.adapted import Adapted, Form, chosen
 from gateway.networks.files import ModelFileError
 from gateway.networks.programs import Program
+from gateway.networks.torchscript import without_deprecations
 from gateway.networks.trial import ALONE_TOLERANCE, probes
 from gateway.repository.entry import AUTO
 
@@ -148,7 +149,8 @@ class _CutScript(nn.Module):
                 "last one, or add the network by its architecture and weights, or as ONNX or torch.export"
             )
         # A file that is frozen already has no parameters left, and is not to be frozen again.
-        frozen = torch.jit.freeze(script) if hasattr(script, "training") else script
+        with without_deprecations():
+            frozen = torch.jit.freeze(script) if hasattr(script, "training") else script
         self.graph = frozen.graph.copy()
         """Also what torchscript.convert changes."""
         outputs = list(self.graph.outputs())
@@ -162,12 +164,17 @@ class _CutScript(nn.Module):
         self.graph.registerOutput(found)
         self.graph.makeMultiOutputIntoTuple()
         self.graph.eraseInput(0)
+        self._function: Callable[[Tensor], tuple[object, Tensor]] | None = None
 
     def forward(self, images: Tensor) -> tuple[object, Tensor]:
         """The answer, and the vectors."""
-        # Each time anew, since `convert` changes the graph; it is called a few times, and traced once.
-        run: Callable[[Tensor], tuple[object, Tensor]] = torch._C._create_function_from_graph("cut", self.graph.copy())
-        return run(images)
+        if self._function is None:
+            self._function = torch._C._create_function_from_graph("cut", self.graph.copy())
+        return self._function(images)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002  # as nn.Module has it
+        self._function = None  # `convert` is about to change the graph
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
 
 class _CutProgram(nn.Module):

@@ -191,6 +191,7 @@ def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any
 
     from gateway.networks.torchscript import without_deprecations
 
+    outputs = ["answers", VECTORS] if vectors else ["answers"]
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         path = Path(folder) / "model.onnx"
         try:
@@ -202,8 +203,8 @@ def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any
                     (example,),
                     path,
                     input_names=["images"],
-                    output_names=["answers", VECTORS][: 2 if vectors else 1],
-                    dynamic_axes={"images": {0: BATCH}, "answers": {0: BATCH}, VECTORS: {0: BATCH}},
+                    output_names=outputs,
+                    dynamic_axes={name: {0: BATCH} for name in ("images", *outputs)},
                     opset_version=OPSET,
                     # The exporter that also takes TorchScript, and needs no further package.
                     dynamo=False,

@@ -37,7 +37,7 @@ class OverHttp:
     ) -> None:
         self._client.close()
 
-    def scores(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """fp32 [classes] of a file, and its vector fp32 [size] where the model gives some.
 
         Raises PictureRefused, or GatewayRefused where others would be refused too.

@@ -178,7 +178,7 @@ def compare_over_http(
     transforms = reference_transforms(entry.preprocessing)
     for path in paths:
         try:
-            served, vector = gateway.scores(path.read_bytes())
+            served, vector = gateway.answer(path.read_bytes())
             image = pil_image(path)
         except PictureRefused as exc:
             yield Refused(path, str(exc))
