@@ -67,6 +67,7 @@ class FileRun:
             if not part.exists() and self.out.exists():
                 if self._convert is not None:
                     raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
+                next(Journal(self.out, features=self.job.features).read(), None)  # refused before it is moved
                 self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
             self.journal.resume() if part.exists() else self.journal.begin()
             return
