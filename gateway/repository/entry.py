@@ -68,6 +68,13 @@ class Decode(StrEnum):
     FAST = FAST
 
 
+class ImageTensor(StrEnum):
+    """What passes between preprocessor and network: normalised images, or pixels that the network normalises."""
+
+    FP32 = "fp32"
+    UINT8 = "uint8"
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
@@ -155,6 +162,7 @@ class Entry:
     classifier: str = ""
     features: int = 0
     """How many numbers each vector of FEATURES has; 0 where the model gives none."""
+    tensor: ImageTensor = ImageTensor.FP32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preprocessor", self.preprocessor or preprocessor_of(self.name))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, Version
+from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Version
 from gateway.repository.writing import LABELS
 from gateway.triton.contract import pinned
 
@@ -27,8 +27,8 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
         "images": entry.preprocessing.described(),
         **_vectors(entry, this),
-        "stored as": f"{entry.format.value}, {this.precision.value}; probabilities differ from the original's by up to "
-        f"{this.difference:.1e} on made-up images",
+        "stored as": f"{entry.format.value}, {this.precision.value}{_takes(entry)}; probabilities differ from the "
+        f"original's by up to {this.difference:.1e} on made-up images",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():
@@ -84,7 +84,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "multi-label": "yes" if entry.multi_label else "no",
         "images": entry.preprocessing.described(),
         **_vectors(entry, entry.versions[entry.in_use]),
-        "format": entry.format.value,
+        "format": f"{entry.format.value}{_takes(entry)}",
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
     }
@@ -134,6 +134,10 @@ def _vectors(entry: Entry, version: Version) -> dict[str, str]:
     layer = "what the last linear layer is given" if version.features == AUTO else version.features
     off = version.features_difference
     return {"vectors": f"{entry.features} numbers, {layer}; 1 - cosine to the original's is up to {off:.1e}"}
+
+
+def _takes(entry: Entry) -> str:
+    return ", takes uint8 pixels" if entry.tensor is ImageTensor.UINT8 else ""
 
 
 def _serving(entry: Entry) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
@@ -37,6 +37,8 @@ class FakeTriton:
     latency_seconds: Callable[[], float] | None = None
     load_seconds: float = 0.0
     labelled: bool = True
+    image_type: int = DataType.TYPE_FP32
+    """Of what passes between the steps."""
 
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
@@ -71,7 +73,7 @@ class FakeTriton:
                 config.ensemble_scheduling.step.add(model_name=step)
         else:
             config.instance_group.add(count=self.instances)
-            config.input.add(name="PREPROCESSED_IMAGE", dims=[3, 224, 224])
+            config.input.add(name="PREPROCESSED_IMAGE", data_type=self.image_type, dims=[3, 224, 224])
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 

@@ -240,13 +240,13 @@ def test_on_a_slow_line_the_bytes_and_the_seconds_are_seen_to_move(page: Page, c
 
 
 def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: ColourBackend):
-    backend.pause = 30
+    backend.gate.clear()
     try:
         page.set_input_files("#files", photos(green=1))
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".card code")).to_have_text("stopped")
     finally:
-        backend.pause = 0
+        backend.gate.set()
     page.get_by_role("button", name="Retry failed").click()
     expect(page.locator("#tally")).to_have_text("1 classified")
 

@@ -37,16 +37,24 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
     plot = tmp_path / "tuning.png"
     command = ["model", "tune", "head", str(photos / "cat.jpg"), "--seconds=0.3", f"--plot={plot}", "--try=formats"]
-    result = CliRunner().invoke(app, [*command, "--model-repository", str(repository)])
+    command += ["--try=decode", "--try=resize", "--model-repository", str(repository)]
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     table = json.loads((repository / "head" / "tuning.json").read_text())
     measured = {(row["variant"]["format"], row["variant"]["precision"]) for row in table}
     assert measured == {("torchscript", "fp32"), ("torchscript", "bf16"), ("onnx", "fp32")}
+    prepared = {(row["variant"]["serving"]["decode"], row["variant"]["resize_library"]) for row in table}
+    # The faster way to decode is the base of what is resized by torch.
+    assert {("exact", "pillow"), ("fast", "pillow")} < prepared
+    assert len(prepared) == 3
+    assert all(row["same_top1"] == 1.0 for row in table if row["difference"] <= 1e-3)
     (chosen,) = [row for row in table if row["chosen"]]
     assert chosen["images_per_second"] == max(row["images_per_second"] for row in table if row["difference"] <= 1e-3)
     assert chosen["difference"] <= 1e-3
     entry = read_entry(repository, "head")
     assert entry.format.value == chosen["variant"]["format"]
+    assert entry.preprocessing.resize_library == chosen["variant"]["resize_library"]
+    assert entry.serving.decode.value == chosen["variant"]["serving"]["decode"]
     classifier = read_model_config(repository / "head_classifier" / "config.pbtxt")
     assert list(classifier.dynamic_batching.preferred_batch_size) == chosen["variant"]["serving"]["preferred"]
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]

@@ -9,6 +9,9 @@ export function withKey(headers = {}) {
   return key ? { ...headers, "X-API-Key": key } : headers;
 }
 
+/** The same as the subprotocols of a WebSocket, to which a page can add no headers. */
+export const keyProtocols = () => (key ? [`gateway-key.${key}`] : []);
+
 /** Show the field for the key if it is what an answer wants. */
 export function askForKey({ status }) {
   if (status !== 401) return;

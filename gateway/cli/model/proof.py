@@ -9,7 +9,7 @@ import typer
 from gateway.cli.model.app import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.proof.variants import Step
+from gateway.proof.variants import USUAL, Step
 from gateway.repository.entry import Decode
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
@@ -106,13 +106,19 @@ def evaluate(
     decode: DecodeAs = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: a row each, no plot."),
+    ] = False,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second."""
     from gateway.networks.sources import read_labels
+    from gateway.proof.alternatives import compare as alternatives
     from gateway.proof.dataset import read_dataset
     from gateway.proof.evaluate import Evaluation
     from gateway.proof.evaluate import evaluate as run
-    from gateway.proof.evaluate_report import report
+    from gateway.proof.evaluate_report import compared, report
     from gateway.proof.pictures import resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
@@ -122,6 +128,15 @@ def evaluate(
     entry = entry_with_version(model_repository, name, version)
     labels = read_labels(model_repository / entry.classifier / LABELS)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
+    if compare:
+        if url is not None or decode is not None:
+            raise typer.BadParameter("--compare tries every --decode, with a Triton of its own: leave --url out too")
+        found = []
+        for each in alternatives(entry, version or entry.in_use, model_repository, samples, say):
+            say(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
+            found.append(each)
+        compared(found)
+        return
     ensemble = entry.ensemble_of(version or entry.in_use)
     evaluation = Evaluation(entry.classes, entry.multi_label)
     with serving(model_repository, (ensemble,), say, url=url) as triton:
@@ -147,7 +162,9 @@ def tune(
     stages: Annotated[
         list[Step] | None,
         typer.Option(
-            "--try", help="What to vary; repeatable. By default everything, which takes minutes.", show_default=False
+            "--try",
+            help="What to vary; repeatable. By default formats, instances and batches, which takes minutes.",
+            show_default=False,
         ),
     ] = None,
     *,
@@ -156,15 +173,14 @@ def tune(
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
     from gateway.embedded.places import SHIPPED_EXAMPLES
-    from gateway.proof.pictures import image_files, read_pictures, resize_for
+    from gateway.proof.pictures import image_files
     from gateway.proof.tune import TABLE, Tuner
     from gateway.proof.tune_report import report
     from gateway.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES]), resize_for(entry)))
-    with Tuner(entry, model_repository, pictures, seconds, say) as tuner:
-        for measured in tuner.run(tolerance, stages or tuple(Step)):
+    with Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say) as tuner:
+        for measured in tuner.run(tolerance, stages or USUAL):
             say(measured.told())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))
