@@ -120,8 +120,9 @@ class NativeVectors(Native):
     def item(self, result: Result, query: Query) -> dict[str, object]:
         """As EmbeddingResult has it."""
         known = super().item(result, query)
-        predictions = known.pop("predictions") if self._asked.top_k else []
-        error = known.pop("error")
+        predictions, error = known.pop("predictions"), known.pop("error")
+        if not self._asked.top_k:
+            predictions = []
         return {**known, "embedding": _embedding(result, self._asked), "predictions": predictions, "error": error}
 
 

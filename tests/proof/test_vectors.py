@@ -26,7 +26,7 @@ from tests.repository.entries import SMALL
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
-EAGER, GRAPH, PLAIN = "eager", "graph", "plain"
+EAGER, GRAPH = "eager", "graph"
 ONE_EACH = Serving(instances=1, preprocessor_instances=1)
 WEIGHTS = "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
 COSINE = 0.99999
@@ -39,7 +39,7 @@ def networks() -> dict[str, nn.Module]:
 
 @pytest.fixture(scope="module")
 def repository(networks, tmp_path_factory) -> Path:
-    """`eager` and `graph` give vectors, `plain` is `graph` without them."""
+    """Two models with vectors, cut out of an eager network and out of an ONNX graph."""
     folder = tmp_path_factory.mktemp("vectors")
     torch.save(networks[EAGER].state_dict(), folder / "eager.pth")
     graph = str(save_onnx(networks[GRAPH], folder / "graph.onnx"))
@@ -57,7 +57,6 @@ def repository(networks, tmp_path_factory) -> Path:
             features="auto",
         ),
         Request(source=graph, name=GRAPH, labels=labels, preprocessing=SMALL, serving=ONE_EACH, features="auto"),
-        Request(source=graph, name=PLAIN, labels=labels, preprocessing=SMALL, serving=ONE_EACH),
     ):
         add(request, folder / "models", print)
     return folder / "models"
@@ -151,15 +150,6 @@ def test_answers_from_the_cache_are_hits_of_the_ensemble(gateway, server):
         assert hits() == before + 1
 
 
-def test_a_model_without_vectors_names_the_command_that_gives_some(gateway):
-    answer = gateway.post("/embed", files={"f": ("cat.jpg", photo("cat"))}, params={"model": PLAIN})
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "no_features"
-    assert "gateway model add … --features auto" in answer.json()["detail"]
-    # It is not the model's fault: its health is not doubted.
-    assert gateway.post("/predict", files={"f": ("cat.jpg", photo("cat"))}, params={"model": PLAIN}).status_code == 200
-
-
 def test_a_bad_file_costs_no_other_its_vector(gateway):
     cat, broken, camera = embed(gateway, GRAPH, photo("cat"), b"no picture", photo("camera"))
     assert [each["status"] for each in (cat, broken, camera)] == ["ok", "error", "ok"]
@@ -171,21 +161,15 @@ def test_a_bad_file_costs_no_other_its_vector(gateway):
 def test_the_open_inference_protocol_has_vectors_as_a_tensor(gateway):
     metadata = gateway.get(f"/v2/models/{GRAPH}").json()
     assert {"name": "FEATURES", "datatype": "FP32", "shape": [-1, 16]} in metadata["outputs"]
-    assert "FEATURES" not in {each["name"] for each in gateway.get(f"/v2/models/{PLAIN}").json()["outputs"]}
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(photo("cat")).decode()]}
 
-    def ask(model: str, **more) -> dict:
-        answer = gateway.post(f"/v2/models/{model}/infer", json={"inputs": [image], **more})
-        return {**answer.json(), "status": answer.status_code}
+    def ask(**more) -> list[dict]:
+        return gateway.post(f"/v2/models/{GRAPH}/infer", json={"inputs": [image], **more}).json()["outputs"]
 
-    everything = {each["name"]: each for each in ask(GRAPH)["outputs"]}
+    everything = {each["name"]: each for each in ask()}
     assert everything.keys() == {"PREDICTION", "STATUS", "FEATURES"}
     assert everything["FEATURES"]["shape"] == [1, 16]
     (one,) = embed(gateway, GRAPH, photo("cat"))
     assert np.allclose(everything["FEATURES"]["data"], one["embedding"], atol=1e-6)
-    (alone,) = ask(GRAPH, outputs=[{"name": "FEATURES"}])["outputs"]
+    (alone,) = ask(outputs=[{"name": "FEATURES"}])
     assert alone["data"] == everything["FEATURES"]["data"]
-    assert {each["name"] for each in ask(PLAIN)["outputs"]} == {"PREDICTION", "STATUS"}
-    refused = ask(PLAIN, outputs=[{"name": "FEATURES"}])
-    assert refused["status"] == 422
-    assert "--features auto" in refused["error"]
