@@ -56,6 +56,10 @@ class OverHttp:
     ) -> None:
         self._client.close()
 
+    def scores(self, data: bytes) -> NDArray[np.float32]:
+        """fp32 [classes] of a file; raises what `answer` raises."""
+        return self.answer(data)[0]
+
     def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """fp32 [classes] of a file, and its vector fp32 [size] where the model gives some.
 
