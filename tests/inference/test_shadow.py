@@ -148,6 +148,17 @@ def test_of_a_batch_only_the_images_go_that_were_answered(loop):
     close(loop, shadows)
 
 
+def test_of_a_batch_that_is_larger_than_all_places_a_part_is_looked_at(loop):
+    backend = ScriptedBackend()
+    shadows, _ = shadows_of(backend, max_images=8)
+    with counted() as found:
+        loop.call_soon(shadows.offer, query(), [PNG] * 3, InferResult("m", "1", answered().rows * 3))
+        loop.settle()
+    assert [len(pending.call.batch) for pending in backend.calls] == [2]
+    assert found == {"skipped": 1}
+    close(loop, shadows)
+
+
 def test_while_somebody_waits_the_shadow_is_skipped(loop):
     backend = ScriptedBackend()
     service = service_of(backend, shadow=ALWAYS, max_images=1)
