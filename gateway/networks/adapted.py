@@ -99,7 +99,9 @@ class Normalising(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """What the network makes of them."""
-        answer: Tensor = self.network(pixels.to(torch.float32) * self.scale + self.bias)
+        images = pixels.to(torch.float32) * self.scale + self.bias
+        # Only now: over pixels whose channels come last, the two operations above take three times as long on a CPU.
+        answer: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
         return answer
 
 

@@ -69,7 +69,7 @@ def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
     add(page, photos(blue=1))
     expect(page.locator("#again")).to_have_text("Run again")
     page.select_option("#model", "colours 1")
-    expect(page.locator("#again")).to_have_text("Run again with this choice")
+    expect(page.locator("#again")).to_have_text("Run again with these settings")
     page.click("#again")
     expect(page.locator(".model")).to_have_text("colours version 1")
     expect(page.locator("#again")).to_have_text("Run again")

@@ -19,7 +19,7 @@ export function askForKey({ status }) {
     $("key-field").hidden = false;
     $("key-field").dispatchEvent(new Event("shown"));
   }
-  $("key-facts").textContent = key ? "not known here" : "needed here";
+  $("key-facts").textContent = key ? "not accepted" : "required";
   $("key").setAttribute("aria-invalid", String(key !== ""));
 }
 
