@@ -20,6 +20,7 @@ from gateway.embedded.server import EmbeddedTriton
 from gateway.networks import isolation
 from gateway.networks.export import export_default
 from gateway.repository.entry import Entry
+from tests.light_models import lightened
 from tests.networks.warm_jobs import WarmProcess
 from tests.photos import PHOTOS, photo
 
@@ -120,6 +121,12 @@ def lean_repository(model_repository: Path, tmp_path_factory: pytest.TempPathFac
         assert text != path.read_text()
         path.write_text(text)
     return folder
+
+
+@pytest.fixture(scope="session")
+def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model's contract without its network: each picture is a cat, and no process imports torch."""
+    return lightened(lean_repository, tmp_path_factory.mktemp("light") / "triton_models")
 
 
 @pytest.fixture(scope="session")

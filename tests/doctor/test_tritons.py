@@ -30,8 +30,8 @@ class UnmanagedTriton(EmbeddedTriton):
 
 
 @pytest.fixture(scope="module")
-def unmanaged(runtime: Runtime, lean_repository: Path) -> Iterator[EmbeddedTriton]:
-    with UnmanagedTriton(runtime, lean_repository, on_log=print) as server:
+def unmanaged(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+    with UnmanagedTriton(runtime, light_repository, on_log=print) as server:
         server.wait_ready()
         yield server
 

@@ -30,7 +30,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def traced_triton(runtime: Runtime, lean_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
+def traced_triton(runtime: Runtime, light_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
     """A Triton that sends a span of every request to the collector."""
     tracing = [
         "mode=opentelemetry",
@@ -41,7 +41,7 @@ def traced_triton(runtime: Runtime, lean_repository: Path, collector: Collector)
         "opentelemetry,bsp_schedule_delay=200",
     ]
     arguments = [f"--trace-config={option}" for option in tracing]
-    with EmbeddedTriton(runtime, lean_repository, on_log=print, extra_arguments=arguments) as server:
+    with EmbeddedTriton(runtime, light_repository, on_log=print, extra_arguments=arguments) as server:
         server.wait_ready()
         yield server
 

@@ -72,17 +72,17 @@ class Gate:
 
 
 @pytest.fixture
-def repository(lean_repository: Path, tmp_path: Path) -> Path:
+def repository(light_repository: Path, tmp_path: Path) -> Path:
     """A copy of the model repository, for a test to change."""
-    return Path(shutil.copytree(lean_repository, tmp_path / "models", copy_function=shutil.copy))
+    return Path(shutil.copytree(light_repository, tmp_path / "models", copy_function=shutil.copy))
 
 
 @pytest.fixture(scope="module")
-def gated_triton(runtime: Runtime, lean_repository: Path, tmp_path_factory: pytest.TempPathFactory):
+def gated_triton(runtime: Runtime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory):
     """A Triton whose preprocessor has one request in each execution, and waits at a gate before it."""
     folder = tmp_path_factory.mktemp("gated")
     repository, gate = folder / "models", Gate(folder / "gate")
-    shutil.copytree(lean_repository, repository, copy_function=shutil.copy)
+    shutil.copytree(light_repository, repository, copy_function=shutil.copy)
     config = repository / "preprocessor" / "config.pbtxt"
     text, found = re.subn(r"dynamic_batching \{.*?^\}", "", config.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert found == 1
