@@ -23,6 +23,7 @@ from gateway.repository.entry import Entry
 from tests.light_models import lightened
 from tests.networks.warm_jobs import WarmProcess
 from tests.photos import PHOTOS, photo
+from tests.tritons import running_triton
 
 
 def pytest_configure() -> None:
@@ -132,8 +133,7 @@ def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def triton(runtime: Runtime, model_repository: Path) -> Iterator[EmbeddedTriton]:
     """A ready Triton on free ports, with its response cache on."""
-    with EmbeddedTriton(runtime, model_repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, model_repository) as server:
         yield server
 
 

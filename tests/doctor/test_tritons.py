@@ -12,6 +12,7 @@ from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import Settings
 from tests.processes import free_port
+from tests.tritons import running_triton
 
 
 def findings(url: str, **settings: object) -> list[Finding]:
@@ -31,8 +32,7 @@ class UnmanagedTriton(EmbeddedTriton):
 
 @pytest.fixture(scope="module")
 def unmanaged(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
-    with UnmanagedTriton(runtime, light_repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, light_repository, kind=UnmanagedTriton) as server:
         yield server
 
 

@@ -33,7 +33,7 @@ def start_triton(runtime: Runtime, light_repository: Path) -> Iterator[Callable[
 
     yield start
     for server in servers:
-        server.stop(grace_seconds=1)
+        server.stop(grace_seconds=0)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from gateway.settings import Settings
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
 from tests.reliability.conftest import ready
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -88,8 +89,7 @@ def gated_triton(runtime: Runtime, light_repository: Path, tmp_path_factory: pyt
     assert found == 1
     config.write_text(text)
     change(repository / "preprocessor" / "1" / "model.py", "        answers = [", f"{gate.waiting}        answers = [")
-    with EmbeddedTriton(runtime, repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, repository) as server:
         yield server, gate
 
 
@@ -123,7 +123,7 @@ def serve_repository(runtime: Runtime, repository: Path):
 
     yield start
     for server in servers:
-        server.stop(grace_seconds=1)
+        server.stop(grace_seconds=0)
 
 
 @pytest.fixture

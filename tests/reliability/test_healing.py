@@ -16,6 +16,7 @@ from tests.light_models import starting_waits
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import Load, ready, stub_processes
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -23,8 +24,7 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def mended(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
     """A Triton for the tests that leave it mended."""
-    with EmbeddedTriton(runtime, light_repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, light_repository) as server:
         yield server
 
 
