@@ -89,6 +89,16 @@ def encoded(upload: Upload, info: ImageInfo) -> bytes:
     return essential(upload.data) if info.format is ImageFormat.PNG else with_file_header(upload.data)
 
 
+def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
+    """What a decoder gets of an examined, animated upload; raises UnsupportedFormat where the gateway decodes none."""
+    if policy.mode is DecodeMode.NEVER:
+        raise UnsupportedFormat(
+            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; auto or always takes "
+            f"them."
+        )
+    return essential(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
+
+
 def bytes_needed(upload: Upload, info: ImageInfo, policy: DecodePolicy, size: Size) -> int:
     """Memory that this process needs for the image: its own bytes or, decoded, those of the picture where larger.
 

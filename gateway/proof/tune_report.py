@@ -14,7 +14,7 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
     from gateway.proof.plots import speeds
 
     out = console()
-    table = Table("variant", "images/s", "difference", "", box=None, pad_edge=False)
+    table = Table("variant", "images/s", "difference", "same top-1", "", box=None, pad_edge=False)
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
         note = each.reason or ("" if each.fits(tolerance) else "beyond the tolerance")
@@ -22,6 +22,7 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
             each.variant.described(),
             f"{each.images_per_second:.1f}",
             f"{each.difference:.1e}",
+            f"{100 * each.same_top1:.4g} %",
             "chosen" if each == chosen else note,
         )
     out.print(table)

@@ -187,10 +187,10 @@ def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs(
 
 
 def test_the_timeout_is_microseconds(client, backend):
-    ask(client, PNG, timeout=2_500_000)
-    assert 2 < backend.left_seconds[0] <= 2.5
+    ask(client, PNG, timeout=25_000_000)
+    assert 20 < backend.left_seconds[0] <= 25
     ask(client, PNG, timeout=0)
-    assert 29 < backend.left_seconds[1] <= 30
+    assert 25 < backend.left_seconds[1] <= 30
     assert refusal(ask(client, PNG, timeout=10**12)) == (422, "'timeout': must be at most 300 s.")
 
 

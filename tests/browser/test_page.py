@@ -69,7 +69,7 @@ def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
     add(page, photos(blue=1))
     expect(page.locator("#again")).to_have_text("Run again")
     page.select_option("#model", "colours 1")
-    expect(page.locator("#again")).to_have_text("Run again with this choice")
+    expect(page.locator("#again")).to_have_text("Run again with these settings")
     page.click("#again")
     expect(page.locator(".model")).to_have_text("colours version 1")
     expect(page.locator("#again")).to_have_text("Run again")
@@ -240,13 +240,13 @@ def test_on_a_slow_line_the_bytes_and_the_seconds_are_seen_to_move(page: Page, c
 
 
 def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: ColourBackend):
-    backend.pause = 30
+    backend.gate.clear()
     try:
         page.set_input_files("#files", photos(green=1))
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".card code")).to_have_text("stopped")
     finally:
-        backend.pause = 0
+        backend.gate.set()
     page.get_by_role("button", name="Retry failed").click()
     expect(page.locator("#tally")).to_have_text("1 classified")
 

@@ -8,6 +8,7 @@ const FILE_FAULTS = new Set([
   "image_too_large",
   "invalid_image",
   "too_costly",
+  "too_many_frames",
   "truncated_image",
   "undecodable_image",
   "unreadable_file",

@@ -9,6 +9,9 @@ export function withKey(headers = {}) {
   return key ? { ...headers, "X-API-Key": key } : headers;
 }
 
+/** The same as the subprotocols of a WebSocket, to which a page can add no headers. */
+export const keyProtocols = () => (key ? [`gateway-key.${key}`] : []);
+
 /** Show the field for the key if it is what an answer wants. */
 export function askForKey({ status }) {
   if (status !== 401) return;
@@ -16,7 +19,7 @@ export function askForKey({ status }) {
     $("key-field").hidden = false;
     $("key-field").dispatchEvent(new Event("shown"));
   }
-  $("key-facts").textContent = key ? "not known here" : "needed here";
+  $("key-facts").textContent = key ? "not accepted" : "required";
   $("key").setAttribute("aria-invalid", String(key !== ""));
 }
 

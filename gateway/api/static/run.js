@@ -25,7 +25,7 @@ class Fault extends Error {
 
   static of(body, status, header) {
     const retryAfter = header("Retry-After");
-    return new Fault(body.code ?? `http_${status}`, body.detail ?? `The server answered ${status}.`, {
+    return new Fault(body.code ?? `http_${status}`, body.detail ?? `The gateway answered ${status}.`, {
       status: body.status ?? status,
       retryAfter: retryAfter === null ? null : Number(retryAfter) || RETRY_SECONDS,
       requestId: body.request_id,

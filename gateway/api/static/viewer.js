@@ -72,14 +72,14 @@ export class Viewer {
 
   async #showAll(answer, button) {
     button.disabled = true;
-    button.textContent = "Asking";
+    button.textContent = "Loading";
     try {
       const all = element("div", "every");
       const list = scores(await everyLabel(answer));
       list.tabIndex = 0;
       list.setAttribute("aria-label", `Every label of ${answer.entry.name}`);
       const find = element("input", "find");
-      Object.assign(find, { type: "search", placeholder: `Find among ${count(list.children.length)} labels` });
+      Object.assign(find, { type: "search", placeholder: `Search ${count(list.children.length)} labels` });
       find.setAttribute("aria-label", "Find a label");
       find.addEventListener("input", () => {
         const part = find.value.trim().toLowerCase();
@@ -151,7 +151,7 @@ async function everyLabel({ entry, query, model }) {
   if (!response) throw new Error("The gateway does not answer.");
   const answer = await response.json().catch(() => ({}));
   const [result] = answer.results ?? [];
-  if (result?.status !== "ok") throw new Error(result?.error.message ?? answer.detail ?? `The service answers ${response.status}.`);
+  if (result?.status !== "ok") throw new Error(result?.error.message ?? answer.detail ?? `The gateway answered ${response.status}.`);
   return result.predictions;
 }
 

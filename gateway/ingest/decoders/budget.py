@@ -16,6 +16,8 @@ shorter side."""
 
 _BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.HEIC: 30, ImageFormat.JPEG_2000: 30, ImageFormat.TIFF: 20}
 """That a decoder needs for a moment, its own working memory included; 16 for the formats that are not named."""
+_FILM_BYTES_PER_PIXEL = 48
+"""Of an animated picture: its canvas, the one before, what a frame covers, and the frame on white."""
 _SECONDS_PER_PIXEL = 200e-9
 """The slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel on a core of a small server."""
 _SECONDS_PER_BYTE = 50e-9
@@ -81,6 +83,11 @@ def memory_limit(info: ImageInfo, nbytes: int) -> int:
     """The address space that decoding a file of `nbytes` may add to its process."""
     pixels = info.width * info.height
     return _MARGIN_BYTES + 2 * nbytes + pixels * _BYTES_PER_PIXEL.get(info.format, 16) + info.coefficient_bytes
+
+
+def film_bytes(info: ImageInfo, nbytes: int) -> int:
+    """The address space that an animated file of `nbytes` may add to its process."""
+    return _MARGIN_BYTES + 3 * nbytes + info.width * info.height * _FILM_BYTES_PER_PIXEL
 
 
 class Account:
