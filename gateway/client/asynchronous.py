@@ -11,12 +11,12 @@ import httpx
 
 from .batches import Batches, ServiceLimits
 from .errors import NotFound
-from .exchange import error_of
 from .faults import UnexpectedAnswer, Unreachable
 from .pictures import Picture, Source, number_of, pictures_of, pictures_of_async
 from .results import Model, Progress, Result
 from .sending import Asked, OnWait, Sending
 from .throttle import Throttle
+from .wire import error_of
 
 USER_AGENT = "triton-gateway-client"
 OnProgress = Callable[[Progress], None]

@@ -22,10 +22,10 @@ from .errors import (
     UploadTimeout,
     UploadTooSlow,
 )
-from .exchange import error_from, lines
 from .faults import ConnectionLost, UnexpectedAnswer, Unreachable
 from .results import Frame, Prediction, Result
 from .throttle import Throttle
+from .wire import error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
 """Told why nothing is sent for how many seconds."""
