@@ -89,15 +89,16 @@ bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; opti
 	@$(BIN)/python -m bench $(ARGS)
 
 PERFORMANCE := --write docs/performance.md
-OTHERS := $(BESIDE:%=--beside %)
 
-figures: $(VENV)/.installed-dev ## measure the tables of docs/performance.md on a quiet machine, 14 minutes; BESIDE=../before
+figures: $(VENV)/.installed-dev ## measure the tables of docs/performance.md again, on a quiet machine; BESIDE=../before
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 --model efficientnet-lite0 $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 8 --rounds 2 --peers $(PERFORMANCE)
 	@$(BIN)/python -m bench.tensors --seconds 6 --rounds 3 $(PERFORMANCE)
-	@$(BIN)/python -m bench.hot --seconds 4 --rounds 4 $(OTHERS) $(PERFORMANCE)
-	@$(BIN)/python -m bench.large --seconds 8 --rounds 2 $(OTHERS) $(PERFORMANCE)
+ifdef BESIDE
+	@$(BIN)/python -m bench.hot --seconds 4 --rounds 4 --beside $(BESIDE) $(PERFORMANCE)
+	@$(BIN)/python -m bench.large --seconds 8 --rounds 2 --beside $(BESIDE) $(PERFORMANCE)
+endif
 
 attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
 	@$(BIN)/python -m bench.attack $(ARGS)
