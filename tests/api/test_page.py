@@ -321,7 +321,7 @@ def picker(tmp_path: Path, search: str, answer: object) -> dict[str, object]:
         ("", "m", [None, None], ""),
         ("?model=m&version=2", "m, version 2", ["m", "2"], ""),
         ("?model=n", "n (not ready)", ["n", None], ""),
-        ("?model=zzz", "m", [None, None], "There is no model zzz here; choose one that there is."),
+        ("?model=zzz", "m", [None, None], "This gateway has no model zzz. Choose another one."),
     ],
 )
 def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_path, search, chosen, asks, problem):
@@ -333,9 +333,9 @@ def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_
     ("answer", "why"),
     [
         ({"status": 503, "body": {"detail": "Triton is away."}}, "The models cannot be listed: Triton is away."),
-        ({"status": 502, "body": {}}, "The models cannot be listed: the service answers 502."),
+        ({"status": 502, "body": {}}, "The models cannot be listed: the gateway answered 502."),
         (None, "The models cannot be listed: the gateway does not answer."),
-        ({"status": 200, "body": {"default": "m", "models": []}}, "The service has no model that takes images."),
+        ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
     ],
 )
 def test_while_the_models_cannot_be_listed_the_picker_says_why_and_offers_what_works(tmp_path, answer, why):

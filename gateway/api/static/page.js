@@ -3,7 +3,7 @@
 import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
 import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
-import { onKey } from "./key.js";
+import { onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { Run } from "./run.js";
 import { saveCsv, saveJson } from "./save.js";
@@ -75,8 +75,7 @@ function clear() {
   [entries, run] = [[], null];
   before?.stop();
   results.reset();
-  store.clear();
-  announce("Cleared");
+  store.clear().then(() => announce("Cleared"));
   draw();
   $("files").focus();
 }
@@ -93,8 +92,9 @@ $("drop").addEventListener("click", (event) => {
 $("samples").addEventListener("click", async (event) => {
   const { file } = event.target.closest("button")?.dataset ?? {};
   if (!file) return;
-  const response = await fetch(`assets/${file}`);
-  if (response.ok) add([new File([await response.blob()], file, { type: "image/jpeg" })]);
+  const response = await fetch(`assets/${file}`).catch(() => null);
+  if (response?.ok) add([new File([await response.blob()], file, { type: "image/jpeg" })]);
+  else say("The gateway does not answer, so the picture could not be loaded.");
 });
 
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
@@ -116,7 +116,11 @@ addEventListener("drop", async (event) => {
     say("Only files can be dropped here. Save the picture first, or copy and paste it.");
     return;
   }
-  add(await droppedFiles(event.dataTransfer));
+  try {
+    add(await droppedFiles(event.dataTransfer));
+  } catch {
+    say("What you dropped could not be read; it may have been moved, or you may not open it.");
+  }
 });
 addEventListener("paste", (event) => {
   if (!event.clipboardData?.files.length) return;
@@ -141,7 +145,7 @@ $("key-field").addEventListener("shown", draw);
 onChoice(draw);
 onKey(() => {
   watchHealth();
-  send(answersWhere((answer) => answer.error?.code === "unauthorized"));
+  send(answersWhere((answer) => answer.error?.code === UNAUTHORIZED));
 });
 
 addEventListener("keydown", (event) => {

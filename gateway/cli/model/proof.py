@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -12,15 +12,18 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.proof.variants import USUAL, Step
 from gateway.repository.entry import Decode
 
+T = TypeVar("T", float, float | None)
+
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
 Version = Annotated[
     int | None, typer.Option("--version", help="Version to use; by default the one in use.", show_default=False)
 ]
 
 
-def _number(value: float) -> float:
+def a_number(value: T) -> T:
+    """An option's value as it is, if it is one that can be compared."""
     # nan passes every bound.
-    if math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):
         raise typer.BadParameter("nan is not a number")
     return value
 
@@ -31,7 +34,7 @@ DecodeAs = Annotated[
 ]
 Tolerance = Annotated[
     float,
-    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=_number),
+    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=a_number),
 ]
 
 
@@ -154,7 +157,7 @@ def tune(
     images: Images = None,
     tolerance: Tolerance = 1e-3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=_number)
+        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=a_number)
     ] = 4.0,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
