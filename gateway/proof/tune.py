@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.errors import UserError
 from gateway.gpus import gpu_count
@@ -20,47 +19,61 @@ from gateway.networks.add import Request, add
 from gateway.networks.isolation import Say
 from gateway.networks.onnx_graph import OnnxMissing, import_onnx
 from gateway.networks.originals import original_probabilities
-from gateway.proof.parity import pil_image
+from gateway.networks.quantize import quantize
+from gateway.networks.sources import read_labels
+from gateway.proof.calibration import calibration_files, calibration_images
+from gateway.proof.evaluate import THRESHOLD
+from gateway.proof.parity import Probabilities, pil_image
 from gateway.proof.pictures import NoPictures, Picture
 from gateway.proof.serving import serving
 from gateway.proof.variants import Step, Variant
 from gateway.repository.entry import Entry, Format, Precision
 from gateway.repository.preprocessing import reference_transforms
-from gateway.repository.writing import LABELS, rewrite
+from gateway.repository.writing import LABELS, rewrite, staging, write
 from gateway.triton.blocking import BlockingTriton
 
 TABLE = "tuning.json"
 CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
+AGREEMENT = 0.99
+"""The share of the images that int8 must give the original's class, unless something else is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a variant gave: images a second, and the largest difference of a probability from the original's.
 
-    Where it could not be made or served, `reason` says why and both numbers are 0.
+    Where it could not be made or served, `reason` says why and both numbers are 0. `agreement` is the share of the
+    images whose likeliest class is the original's, or all of whose labels are.
     """
 
     variant: Variant
     images_per_second: float
     difference: float
     reason: str = ""
+    agreement: float = 1.0
 
     def told(self) -> str:
         """A line of progress."""
         return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
 
-    def fits(self, tolerance: float) -> bool:
-        """Whether its answers are near enough to the original's."""
+    def fits(self, tolerance: float, agreement: float = AGREEMENT) -> bool:
+        """Whether its answers are near enough to the original's; in int8, no probability stays what it was."""
+        if self.variant.precision is Precision.INT8:
+            return not self.reason and self.agreement >= agreement
         return not self.reason and self.difference <= tolerance
 
 
 class Tuner:
     """Measures variants of one entry in a repository of its own, on an embedded Triton that is started once.
 
-    A context manager; raises UserError on entry where the original is gone or Triton does not start.
+    A context manager; raises UserError on entry where the original is gone or Triton does not start. `calibrate` is
+    the folder of images by which int8 is made, whose answers must agree with the original's on a share of `pictures`.
     """
+
+    calibrate: Path | None = None
+    agreement: float = AGREEMENT
 
     def __init__(self, entry: Entry, repository: Path, pictures: Sequence[Picture], seconds: float, say: Say) -> None:
         self.entry, self.repository, self.say = entry, repository, say
@@ -85,7 +98,12 @@ class Tuner:
     def run(self, tolerance: float, stages: Sequence[Step] = tuple(Step)) -> Iterator[Measured]:
         """Measure one variant after another; what was best in a stage is the base of the next one."""
         base = self._current()
-        variants_of = {Step.FORMATS: self._formats, Step.INSTANCES: self._instances, Step.BATCHES: self._batches}
+        variants_of = {
+            Step.FORMATS: self._formats,
+            Step.INT8: self._int8,
+            Step.INSTANCES: self._instances,
+            Step.BATCHES: self._batches,
+        }
         for stage in (stage for stage in Step if stage in stages):
             for variant in (base, *variants_of[stage](base)):
                 if all(each.variant != variant for each in self.measured):
@@ -96,7 +114,7 @@ class Tuner:
 
     def best(self, tolerance: float) -> Measured | None:
         """The fastest whose answers are within the tolerance."""
-        fit = [each for each in self.measured if each.fits(tolerance)]
+        fit = [each for each in self.measured if each.fits(tolerance, self.agreement)]
         return max(fit, key=lambda each: each.images_per_second, default=None)
 
     def keep(self, chosen: Variant) -> Entry:
@@ -104,18 +122,19 @@ class Tuner:
         network = self._networks[chosen.format, chosen.precision]
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
-        version = replace(
-            self.entry.versions[number],
-            precision=chosen.precision,
-            difference=network.versions[1].difference,
-        )
+        difference = network.versions[1].difference
+        if chosen.precision is Precision.INT8:
+            # No made-up image can tell how far it is from the original; the measured ones can.
+            difference = next(each.difference for each in self.measured if each.variant == chosen)
+        version = replace(self.entry.versions[number], precision=chosen.precision, difference=difference)
         entry = replace(
             self.entry,
             format=chosen.format,
             serving=chosen.serving,
             versions={**self.entry.versions, number: version},
         )
-        if (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
+        anew = chosen.precision is Precision.INT8 and self.calibrate is not None
+        if anew or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
             shutil.copyfile(network.model_file(self._scratch, 1), entry.model_file(self.repository, number))
             if chosen.format is not self.entry.format:
                 old_file.unlink()
@@ -141,6 +160,9 @@ class Tuner:
             pairs = [pair for pair in pairs if pair[0] is self.entry.format]
         return [Variant(*pair, base.serving) for pair in dict.fromkeys(pairs)]
 
+    def _int8(self, base: Variant) -> list[Variant]:
+        return [Variant(Format.ONNX, Precision.FP32, base.serving), Variant(Format.ONNX, Precision.INT8, base.serving)]
+
     def _instances(self, base: Variant) -> list[Variant]:
         counts = sorted({1, 2, os.cpu_count() or 1} | ({4} if gpu_count() else set()))
         return [
@@ -160,8 +182,8 @@ class Tuner:
             rewrite(entry, self._scratch)
             self._client.load(entry.preprocessor, entry.classifier, entry.name)
             try:
-                difference = self._difference(entry.name)
-                return Measured(variant, self._speed(entry.name), difference)
+                difference, agreement = self._compared(entry.name)
+                return Measured(variant, self._speed(entry.name), difference, agreement=agreement)
             finally:
                 self._client.unload(entry.name, entry.classifier, entry.preprocessor)
         except UserError as exc:
@@ -169,6 +191,8 @@ class Tuner:
 
     def _network(self, variant: Variant) -> Entry:
         key = (variant.format, variant.precision)
+        if key not in self._networks and variant.precision is Precision.INT8:
+            self._networks[key] = self._quantized(variant)
         if key not in self._networks:
             version = self.entry.versions[self.entry.in_use]
             request = Request(
@@ -190,16 +214,44 @@ class Tuner:
             self._networks[key] = add(request, self._scratch, _say_nothing)
         return self._networks[key]
 
-    def _reference(self) -> list[NDArray[np.float32]]:
+    def _quantized(self, variant: Variant) -> Entry:
+        """The network in int8, made anew where there are images to make it by, else as it is served now."""
+        fp32 = self._network(replace(variant, precision=Precision.FP32))
+        number = self.entry.in_use
+        with staging(self._scratch) as folder:
+            file = folder / "network" / variant.format.filename
+            file.parent.mkdir()
+            if self.calibrate is None:
+                shutil.copyfile(self.entry.model_file(self.repository, number), file)
+            else:
+                files = calibration_files(self.calibrate, [picture.path for picture in self.pictures], self.say)
+                images = calibration_images(files, self.entry.preprocessing)
+                quantize(fp32.model_file(self._scratch, 1), images, file)
+            version = replace(fp32.versions[1], precision=variant.precision)
+            # Empty names are made of the new one.
+            entry = replace(
+                fp32, name=f"{variant.format.value}-int8", preprocessor="", classifier="", versions={1: version}
+            )
+            write(entry, read_labels(self.repository / self.entry.classifier / LABELS), file, self._scratch)
+        return entry
+
+    def _reference(self) -> list[Probabilities]:
         original = original_probabilities(self.entry, self.entry.versions[self.entry.in_use])
         transforms = reference_transforms(self.entry.preprocessing)
-        images = [transforms(pil_image(picture.path)) for picture in self.pictures]
+        images = (transforms(pil_image(picture.path)) for picture in self.pictures)
         return [original(image[None])[0].numpy() for image in images]
 
-    def _difference(self, ensemble: str) -> float:
+    def _compared(self, ensemble: str) -> tuple[float, float]:
+        """The largest difference of a probability, and the share of the images with the same classes."""
         answers = [self._client.predict(ensemble, [picture.payload]).values[0] for picture in self.pictures]
-        pairs = zip(answers, self._expected, strict=True)
-        return max(float(np.abs(answer - expected).max()) for answer, expected in pairs)
+        pairs = list(zip(answers, self._expected, strict=True))
+        difference = max(float(np.abs(answer - expected).max()) for answer, expected in pairs)
+        return difference, sum(self._same_classes(*pair) for pair in pairs) / len(pairs)
+
+    def _same_classes(self, answer: Probabilities, expected: Probabilities) -> bool:
+        if self.entry.multi_label:
+            return bool(((answer >= THRESHOLD) == (expected >= THRESHOLD)).all())
+        return bool(answer.argmax() == expected.argmax())
 
     def _speed(self, ensemble: str) -> float:
         payloads = [picture.payload for picture in self.pictures]
