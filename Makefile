@@ -50,8 +50,7 @@ up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway
 	@exec $(BIN)/gateway up
 
 test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite against a real Triton
-	@$(PYTEST) $(WORKERS) -m "not alone"
-	@$(PYTEST) -m alone $$(grep -rl "mark\.alone" tests --include="test_*.py")
+	@$(BIN)/python -m tests.suite -q $(WORKERS)
 
 check: $(VENV)/.installed-dev lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from bench import photos as photographs
+from bench.document import NoMarkers, put
 from bench.parts import TITLES, Limit, Part, limit_processes, parts_of
 from bench.peers import measure as compared
 from bench.photos import NoPhotos, Photo
@@ -28,6 +29,11 @@ WARM_UP_SECONDS = 3.0
 MAX_ATTEMPTS = 10
 KNOWN = {("efficientnet-lite0", "coffee.jpg"): "espresso"}
 """What a trained model must see; anything else means that the limit itself is computed wrongly."""
+
+FAILURES = (
+    UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError, NoMarkers,
+)  # fmt: skip
+"""What is told in a sentence."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -64,6 +70,7 @@ def main(
         bool, typer.Option("--peers", help="Measure other ways to serve the network instead, each alone.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench/results"),
+    into: Annotated[Path | None, typer.Option("--write", help="Put the table into this document as well.")] = None,
 ) -> None:
     """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
 
@@ -71,7 +78,8 @@ def main(
     ensemble, one image a call. c: POST /predict with one file. d: POST /predict with 200 files. e: like c, always with
     the same photograph and Triton's response cache, which is off in b to d.
 
-    --peers has LitServe and a naive FastAPI service beside (c), installed apart.
+    --peers has LitServe and a naive FastAPI service beside (c), installed apart. --write puts the table of either into
+    a document, where it has the place of the one for that model.
 
     Every answer's label is checked. GATEWAY_ variables reach the gateway.
     """
@@ -83,11 +91,14 @@ def main(
         photos = photographs.load(images)
         if peers:
             with repository(model, changes or [], say) as models:
-                print(compared.report(compared.measure(models, photos, seconds, rounds, concurrency, say)))
+                text = compared.report(compared.measure(models, photos, seconds, rounds, concurrency, say))
+            print(text)
+            if into is not None:
+                put(into, f"make bench ARGS='--peers --model {model}'", text)
             return
         with measured_parts(model, photos, concurrency, parts, processes or cores, changes or []) as measured:
             tallies = measure(measured, seconds, rounds, quiet)
-    except (UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError) as exc:
+    except FAILURES as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(1) from exc
     now = datetime.now(UTC)
@@ -105,6 +116,8 @@ def main(
     }
     report = Report(conditions, tallies)
     report.print()
+    if into is not None:
+        put(into, f"make bench ARGS='--model {model}'", report.markdown())
     for path in report.save(out, f"{Path(model).stem}-{now:%Y%m%d-%H%M%S}"):
         say(f"wrote {path}")
 

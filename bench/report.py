@@ -9,9 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.parts import TITLES
+from bench.scale import table as markdown
 from bench.tally import Tally, median_ratio, percentile
 
 WIDTH = 100
+GROUPS = {"load": "client", **{name: name for name in ("gateway", "Triton", "preprocessor", "classifier")}}
+"""The groups of processes that have a column of their own in a document, and what they are called there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,34 @@ class Report:
             cells = [f"{cost[name]:.2f}" if name in cost else "" for name in groups]
             table.add_row(part, *cells, f"{sum(cost.values()):.2f}", *(f"{cores:.2f}" for cores in self.cores(part)))
         console.print(table)
+
+    def markdown(self) -> str:
+        """Both tables as one, for a document."""
+        costs = {part: self.cpu_milliseconds(part) for part in self.rounds}
+        groups = [name for name in GROUPS if any(name in cost for cost in costs.values())]
+        header = ["", "images/s", "share of (a)", "least – most", "p50, p99"]
+        header += [f"CPU: {GROUPS[name]}" for name in groups] + ["in all", "share of (a)"]
+        limit = sum(costs["a"].values()) if "a" in costs else 0.0
+        rows = []
+        for part, cost in costs.items():
+            ratio, spread, latencies = self.ratio(part), self.spread(part), self.latencies_milliseconds(part)
+            in_all = sum(cost.values())
+            rows.append(
+                [
+                    f"({part}) {TITLES[part]}",
+                    f"{self.rate(part):.0f}",
+                    "" if ratio is None else f"{ratio:.2f}",
+                    "" if spread is None or part == "a" else f"{spread[0]:.2f} – {spread[1]:.2f}",
+                    "" if latencies is None else f"{latencies[0]:.0f}, {latencies[1]:.0f} ms",
+                    *(f"{cost[name]:.2f} ms" if name in cost else "" for name in groups),
+                    f"{in_all:.2f} ms",
+                    f"{limit / in_all:.2f}" if limit else "",
+                ]
+            )
+        others = max(self.cores(part)[1] for part in self.rounds)
+        rounds, seconds, cores = (self.conditions[name] for name in ("rounds", "seconds", "cores"))
+        said = f"{rounds} rounds of {seconds:g} s each on {cores} cores"
+        return f"{markdown(header, rows)}\n{said}; others filled {others:.1f} of them at most.\n"
 
     def save(self, folder: Path, name: str) -> list[Path]:
         """Write NAME.json and NAME.png."""

@@ -10,6 +10,7 @@
     │   ├── ImageTooLarge         422 image_too_large
     │   ├── UndecodableImage      422 undecodable_image
     │   ├── TooCostly             422 too_costly
+    │   ├── TooManyFrames         422 too_many_frames
     │   └── ImageQuarantined      422 image_quarantined
     ├── RequestError              the whole request, and the client can mend it
     │   ├── InvalidRequest        400 invalid_request
@@ -121,6 +122,12 @@ class TooCostly(ImageError):
     """Decoding needs more time or memory than a picture of its size may take."""
 
     code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
+
+
+class TooManyFrames(ImageError):
+    """More frames are wanted than `max_frames` allows in one request, or the file has more than can be looked at."""
+
+    code, summary = "too_many_frames", "The file has too many frames"
 
 
 class ImageQuarantined(ImageError):

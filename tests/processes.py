@@ -92,7 +92,7 @@ def running_gateway(
 
 def _answers(gateway: Gateway, path: str) -> bool:
     try:
-        return httpx.get(f"{gateway.url}{path}", timeout=5).status_code == 200
+        return httpx.get(f"{gateway.url}{path}", timeout=60).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -133,7 +133,7 @@ def test_several_workers_tell_what_all_of_them_do_also_after_one_has_died(triton
 
         def told(name: str, **labels: str) -> float | None:
             try:
-                return sample(httpx.get(f"{gateway.url}/metrics", timeout=10).text, name, **labels)
+                return sample(httpx.get(f"{gateway.url}/metrics", timeout=60).text, name, **labels)
             except httpx.TransportError:  # it came to the worker that dies
                 return None
 

@@ -11,8 +11,9 @@ import typer
 from bench.attack import cache, clients, killers, parsers, pictures
 from bench.attack.measure import Bystander, Cost, Sender, measure
 from bench.attack.service import FLEET, UP, Running, ServiceFailed, running_service
-from bench.attack.table import NoMarkers, row, table, write
+from bench.attack.table import row, table, write
 from bench.attack.target import Attack
+from bench.document import NoMarkers
 from bench.photos import Photo, coffee
 from bench.remote import Remote
 

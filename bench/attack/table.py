@@ -1,19 +1,15 @@
-"""The table of what attacks cost, and its place in a document."""
+"""The table of what attacks cost."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from bench.attack.measure import Cost
+from bench.document import put
 
-BEGIN, END = "<!-- make attack: begin -->\n", "<!-- make attack: end -->\n"
 HEAD = """\
 | attack | answer | CPU s a request | memory, MB | longest pause, ms | p99 beside it / before | misses |
 |---|---|---|---|---|---|---|
 """
-
-
-class NoMarkers(Exception):
-    """The document has no place for the table; the message says what it needs."""
 
 
 def row(cost: Cost) -> str:
@@ -37,10 +33,5 @@ def table(costs: Iterable[Cost]) -> str:
 
 
 def write(document: Path, costs: Iterable[Cost]) -> None:
-    """Put the table in the place of the one between the document's markers; raises NoMarkers."""
-    text = document.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise NoMarkers(f"{document} has no lines {BEGIN.strip()} and {END.strip()}: put them around the table")
-    document.write_text(f"{before}{begin}{table(costs)}{end}{after}")
+    """Put the table into a document; raises NoMarkers."""
+    put(document, "make attack", table(costs))

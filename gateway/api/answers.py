@@ -23,7 +23,8 @@ RESULT_BYTES, PREDICTION_BYTES = 512, 20
 def held_bytes(result: Result) -> int:
     """What a result holds, more or less."""
     scores = 0 if result.scores is None else result.scores.nbytes
-    return RESULT_BYTES + PREDICTION_BYTES * len(result.predictions) + scores
+    count = 1 + len(result.frames or ())
+    return RESULT_BYTES * count + PREDICTION_BYTES * result.prediction_count + scores
 
 
 class AnswerSize:
@@ -38,7 +39,7 @@ class AnswerSize:
 
     def add(self, result: Result) -> None:
         """Count one result; raises AnswerTooLarge."""
-        self.add_predictions(len(result.predictions))
+        self.add_predictions(result.prediction_count)
         if result.scores is not None:
             self._scores += len(result.scores)
             self._check()

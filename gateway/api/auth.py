@@ -7,10 +7,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem, speaks_v2
-from gateway.api.routes.v2.schemas import V2Error
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
+from gateway.oip.documents import V2Error
 
 OPEN_PATHS = frozenset({"/", "/metrics", "/docs", "/openapi.json"})
 OPEN_FOLDERS = ("/health/", "/v2/health/", "/docs/", "/assets/")

@@ -110,7 +110,7 @@ class RequestContext:
         exchange = exchanges.begin(scope, request_id)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        tracing.join(tracing.received(scope["headers"]))
+        self._trace(scope)
         started = time.perf_counter()
         status = CLIENT_GONE
 
@@ -139,7 +139,7 @@ class RequestContext:
         """Continue the client's trace, or begin one where spans are exported."""
         parent = tracing.received(scope["headers"])
         span = None
-        if self._tracer is not None and scope["method"] == "POST":
+        if self._tracer is not None and scope.get("method") == "POST":  # a WebSocket has none
             span = begin(self._tracer, scope, parent)
         else:
             tracing.join(parent)

@@ -1,13 +1,25 @@
-"""What FastAPI cannot know of the answers: faults are problem documents, and a file's own fault is a result."""
+"""What FastAPI cannot know: which faults are problem documents or results, and bodies that are read as streams."""
 
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """With these /predict also answers in results, where no file of several, or of different faults, was classified."""
+
+_REFERENCE = "#/components/schemas/{model}"
+_BODIES: dict[str, Any] = {}
+"""The schemas of bodies that are read as streams, by name; FastAPI sees none of them."""
+
+
+def reference(body: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a body that is read as a stream, which takes its place among the components."""
+    schema = body.model_json_schema(ref_template=_REFERENCE)
+    _BODIES.update(schema.pop("$defs", {}), **{body.__name__: schema})
+    return {"$ref": _REFERENCE.format(model=body.__name__)}
 
 
 def document_answers(app: FastAPI) -> None:
@@ -33,6 +45,7 @@ def document_answers(app: FastAPI) -> None:
         answers["200"]["content"]["application/x-ndjson"] = {
             "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
         }
+        schema["components"]["schemas"] |= _BODIES
         return schema
 
     app.openapi = with_answers  # type: ignore[method-assign]  # FastAPI's documented way

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.shapes import Shape
+from gateway.ingest.frames import PATTERN
 
 
 class PredictParameters(BaseModel):
@@ -24,5 +25,7 @@ class PredictParameters(BaseModel):
     """A version of the model; without it the one in use answers."""
     timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     """Seconds that any one file may wait for its answer, from its last byte on."""
+    frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": PATTERN})] = None
+    """Frames of animated files and videos that get an answer each: a number, evenly spread; all; one in every:0.5s."""
     format: Shape = Shape.NATIVE
     """The shape of the answer: this service's own, or one that clients of another know already."""

@@ -13,6 +13,7 @@ from gateway.errors import ImageError, ServiceError
 from gateway.inference.query import Query, Result, timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.split import version_of
+from gateway.ingest.frames import Wanted
 from gateway.settings import Settings
 
 _REMEMBERED, _REMEMBERED_BYTES = 1_024, 512
@@ -47,6 +48,7 @@ def make_query(
     version: str | None,
     timeout_seconds: float | None,
     selection: Selection | None,
+    frames: Wanted | None = None,
 ) -> Query:
     """The query of a request, whose version is the one that it names, or else its share of the model's split.
 
@@ -64,6 +66,7 @@ def make_query(
         timeout_seconds=seconds,
         request_id=exchange.request_id,
         split=split,
+        frames=frames,
         tally=exchange.tally,
     )
 

@@ -5,8 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.errors import GatewayError
 from gateway.inference.backend import ModelInfo
-from gateway.inference.prediction import Predictions
+from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.query import Result
 
 
@@ -32,6 +33,17 @@ class ErrorOut(Schema):
     message: str
 
 
+class FrameOut(Schema):
+    """The answer for one frame of a file."""
+
+    index: int
+    """Position of the frame in the file, from 0."""
+    time_s: float | None
+    """When it is shown, in seconds from the first one; null where nothing could be read from this frame on."""
+    predictions: list[PredictionOut]
+    error: ErrorOut | None
+
+
 class ResultOut(Schema):
     """The answer for one file."""
 
@@ -44,7 +56,10 @@ class ResultOut(Schema):
     height: int | None
     """Pixels down, upright; null where the header could not be read."""
     predictions: list[PredictionOut]
+    """With `frames`, those of the first frame that has any."""
     error: ErrorOut | None
+    frames: list[FrameOut] = []
+    """Only with the parameter `frames`, and only there: an answer for each frame, in order; a still picture has one."""
 
 
 class ModelOut(Schema):
@@ -99,6 +114,8 @@ class ModelDetail(Schema):
     """Whether each class has a probability of its own, so that several may be likely."""
     decode: str
     """How large JPEGs are decoded: exact, to the last pixel of the training's, or fast."""
+    tensor: str | None
+    """What passes from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
     classes: int
     input_height: int | None
     input_width: int | None
@@ -152,19 +169,38 @@ class Problem(Schema):
 
 def result_out(result: Result) -> dict[str, object]:
     """One result as `ResultOut` has it: plain data, since a thousand predictions as objects take five times as long."""
-    error, known = result.error, Predictions.of(result.predictions)
-    return {
+    out: dict[str, object] = {
         "index": result.index,
         "filename": result.filename,
-        "status": "ok" if error is None else "error",
+        "status": "ok" if result.error is None else "error",
         "width": result.width,
         "height": result.height,
-        "predictions": [
-            {"label": label, "class_id": class_id, "score": score}
-            for label, class_id, score in zip(known.labels, known.class_ids, known.scores, strict=True)
-        ],
-        "error": None if error is None else {"code": error.code, "message": error.message},
+        "predictions": _predictions_out(result.predictions),
+        "error": _error_out(result.error),
     }
+    if result.frames is not None:
+        out["frames"] = [
+            {
+                "index": frame.index,
+                "time_s": None if frame.seconds is None else round(frame.seconds, 3),
+                "predictions": _predictions_out(frame.predictions),
+                "error": _error_out(frame.error),
+            }
+            for frame in result.frames
+        ]
+    return out
+
+
+def _predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:
+    known = Predictions.of(predictions)
+    return [
+        {"label": label, "class_id": class_id, "score": score}
+        for label, class_id, score in zip(known.labels, known.class_ids, known.scores, strict=True)
+    ]
+
+
+def _error_out(error: GatewayError | None) -> dict[str, str] | None:
+    return None if error is None else {"code": error.code, "message": error.message}
 
 
 def streamed_result(result: Result, model_name: str) -> dict[str, object]:
@@ -186,6 +222,7 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         precision=info.precision,
         multi_label=info.multi_label,
         decode=info.decode,
+        tensor=info.tensor,
         versions=list(info.versions),
         ready=info.ready,
         reason=info.reason,

@@ -25,7 +25,8 @@ def stream(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="A video file, the number of a camera, an rtsp:// address, or - for standard input."
+            metavar="SOURCE",
+            help="A video file, the number of a camera, an rtsp:// or https:// address, or - for standard input.",
         ),
     ],
     url: Annotated[str, typer.Option(help="A running service.")] = "http://127.0.0.1:8080",
@@ -51,8 +52,8 @@ def stream(
 ) -> None:
     """Classify a video over time: labels steadied over the sequence by a stateful model.
 
-    Without --out each change of the label is a line on stdout. Files are answered frame by frame; of cameras and
-    network streams the frames that come too fast are dropped.
+    Without --out each change of the label is a line on stdout, with --segments a line of JSON for each. Files are
+    answered frame by frame; of cameras and network streams the frames that come too fast are dropped.
     """
     from gateway.bulk import follow, video
 

@@ -82,15 +82,18 @@ class AsyncGateway:
         threshold: float | None = None,
         labels: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each picture
+        frames: int | str | None = None,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
         """Yield one result for each picture, as it is ready; `Result.index` shows which one it is.
 
-        What cannot be classified has its error in its result. Raises the RequestError that befalls them all (such as
-        ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a picture.
+        What cannot be classified has its error in its result. `frames` (a number, "all", or "every:0.5s") gives each
+        frame of animated files an answer of its own, in `Result.frames`. Raises the RequestError that befalls them all
+        (such as ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a
+        picture.
         """
-        asked = self._asked(model, version, top_k, threshold, labels, timeout, on_wait)
+        asked = self._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
         async with aclosing(self._lists(images, asked, progress)) as lists:
             async for ready in lists:
                 for result in ready:
@@ -142,6 +145,7 @@ class AsyncGateway:
         threshold: float | None,
         labels: Sequence[str],
         timeout_seconds: float | None,
+        frames: int | str | None,
         on_wait: OnWait | None,
     ) -> Asked:
         given: dict[str, Any] = {
@@ -151,6 +155,7 @@ class AsyncGateway:
             "threshold": threshold,
             "labels": list(labels) or None,
             "timeout": timeout_seconds,
+            "frames": None if frames is None else str(frames),
         }
         parameters = {name: value for name, value in given.items() if value is not None}
         return Asked(parameters, self.retry_seconds, on_wait)

@@ -95,6 +95,13 @@ class TooCostly(ImageError):
     code = "too_costly"
 
 
+class TooManyFrames(ImageError):
+    """More frames are wanted than `max_frames` allows in one request, or the file has more than can be looked at."""
+
+    status = 422
+    code = "too_many_frames"
+
+
 class ImageQuarantined(ImageError):
     """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
 
@@ -326,6 +333,7 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "image_too_large": ImageTooLarge,
     "undecodable_image": UndecodableImage,
     "too_costly": TooCostly,
+    "too_many_frames": TooManyFrames,
     "image_quarantined": ImageQuarantined,
     "unauthorized": Unauthorized,
     "invalid_request": InvalidRequest,

@@ -40,6 +40,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield finding
     if configs:
         yield repository.contract(configs, settings.model)
+        yield repository.tensors(configs)
         yield repository.files(model_repository, configs)
         yield repository.labels(model_repository, configs)
         yield repository.batching(configs)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
-from gateway.triton.contract import CLASSIFIER, breaches
+from gateway.triton.contract import CLASSIFIER, breaches, mismatches
 from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway.triton.model_config import ModelConfig, read_model_config, steps
 
@@ -60,6 +60,14 @@ def contract(configs: Configs, model: str) -> Finding:
     if found:
         return fail("contract", f"{model}: {'; '.join(found)}", f"correct {model}/{CONFIG}")
     return ok("contract", f"{model} fits the gateway's contract")
+
+
+def tensors(configs: Configs) -> Finding:
+    """Whether each step of an ensemble takes what the step before it gives."""
+    faults = [fault for name in configs for fault in mismatches(name, configs)]
+    if faults:
+        return fail("tensors", "\n".join(faults), f"correct data_type or dims in one {CONFIG} of the two")
+    return ok("tensors", "every step takes what the one before it gives")
 
 
 def files(repository: Path, configs: Configs) -> Finding:

@@ -87,6 +87,8 @@ class ModelInfo:
     """Whether each class has a probability of its own."""
     decode: str = "exact"
     """How large JPEGs are decoded: exact, or fast where the model says so."""
+    tensor: str | None = None
+    """What the network gets: fp32 that is normalised, or uint8 pixels; None where that is neither."""
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None

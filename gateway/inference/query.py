@@ -1,7 +1,7 @@
 """What a request asks of the service, and what it gets for each file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from gateway.errors import GatewayError, InvalidParameter
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
+from gateway.ingest.frames import Wanted
 
 
 def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
@@ -33,7 +34,22 @@ class Query:
     request_id: str
     split: bool = False
     """Whether the version is a share that the operator sends there, not the client's wish."""
+    frames: Wanted | None = None
+    """Which frames of animated files have an answer of their own; None for none, as if each were its first frame."""
     tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameResult:
+    """The answer for one frame: its number in the file, and when it is shown, in seconds from the first one.
+
+    With `seconds` None it stands for all that could not be read from there on.
+    """
+
+    index: int
+    seconds: float | None
+    predictions: Sequence[Prediction] = NO_PREDICTIONS
+    error: GatewayError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,8 @@ class Result:
     error: GatewayError | None = None
     model_version: str | None = None
     multi_label: bool = False
+    frames: tuple[FrameResult, ...] | None = None
+    """Of a query for frames; then `predictions` are the first one's that has an answer."""
 
     @property
     def top_score(self) -> float | None:
@@ -57,3 +75,15 @@ class Result:
         if self.scores is not None:
             return float(self.scores.max(initial=0.0))
         return max(Predictions.of(self.predictions).scores, default=None)
+
+    @property
+    def images(self) -> "Sequence[Result]":
+        """What counts as images: each of the frames, or the file."""
+        if not self.frames:
+            return (self,)
+        return [replace(self, predictions=each.predictions, error=each.error, frames=None) for each in self.frames]
+
+    @property
+    def prediction_count(self) -> int:
+        """How many predictions it holds."""
+        return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames or ())

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
 import anyio
@@ -22,18 +22,22 @@ from gateway.errors import (
 )
 from gateway.inference.admission import Admission, Permit, Permits
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
+from gateway.inference.film import FilmResult, as_film
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
 from gateway.inference.results import ReadyResults
 from gateway.inference.scope import Scope
 from gateway.inference.shadow import Shadows
 from gateway.inference.uncancelled import Uncancelled
-from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import (
     DecodePolicy,
     Image,
+    all_frames,
     bytes_needed,
     decoded,
     encoded,
@@ -51,6 +55,10 @@ Watch = Callable[[], Awaitable[None]]
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; closed by who reads them."""
+
+
+Answer = Callable[[Result], None]
+"""Takes the result of one image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +85,12 @@ class Shared:
 
 @dataclass(slots=True)
 class _InFlight:
-    """An image that has its permit and waits for its answer."""
+    """An image that has its permit and waits for its answer, which `answer` takes."""
 
     image: Image
     permit: Permit
     deadline: Deadline
+    answer: Answer
 
 
 class RunningRequest:
@@ -102,7 +111,7 @@ class RunningRequest:
         )
         # More than the calls can take would only sit here, and be in the way of other requests' images.
         self._most_permits = shared.batches.max_calls * shared.batches.max_images
-        self._calls = self._open = 0
+        self._calls = self._open = self._frames = 0
         self._begun = self._read_all = False
         self._results = ReadyResults()
         self._failure: Exception | None = None
@@ -121,8 +130,9 @@ class RunningRequest:
         result = await self._results.take()
         if result is None:
             raise self._failure or StopAsyncIteration
-        self._query.tally.count(result.error, result.model_version)
-        _count(result, self._query.model_name)
+        for image in result.images:
+            self._query.tally.count(image.error, image.model_version)
+            _count(image, self._query.model_name)
         return result
 
     def _spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
@@ -153,13 +163,17 @@ class RunningRequest:
 
     async def _admit(self, upload: Upload) -> None:
         policy = self._shared.policy
+        answer = self._answer if self._query.frames is None else as_film(self._answer)
         try:
             with self._stages["prepare"]:
-                info = examine(upload, policy)
+                info = examine(upload, policy, frames=self._query.frames is not None)
         except ImageError as error:
-            self._answer(Result(upload.index, upload.filename, error=error))
+            answer(Result(upload.index, upload.filename, error=error))
             return
         deadline = Deadline.after(self._query.timeout_seconds)
+        if self._query.frames is not None and info.animated:
+            await self._admit_frames(upload, info, self._query.frames, deadline)
+            return
         try:
             with self._stages["wait"]:
                 size = await self._size() if needs_decoding(info, policy) else policy.max_side
@@ -167,13 +181,54 @@ class RunningRequest:
         except (DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
-            self._answer(_failed(upload, info, error))
+            answer(_failed(upload, info, error))
             return
         self._begun = True
         if needs_decoding(info, policy):
-            self._spawn(self._decode, upload, info, size, permit, deadline)
+            self._spawn(self._decode, upload, info, size, permit, deadline, answer)
         else:
-            self._plan(_InFlight(passed_on(upload, info), permit, deadline))
+            self._plan(_InFlight(passed_on(upload, info), permit, deadline, answer))
+
+    async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
+        """Let each wanted frame of an animated file start its way, as an upload would; read no further meanwhile."""
+        film = FilmResult(Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer)
+        try:
+            await _by(deadline, self._read_frames(upload, info, wanted, film, deadline))
+        except (ImageError, DeadlineExceeded, Overloaded) as error:
+            if not self._begun and isinstance(error, Overloaded):
+                raise
+            film.end(error)
+        else:
+            film.end()
+
+    async def _read_frames(
+        self, upload: Upload, info: ImageInfo, wanted: Wanted, film: FilmResult, deadline: Deadline
+    ) -> None:
+        with self._stages["prepare"]:
+            data = all_frames(upload, info, self._shared.policy)
+            size = await self._size()
+        wanted = replace(wanted, most=wanted.most - self._frames)
+        async with self._shared.decoders.film(data, info, size, self._account, wanted) as frames:
+            info = frames.info
+            film.set_size(info.width, info.height)
+            check_size(info, self._shared.policy.limits)
+            while True:
+                with self._stages["wait"]:
+                    permit = await self._permit(shrunk_bytes(info, size), deadline)
+                self._begun = True
+                try:
+                    with self._stages["prepare"]:
+                        frame = await frames.next()
+                except BaseException:
+                    permit.release()
+                    raise
+                if frame is None:
+                    permit.release()
+                    return
+                self._frames += 1
+                image = decoded(upload, info, frame.picture)
+                permit.shrink(len(image.payload))
+                self._plan(_InFlight(image, permit, deadline, film.begin(frame.index, frame.seconds)))
 
     async def _permit(self, nbytes: int, deadline: Deadline) -> Permit:
         """Wait for a place among this request's images, then for one among all.
@@ -204,17 +259,19 @@ class RunningRequest:
             resize = await (asking if backend.bears_cancellation else self._shared.uncancelled.run(asking))
         return resize or self._shared.policy.max_side
 
-    async def _decode(self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline) -> None:
+    async def _decode(
+        self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline, answer: Answer
+    ) -> None:
         decoding = self._shared.decoders.decode(encoded(upload, info), info, size, self._account)
         try:
             with self._stages["prepare"]:
                 image = decoded(upload, info, await _by(deadline, decoding))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             permit.release()
-            self._answer(_failed(upload, info, error))
+            answer(_failed(upload, info, error))
         else:
             permit.shrink(len(image.payload))
-            self._plan(_InFlight(image, permit, deadline))
+            self._plan(_InFlight(image, permit, deadline, answer))
 
     def _plan(self, item: _InFlight) -> None:
         """A lone image leaves at once; while all calls are out, images gather to a batch."""
@@ -250,8 +307,8 @@ class RunningRequest:
         finally:
             for item in items:
                 item.permit.release()
-        for result in results:
-            self._answer(result)
+        for item, result in zip(items, results, strict=True):
+            item.answer(result)
         if answer is not None:  # now that it is given, and its permits are back
             self._shared.shadows.offer(self._query, [item.image.payload for item in items], answer)
 

@@ -53,7 +53,11 @@ def decode(data: Buffer, info: ImageInfo, size: Size) -> Ppm:
     as `size` asks. Raises UndecodableImage, or TooCostly where memory does not suffice.
     Needs 3 to 11 bytes a pixel meanwhile, and is meant for `decoders.child`, whose process may be lost.
     """
-    stored = _stored(data, info, size)
+    return finished(_stored(data, info, size), info, size)
+
+
+def finished(stored: Pixels, info: ImageInfo, size: Size) -> Ppm:
+    """What is made of a picture as it is stored, RGB of 8 bits: upright, and as large as `size` asks."""
     if isinstance(size, Resize):
         return Ppm(resample(_turn(stored, info), size))
     return Ppm(_turn(_shrink(stored, info, size), info))

@@ -16,6 +16,8 @@ class ImageFormat(StrEnum):
     AVIF = "AVIF"
     HEIC = "HEIC"
     JPEG_2000 = "JPEG 2000"
+    VIDEO = "video"
+    """Only where frames are asked for."""
 
 
 SUFFIXES = frozenset(
@@ -39,7 +41,8 @@ class ImageInfo:
     get other bytes of it: `prepare.encoded`. `isolated` says that only the gateway's own decoders may open it,
     since what it costs or shows elsewhere is not known.
     `by_pillow` says that OpenCV would show it wrong; Pillow is asked in any case where OpenCV cannot open a picture.
-    `coefficient_bytes` is what a progressive JPEG keeps in memory beside its pixels.
+    `coefficient_bytes` is what a progressive JPEG keeps in memory beside its pixels. `animated` says that there may be
+    frames behind the first one.
     """
 
     format: ImageFormat
@@ -54,6 +57,7 @@ class ImageInfo:
     isolated: bool = False
     by_pillow: bool = False
     coefficient_bytes: int = 0
+    animated: bool = False
 
 
 def upright(stored_width: int, stored_height: int, orientation: int) -> tuple[int, int]:

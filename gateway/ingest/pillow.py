@@ -49,25 +49,31 @@ def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
     """
     try:
         with warnings.catch_warnings(action="ignore"):
-            return _rgb(_opened(data, info))
+            return rgb(opened(data, info))
     except (MemoryError, UndecodableImage):
         raise
     except Exception as exc:  # whatever a plugin makes of a stranger's bytes
         raise UndecodableImage from exc
 
 
-def _opened(data: bytes, info: ImageInfo) -> Image.Image:
+def opened(data: bytes, info: ImageInfo) -> Image.Image:
+    """The file, its first frame not decoded yet; raises UndecodableImage, and what a plugin raises."""
     picture = Image.open(io.BytesIO(data), formats=[_NAMES.get(info.format, info.format.value)])
-    # Before it is decoded: nothing but what was inspected is to be.
+    check_size(picture, info)
+    return picture
+
+
+def check_size(picture: Image.Image, info: ImageInfo) -> None:
+    """Raise UndecodableImage for a size that was not inspected, before it is decoded."""
     if picture.width * picture.height > _MOST_PIXELS or picture.size not in (
         (info.width, info.height),
         (info.height, info.width),
     ):
         raise UndecodableImage("The image cannot be decoded: its header and its pixels disagree about its size.")
-    return picture
 
 
-def _rgb(picture: Image.Image) -> NDArray[Any]:
+def rgb(picture: Image.Image) -> NDArray[Any]:
+    """The frame that a file stands at, uint8 [height, width, 3], on white where it is not opaque."""
     picture.load()
     if picture.mode.startswith("I;16"):
         gray = (np.asarray(picture) / 257).round().astype(np.uint8)

@@ -21,6 +21,7 @@ from gateway.repository.entry import (
     Entry,
     EntryError,
     Format,
+    ImageTensor,
     Precision,
     Serving,
     Version,
@@ -55,6 +56,8 @@ class Request:
     serving: Serving = field(default_factory=Serving)
     version: int | None = None
     resize_library: str | None = None
+    tensor: ImageTensor | None = None
+    """None is that of the versions that are there, or fp32."""
     input: str = ""
     """What it takes, one of functions.INPUTS; "" to find it out."""
     output: str = ""
@@ -93,6 +96,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     kind = {"onnx": Format.ONNX, "function": Format.FUNCTION}.get(source.kind, Format.TORCHSCRIPT)
     written_as = request.format or (old.format if old else kind)
     _check_format(kind, written_as, request.precision)
+    tensor = _tensor(request, old, written_as)
     if request.serving.tensorrt and written_as is not Format.ONNX:
         raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
     multi_label = old.multi_label if old else request.multi_label
@@ -143,6 +147,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 pixels=preprocessing.gives_pixels,
                 pixels_implied=request.pixels_implied,
                 gray=(preprocessing.mean[0], preprocessing.std[0]) if request.grayscale else None,
+                normalise=(preprocessing.mean, preprocessing.std) if tensor is ImageTensor.UINT8 else None,
                 may_export=source.kind == "exported" and request.format is None and old is None,
                 mapped_bytes=source.function.size() if source.function else 0,
             ),
@@ -177,6 +182,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 serving=request.serving,
                 versions={number: version},
                 in_use=number,
+                tensor=tensor,
             )
             write(entry, labels, network, repository)
     return entry
@@ -278,6 +284,20 @@ def _check_format(kind: Format, written_as: Format, precision: Precision) -> Non
         )
     if written_as is Format.ONNX and precision is Precision.BF16:
         raise SourceError("ONNX Runtime has no bf16 convolutions: use --precision fp16 or --format torchscript")
+
+
+def _tensor(request: Request, old: Entry | None, written_as: Format) -> ImageTensor:
+    """What passes between the steps; raises SourceError or EntryError where that cannot be."""
+    if old is not None:
+        if request.tensor not in {None, old.tensor}:
+            raise EntryError(
+                f"the other versions of {old.name} share a preprocessor that gives {old.tensor.value}: leave --tensor "
+                "out, or add it under another name"
+            )
+        return old.tensor
+    if request.tensor is ImageTensor.UINT8 and written_as is Format.FUNCTION:
+        raise SourceError("--tensor uint8 puts the normalisation into the network, and a function is left as it is")
+    return request.tensor or ImageTensor.FP32
 
 
 def _check_same(

@@ -51,6 +51,8 @@ class Job:
     """Whether that was only taken for granted, since no mean and std were said."""
     gray: tuple[float, float] | None = None
     """The mean and std of a network for gray images."""
+    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """The mean and std of a network that is served with pixels, uint8, and normalises them itself."""
     may_export: bool = False
     """Whether a program of torch.export may stay one, where TorchScript would answer otherwise."""
     mapped_bytes: int = 0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gateway.errors import UserError
 from gateway.networks import onnx_graph
-from gateway.networks.adapted import Adapted, Form, Gray, arranged
+from gateway.networks.adapted import Adapted, Form, Gray, Normalising, arranged
 from gateway.networks.confinement import confine
 from gateway.networks.files import ModelFileError
 from gateway.networks.functions import FUNCTION, Said
@@ -61,8 +61,8 @@ def _do_torch(job: Job) -> Outcome:
         findings = try_out(module, job.side, pixels=job.pixels)
         check_classes(findings, job.labels, multi_label=job.multi_label)
         finished = activation(findings.ending, multi_label=job.multi_label)
-        expected = [finished(module(batch).float()) for batch in _probes(job)]
-        served = Served(module, finished, torch.float32)
+        expected = [finished(module(batch).float()) for batch in _images(job)]
+        served: torch.nn.Module = Served(module, finished, torch.float32)
         if job.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
             outcome = _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
@@ -72,12 +72,14 @@ def _do_torch(job: Job) -> Outcome:
             _say(f"converting to {job.precision.value}")
             try:
                 served = _converted(module, finished, dtype)
-                served(_probes(job)[0])
+                served(_images(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
                 raise ModelFileError(f"it does not run in {job.precision.value}: {reason}. Leave it in fp32") from exc
         _say(f"writing {Path(job.output).name}")
         output = Path(job.output)
+        if job.normalise:
+            served = Normalising(served, *job.normalise)
         example = _probes(job)[1]
         written_as = _write_torch(job, served, example)
         output = output.with_name(written_as.filename)
@@ -88,7 +90,7 @@ def _do_torch(job: Job) -> Outcome:
         return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
 
 
-def _write_torch(job: Job, served: Served, example: Tensor) -> Format:
+def _write_torch(job: Job, served: torch.nn.Module, example: Tensor) -> Format:
     """Write a module as the job says, or as a program where it may be one and TorchScript would answer otherwise."""
     output, tolerance = Path(job.output), ALLOWED[job.precision]
     if job.format is Format.EXPORTED:
@@ -140,7 +142,7 @@ def _do_onnx(job: Job) -> Outcome:
     findings = try_out(run, job.side, pixels=job.pixels)
     check_classes(findings, job.labels, multi_label=job.multi_label)
     finished = activation(findings.ending, multi_label=job.multi_label)
-    expected = [finished(run(batch).float()) for batch in _probes(job)]
+    expected = [finished(run(batch).float()) for batch in _images(job)]
     if signature.one_by_one:
         return _write_any_batch(job, findings, model, signature, expected)
     return _write_onnx(job, findings, model, findings.ending, expected, signature)
@@ -228,6 +230,7 @@ def _write_onnx(
         classes=findings.classes,
         form=form,
         output=output,
+        normalise=job.normalise,
     )
     if job.precision is Precision.FP16:
         _say("converting to fp16")
@@ -251,7 +254,18 @@ def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Call
 
 
 def _probes(job: Job) -> list[Tensor]:
+    """What the served network is tried with."""
+    if job.normalise:
+        return [batch.to(torch.uint8) for batch in probes(job.side, pixels=True)]
     return probes(job.side, pixels=job.pixels)
+
+
+def _images(job: Job) -> list[Tensor]:
+    """The same as the original takes them."""
+    if job.normalise:
+        front = Normalising(torch.nn.Identity(), *job.normalise)
+        return [front(batch) for batch in _probes(job)]
+    return _probes(job)
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,7 @@
 """ONNX files: inspected, finished with what is missing, and written with the tensor names of the contract."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ ANY_BATCH = (
 OPSET = 17
 """The oldest that has all that torchvision's classifiers need; older runtimes read it too."""
 BATCH = "N"
+ARRANGED = "gateway/arranged"
+"""How the names of the nodes begin that make of `input__0` what a model takes."""
 _ACTIVATIONS = {
     (Ending.LOGITS, False): ("Softmax", {"axis": 1}),
     (Ending.LOG_SOFTMAX, False): ("Exp", {}),
@@ -134,10 +136,12 @@ def finish(
     classes: int,
     form: Form = Form(),  # noqa: B008  # it is frozen
     output: str = "",
+    normalise: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Any:  # noqa: ANN401
     """The same model from `input__0` fp32 [N, 3, side, side] to probabilities `output__0` fp32 [N, classes].
 
-    `form` is what it takes itself, and `output` the name of its scores, where it has several outputs.
+    `form` is what it takes itself, and `output` the name of its scores, where it has several outputs. With `normalise`,
+    a mean and a std, `input__0` are pixels as uint8.
     """
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
@@ -145,7 +149,7 @@ def finish(
     weights = {tensor.name for tensor in graph.initializer}
     (given,) = [tensor for tensor in graph.input if tensor.name not in weights]
     result = _output(model, output)
-    arranged, extra = _arrangement(form)
+    arranged, extra = _arrangement(form, normalise)
     casts = [
         helper.make_node("Cast", [arranged], [_inner(given.name)], to=given.type.tensor_type.elem_type),
         helper.make_node("Cast", [_inner(result.name)], ["gateway/scores"], to=float32),
@@ -157,7 +161,8 @@ def finish(
     nodes = [*extra, casts[0], *graph.node, casts[1], last]
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend(nodes)
-    graph.input.append(helper.make_tensor_value_info(CLASSIFIER_INPUT, float32, [BATCH, 3, side, side]))
+    kind = onnx.TensorProto.UINT8 if normalise else float32
+    graph.input.append(helper.make_tensor_value_info(CLASSIFIER_INPUT, kind, [BATCH, 3, side, side]))
     graph.output.append(helper.make_tensor_value_info(CLASSIFIER_OUTPUT, float32, [BATCH, classes]))
     # Before version 4 weights had to be inputs as well.
     model.ir_version = max(4, model.ir_version)
@@ -173,7 +178,11 @@ def to_fp16(model: Any) -> Any:  # noqa: ANN401
     from onnxruntime.transformers.onnx_model import OnnxModel
 
     # Not a softmax over many classes: its sum is lost in fp16.
-    converted = convert_float_to_float16(model, keep_io_types=True, op_block_list=["Softmax", "Sigmoid", "Exp"])
+    # Nor the arrangement of the images, whose pixels have as many levels as fp16 has digits.
+    kept = [node.name for node in model.graph.node if node.name.startswith(ARRANGED)]
+    converted = convert_float_to_float16(
+        model, keep_io_types=True, op_block_list=["Softmax", "Sigmoid", "Exp"], node_block_list=kept
+    )
     # The converter appends its casts at the end, and ONNX wants nodes in the order of their use.
     OnnxModel(converted).topological_sort()
     return converted
@@ -264,8 +273,11 @@ def _output(model: Any, which: str) -> Any:  # noqa: ANN401
     return outputs[0]
 
 
-def _arrangement(form: Form) -> tuple[str, list[Any]]:
-    """The nodes that make of `input__0` what a model takes, as adapted.arranged does, and the name of their result."""
+def _arrangement(form: Form, normalise: tuple[Sequence[float], Sequence[float]] | None) -> tuple[str, list[Any]]:
+    """The nodes that make of `input__0` what a model takes, and the name of their result.
+
+    As adapted.arranged does, and before it adapted.Normalising.
+    """
     onnx, _ = import_onnx()
     nodes: list[Any] = []
     name = CLASSIFIER_INPUT
@@ -277,9 +289,14 @@ def _arrangement(form: Form) -> tuple[str, list[Any]]:
             inputs.append(f"gateway/constant{len(nodes)}")
             value = onnx.numpy_helper.from_array(np.asarray(constant, np.float32))
             nodes.append(onnx.helper.make_node("Constant", [], [inputs[-1]], value=value))
-        name = f"gateway/arranged{len(nodes)}"
-        nodes.append(onnx.helper.make_node(operator, inputs, [name], **attributes))
+        name = f"{ARRANGED}{len(nodes)}"
+        nodes.append(onnx.helper.make_node(operator, inputs, [name], name=name, **attributes))
 
+    if normalise:
+        mean, std = (np.asarray(values, np.float32).reshape(1, 3, 1, 1) for values in normalise)
+        add("Cast", to=onnx.TensorProto.FLOAT)
+        add("Mul", 1 / (PIXELS * std))
+        add("Add", -mean / std)
     if form.gray:
         for operator, number in (("Mul", form.gray.std), ("Add", form.gray.mean), ("Mul", PIXELS)):
             add(operator, number)

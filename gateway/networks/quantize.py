@@ -23,11 +23,11 @@ OURS = "gateway/"
 """What the names of tensors begin with that `onnx_graph.finish` put around a network, which stays exact."""
 
 
-def quantize(model: Path, images: Iterable[NDArray[np.float32]], target: Path) -> None:
+def quantize(model: Path, images: Iterable[NDArray[np.float32 | np.uint8]], target: Path) -> None:
     """Write a finished model in int8 to `target`; raises ModelFileError where ONNX Runtime cannot.
 
-    Each of `images` is one, fp32 [1, 3, side, side]. They are run one after another and only the smallest and largest
-    value of each tensor are kept, so memory does not grow with their number.
+    Each of `images` is one, [1, 3, side, side] in the type that the model takes. They are run one after another, and
+    only the smallest and largest value of each tensor are kept, so memory does not grow with their number.
     """
     onnx, _ = import_onnx()
     from onnxruntime import quantization
@@ -87,10 +87,10 @@ def has_vnni(path: Path = Path("/proc/cpuinfo")) -> bool:
 class _Photographs:
     """What ONNX Runtime calls a CalibrationDataReader."""
 
-    def __init__(self, images: Iterator[NDArray[np.float32]]) -> None:
+    def __init__(self, images: Iterator[NDArray[np.float32 | np.uint8]]) -> None:
         self._images = images
 
-    def get_next(self) -> dict[str, NDArray[np.float32]] | None:
+    def get_next(self) -> dict[str, NDArray[np.float32 | np.uint8]] | None:
         """The next input, or None after the last."""
         image = next(self._images, None)
         return None if image is None else {CLASSIFIER_INPUT: image}

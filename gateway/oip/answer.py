@@ -10,8 +10,9 @@ from pydantic_core import to_json
 
 from gateway.errors import ModelUnavailable
 from gateway.inference.query import Result
+from gateway.oip.documents import PREDICTION, STATUS
 from gateway.oip.reader import LENGTH_BYTES
-from gateway.oip.request import PREDICTION, STATUS, InferenceRequest, RequestedOutput
+from gateway.oip.request import InferenceRequest, RequestedOutput
 from gateway.turns import Turn
 
 OK = "ok"

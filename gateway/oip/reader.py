@@ -19,7 +19,8 @@ from gateway.ingest.body import read_base64
 from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
-from gateway.oip.request import IMAGE, InferenceRequest, parse_input, parse_request, told
+from gateway.oip.documents import IMAGE
+from gateway.oip.request import InferenceRequest, parse_input, parse_request, told
 
 LENGTH_BYTES = 4
 
@@ -47,6 +48,7 @@ class InferenceReader:
         self._members: dict[str, object] = {}
         self._input: dict[str, object] | None = None
         self._images = 0
+        self._parsed: InferenceRequest | None = None
 
     @property
     def request(self) -> InferenceRequest:
@@ -54,7 +56,9 @@ class InferenceReader:
 
         Raises InvalidParameter.
         """
-        return parse_request(self._members, max_class_count=self._max_class_count)
+        if self._parsed is None:
+            self._parsed = parse_request(self._members, max_class_count=self._max_class_count)
+        return self._parsed
 
     async def uploads(self) -> AsyncIterator[Upload]:
         """Yield the images, in order, each as soon as it is complete.
@@ -73,6 +77,7 @@ class InferenceReader:
                     yield upload
             else:
                 self._members[name] = await source.value()
+                self._parsed = None
         if await source.symbol() != b"":
             raise invalid("there is something after the object")
         _ = self.request  # is in order, before more is read

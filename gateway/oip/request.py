@@ -2,16 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from gateway.errors import InvalidParameter
+from gateway.oip.documents import IMAGE, OUTPUTS, PREDICTION, ImageInput, InferenceBody, OutputRequest
 
-IMAGE = "IMAGE"
-PREDICTION, STATUS = "PREDICTION", "STATUS"
-OUTPUTS = (PREDICTION, STATUS)
 _TOLD_CHARACTERS = 80
-_MOST = 2**63 - 1
-"""JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
+_SENTENCES = {
+    "id": "'id': must be a string.",
+    "timeout": "'timeout': must be a whole number of microseconds, 0 for the default.",
+    "binary_data_output": "'binary_data_output': must be true or false.",
+    "binary_data": "'binary_data': must be true or false.",
+    "binary_data_size": "'binary_data_size': must be a whole number of bytes.",
+    "classification": "'classification': must be a whole number of classes, 0 for the scores.",
+    "parameters": "'parameters': must be an object.",
+    "outputs": "'outputs': must be an array of objects.",
+}
+_INPUT_SENTENCES = {
+    "name": f"'inputs': unknown input {{}}, only {IMAGE}.",
+    "datatype": f"'datatype': {IMAGE} is BYTES, not {{}}.",
+    "shape": f"'shape': {IMAGE} has the shape [N] or [N, 1] for N images, not {{}}.",
+}
+_OUTPUT_SENTENCES = {"name": f"'outputs': unknown output {{}}, only {' and '.join(OUTPUTS)}."}
+
+D = TypeVar("D", ImageInput, InferenceBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +62,16 @@ class InputTensor:
 
 def parse_request(members: Mapping[str, object], *, max_class_count: int) -> InferenceRequest:
     """Read the members of the JSON object but for its inputs; raises InvalidParameter."""
-    given = members.get("id")
-    if given is not None and not isinstance(given, str):
-        raise InvalidParameter("'id': must be a string.")
-    timeout = _parameters(members).get("timeout", 0)
-    if not _is_whole(timeout):
-        raise InvalidParameter("'timeout': must be a whole number of microseconds, 0 for the default.")
+    body = _read(InferenceBody, {**members, "inputs": None}, _OUTPUT_SENTENCES)
+    said = body.parameters
+    all_binary = said is not None and said.binary_data_output
+    outputs = tuple(_requested(each, max_class_count, all_binary=all_binary) for each in body.outputs)
+    if len({output.name for output in outputs}) < len(outputs):
+        raise InvalidParameter("'outputs': an output is asked for twice.")
     return InferenceRequest(
-        # A lone surrogate is valid JSON, but cannot be encoded.
-        id=None if given is None else given.encode(errors="replace").decode(),
-        timeout_microseconds=timeout,
-        outputs=_requested_outputs(members, max_class_count),
+        id=body.id,
+        timeout_microseconds=0 if said is None else said.timeout,
+        outputs=outputs or tuple(RequestedOutput(name, all_binary) for name in OUTPUTS),
     )
 
 
@@ -63,21 +79,15 @@ def parse_input(members: Mapping[str, object] | None) -> InputTensor:
     """Read the one input, in which `data` stands for whatever its data was; raises InvalidParameter."""
     if members is None:
         raise InvalidParameter(f"'inputs': the input {IMAGE} is missing.")
-    if members.get("name") != IMAGE:
-        raise InvalidParameter(f"'inputs': unknown input {told(members.get('name'))}, only {IMAGE}.")
-    if members.get("datatype") != "BYTES":
-        raise InvalidParameter(f"'datatype': {IMAGE} is BYTES, not {told(members.get('datatype'))}.")
-    shape = members.get("shape")
-    if not isinstance(shape, list) or not shape or not _is_whole(shape[0]) or shape[1:] not in ([], [1]):
-        raise InvalidParameter(f"'shape': {IMAGE} has the shape [N] or [N, 1] for N images, not {told(shape)}.")
-    parameters = _parameters(members)
-    _refuse_shared_memory(IMAGE, parameters)
-    binary_bytes = parameters.get("binary_data_size")
+    tensor = _read(ImageInput, members, _INPUT_SENTENCES)
+    if tensor.shape[1:] not in ([], [1]):
+        raise InvalidParameter(_INPUT_SENTENCES["shape"].format(told(tensor.shape)))
+    if tensor.parameters is not None and tensor.parameters.asks_for_shared_memory:
+        raise _no_shared_memory(IMAGE)
+    binary_bytes = None if tensor.parameters is None else tensor.parameters.binary_data_size
     if ("data" in members) == (binary_bytes is not None):
         raise InvalidParameter(f"{IMAGE} needs data or binary_data_size, and not both.")
-    if binary_bytes is not None and not _is_whole(binary_bytes):
-        raise InvalidParameter("'binary_data_size': must be a whole number of bytes.")
-    return InputTensor(shape[0], binary_bytes)
+    return InputTensor(tensor.shape[0], binary_bytes)
 
 
 def told(value: object) -> str:
@@ -86,56 +96,35 @@ def told(value: object) -> str:
     return text if len(text) <= _TOLD_CHARACTERS else f"{text[:_TOLD_CHARACTERS]}…"
 
 
-def _requested_outputs(members: Mapping[str, object], max_class_count: int) -> tuple[RequestedOutput, ...]:
-    all_binary = _flag(_parameters(members), "binary_data_output", default=False)
-    given = members.get("outputs")
-    if given is None or given == []:
-        return tuple(RequestedOutput(name, all_binary) for name in OUTPUTS)
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise InvalidParameter("'outputs': must be an array of objects.")
-    outputs = tuple(_requested_output(each, max_class_count, all_binary=all_binary) for each in given)
-    if len({output.name for output in outputs}) < len(outputs):
-        raise InvalidParameter("'outputs': an output is asked for twice.")
-    return outputs
-
-
-def _requested_output(members: Mapping[str, object], max_class_count: int, *, all_binary: bool) -> RequestedOutput:
-    name, parameters = members.get("name"), _parameters(members)
-    if not isinstance(name, str) or name not in OUTPUTS:
-        raise InvalidParameter(f"'outputs': unknown output {told(name)}, only {' and '.join(OUTPUTS)}.")
-    _refuse_shared_memory(name, parameters)
-    class_count = parameters.get("classification", 0)
-    if not _is_whole(class_count):
-        raise InvalidParameter("'classification': must be a whole number of classes, 0 for the scores.")
-    if class_count and name != PREDICTION:
-        raise InvalidParameter(f"'classification': {name} has no classes; {PREDICTION} has.")
-    if class_count > max_class_count:
+def _requested(output: OutputRequest, max_class_count: int, *, all_binary: bool) -> RequestedOutput:
+    asked = output.parameters
+    if asked is None:
+        return RequestedOutput(output.name, all_binary)
+    if asked.asks_for_shared_memory:
+        raise _no_shared_memory(output.name)
+    if asked.classification and output.name != PREDICTION:
+        raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
+    if asked.classification > max_class_count:
         raise InvalidParameter(
             f"'classification': must be at most {max_class_count}.", limit="max_top_k", value=max_class_count
         )
-    return RequestedOutput(name, _flag(parameters, "binary_data", default=all_binary), class_count)
+    binary = all_binary if asked.binary_data is None else asked.binary_data
+    return RequestedOutput(output.name, binary, asked.classification)
 
 
-def _refuse_shared_memory(name: str, parameters: Mapping[str, object]) -> None:
-    if "shared_memory_region" in parameters:
-        raise InvalidParameter(f"{name}: shared memory is not supported; send tensors in the body.")
+def _no_shared_memory(name: str) -> InvalidParameter:
+    return InvalidParameter(f"{name}: shared memory is not supported; send tensors in the body.")
 
 
-def _parameters(owner: Mapping[str, object]) -> Mapping[str, object]:
-    parameters = owner.get("parameters")
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise InvalidParameter("'parameters': must be an object.")
-    return parameters
+def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[str, str]) -> D:
+    """The members as a document; raises InvalidParameter with the sentence for the first that is wrong."""
+    try:
+        return document.model_validate(members)
+    except ValidationError as exc:
+        raise InvalidParameter(_sentence(exc.errors(include_url=False)[0], {**_SENTENCES, **sentences})) from exc
 
 
-def _flag(parameters: Mapping[str, object], name: str, *, default: bool) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise InvalidParameter(f"{name!r}: must be true or false.")
-    return value
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+def _sentence(error: ErrorDetails, sentences: Mapping[str, str]) -> str:
+    member = next(part for part in reversed(error["loc"]) if isinstance(part, str))
+    # Of what is missing, pydantic has the whole of what lacks it.
+    return sentences[member].format(told(None if error["type"] == "missing" else error["input"]))

@@ -1,6 +1,7 @@
 """The photographs by which a network is quantized, and whether it can be."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from gateway.networks.onnx_graph import import_onnx
 from gateway.proof.parity import pil_image
 from gateway.proof.pictures import NoPictures, image_files
 from gateway.proof.variants import Step
-from gateway.repository.entry import Entry, Format
-from gateway.repository.preprocessing import Preprocessing, reference_transforms
+from gateway.repository.entry import Entry, Format, ImageTensor
+from gateway.repository.preprocessing import AS_PIXELS, reference_transforms
 
 MAX_PICTURES = 256
 """That are run through a network; more of them hardly change the ranges that are found."""
@@ -68,11 +69,15 @@ def calibration_files(folder: Path, measured: Sequence[Path], say: Say) -> list[
     return files
 
 
-def calibration_images(files: Sequence[Path], preprocessing: Preprocessing) -> Iterator[NDArray[np.float32]]:
-    """Each image fp32 [1, 3, side, side], prepared as in training, one at a time; raises NoPictures at the end.
+def calibration_images(files: Sequence[Path], entry: Entry) -> Iterator[NDArray[np.float32 | np.uint8]]:
+    """Each image [1, 3, side, side] as the served network gets it, one at a time; raises NoPictures at the end.
 
     What is no image is passed over.
     """
+    pixels = entry.tensor is ImageTensor.UINT8
+    preprocessing = entry.preprocessing
+    if pixels:
+        preprocessing = replace(preprocessing, mean=AS_PIXELS["mean"], std=AS_PIXELS["std"])
     transforms = reference_transforms(preprocessing)
     readable = 0
     for path in files:
@@ -81,6 +86,7 @@ def calibration_images(files: Sequence[Path], preprocessing: Preprocessing) -> I
         except OSError:
             continue
         readable += 1
-        yield transforms(image)[None].numpy()
+        batch = transforms(image)[None].numpy()
+        yield batch.round().clip(0, 255).astype(np.uint8) if pixels else batch
     if not readable:
         raise NoPictures("none of the images to calibrate by can be read")

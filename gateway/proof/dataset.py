@@ -52,6 +52,22 @@ def read_dataset(place: Path, labels: Sequence[str], *, multi_label: bool = Fals
     return samples
 
 
+def read_samples(place: Path, labels: Sequence[str], *, multi_label: bool = False) -> tuple[list[Sample], bool]:
+    """The samples at a place, and whether their classes are known.
+
+    As `read_dataset` has them for a CSV, or a folder in which some folder is named as a class; otherwise every image
+    in the folder and the folders in it, or the one file, with no class. Raises UserError.
+    """
+    classes = _Classes(labels)
+    if place.is_dir():
+        labelled = any(folder.name in classes for folder in place.iterdir() if folder.is_dir())
+    else:
+        labelled = place.suffix.lower() == ".csv"
+    if labelled:
+        return read_dataset(place, labels, multi_label=multi_label), True
+    return [Sample(path, frozenset()) for path in image_files([place])], False
+
+
 class _Classes:
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = labels
@@ -59,12 +75,19 @@ class _Classes:
         names = [_plain(label) for label in labels]
         self._numbers = {name: number for number, name in enumerate(names) if names.count(name) == 1}
 
-    def number(self, name: str, where: str) -> int:
+    def __contains__(self, name: str) -> bool:
+        return self._find(name) is not None
+
+    def _find(self, name: str) -> int | None:
         plain = _plain(name)
         if plain in self._numbers:
             return self._numbers[plain]
-        if plain.isdigit() and int(plain) < len(self._labels):
-            return int(plain)
+        return int(plain) if plain.isdigit() and int(plain) < len(self._labels) else None
+
+    def number(self, name: str, where: str) -> int:
+        found = self._find(name)
+        if found is not None:
+            return found
         some = ", ".join(self._labels[:8]) + (", …" if len(self._labels) > 8 else "")
         raise DatasetError(f"{where}: the model has no class {name!r}; it has {some}")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
 from gateway.proof.dataset import Sample
-from gateway.proof.pictures import read_pictures
+from gateway.proof.pictures import Picture, read_pictures
 from gateway.triton.blocking import BlockingTriton
 
 BATCH = 8
@@ -109,14 +109,23 @@ def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize |
 
     Large pictures are resized before, as in the gateway.
     """
+    return (answer for (answer,) in ask_each((ensemble,), address, samples, resize))
+
+
+def ask_each(
+    ensembles: Sequence[str], address: str, samples: Sequence[Sample], resize: Resize | None = None
+) -> Iterator[tuple[Answer, ...]]:
+    """What each of several ensembles makes of each sample, which is read once; see `ask`."""
     connections = local()
     opened: list[BlockingTriton] = []
 
-    def answer(batch: Sequence[Sample]) -> list[Answer]:
+    def answer(batch: Sequence[Sample]) -> list[tuple[Answer, ...]]:
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
-        return _ask_batch(connections.triton, ensemble, batch, resize)
+        pictures = list(read_pictures((sample.path for sample in batch), resize))
+        each = [_ask_batch(connections.triton, ensemble, batch, pictures) for ensemble in ensembles]
+        return list(zip(*each, strict=True))
 
     try:
         with ThreadPoolExecutor(CALLERS) as pool:
@@ -138,8 +147,9 @@ def evaluate(
         yield answer
 
 
-def _ask_batch(triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], resize: Resize | None) -> list[Answer]:
-    pictures = list(read_pictures((sample.path for sample in samples), resize))
+def _ask_batch(
+    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], pictures: Sequence[Picture]
+) -> list[Answer]:
     fit = [picture.payload for picture in pictures if not picture.reason]
     result = triton.predict(ensemble, fit) if fit else None
     answers, row = [], 0

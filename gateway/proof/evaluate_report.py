@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from gateway.proof.alternatives import Alternative
 from gateway.proof.evaluate import THRESHOLD, Evaluation
 from gateway.repository.summary import console
 
@@ -36,6 +37,22 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
         plot.parent.mkdir(parents=True, exist_ok=True)
         confusion_matrix(evaluation.confusion(), labels, plot, title)
         out.print(f"confusion matrix: {plot}")
+
+
+def compared(alternatives: Sequence[Alternative]) -> None:
+    """A row for each way to prepare the pictures; differences are from the first."""
+    table = Table("", "top-1", "top-5", "images/s", "largest difference", "same top-1", box=None, pad_edge=False)
+    for each in alternatives:
+        difference, same = each.moved(alternatives[0])
+        table.add_row(
+            each.described(),
+            f"{100 * each.evaluation.top(1):.2f} %",
+            f"{100 * each.evaluation.top(5):.2f} %",
+            f"{each.evaluation.images_per_second:.1f}",
+            "as served" if each is alternatives[0] else f"{difference:.1e}",
+            "" if each is alternatives[0] else f"{100 * same:.4g} %",
+        )
+    console().print(table)
 
 
 def _share(value: float | None) -> str:

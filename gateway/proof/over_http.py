@@ -21,13 +21,32 @@ class PictureRefused(Exception):
     """The gateway has no answer for a picture; the message is the gateway's own."""
 
 
+def described(url: str, model: str, api_key: str | None = None) -> dict[str, Any]:
+    """What a gateway says of a model: GET /models/NAME; raises GatewayRefused."""
+    path = f"{url.rstrip('/')}/models/{model}"
+    try:
+        response = httpx.get(path, headers=_headers(api_key), timeout=TIMEOUT_SECONDS)
+        answer: dict[str, Any] = response.json()
+        if response.is_success:
+            return {**answer, "labels": list(answer["labels"]), "versions": list(answer["versions"])}
+        said = str(answer["detail"])
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        raise GatewayRefused(f"{path} does not answer: {exc}") from exc
+    except (ValueError, LookupError, TypeError) as exc:
+        raise GatewayRefused(f"{path} answers, but not as a gateway does") from exc
+    raise GatewayRefused(f"{path}: {said}")
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
 class OverHttp:
     """One version of a model behind a gateway, asked by the Open Inference Protocol, which has every class's score."""
 
     def __init__(self, url: str, model: str, version: int, api_key: str | None = None) -> None:
         self._path = f"{url.rstrip('/')}/v2/models/{model}/versions/{version}/infer"
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._client = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS)
+        self._client = httpx.Client(headers=_headers(api_key), timeout=TIMEOUT_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -132,7 +132,7 @@ def compare(
         if answers.status[0]:
             yield Refused(picture.path, f"the preprocessor gives it status {answers.status[0]}")
             continue
-        images = triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values
+        images = normalised(triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values, entry)
         yield _compared(picture.path, original, answers.values[0], images, transforms(image).numpy())
 
 
@@ -175,6 +175,15 @@ def as_ppm(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PPM")
     return file.getvalue()
+
+
+def normalised(images: NDArray[np.float32] | NDArray[np.uint8], entry: Entry) -> NDArray[np.float32]:
+    """What a preprocessor gives, as fp32 that the original takes: pixels as torchvision normalises them."""
+    if images.dtype != np.uint8:
+        return np.asarray(images, np.float32)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (entry.preprocessing.mean, entry.preprocessing.std))
+    values: NDArray[np.float32] = torch.tensor(images).float().div(255).sub(mean).div(std).numpy()
+    return values
 
 
 def _compared(

@@ -1,6 +1,6 @@
 """Image files on disk, as the gateway would send them to Triton."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,16 +47,21 @@ def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
     return resize_of(entry.preprocessing.parameters(), fast=(decode or entry.serving.decode) is Decode.FAST)
 
 
-def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[Picture]:
-    """Each file as the gateway makes it for a model with such a resize, by this process's GATEWAY_ settings."""
+def reader(resize: Resize | None = None) -> Callable[[Path], Picture]:
+    """Makes a file what the gateway sends of it to a model with such a resize, by this process's GATEWAY_ settings."""
     policy = DecodePolicy.from_settings(load_settings())
-    return (_read(index, path, policy, resize) for index, path in enumerate(paths))
+
+    def read(path: Path) -> Picture:
+        try:
+            return Picture(path, prepare(Upload(0, path.name, path.read_bytes()), policy, resize).payload)
+        except ImageError as exc:
+            return Picture(path, b"", str(exc))
+        except OSError as exc:
+            return Picture(path, b"", exc.strerror or str(exc))
+
+    return read
 
 
-def _read(index: int, path: Path, policy: DecodePolicy, resize: Resize | None) -> Picture:
-    try:
-        return Picture(path, prepare(Upload(index, path.name, path.read_bytes()), policy, resize).payload)
-    except ImageError as exc:
-        return Picture(path, b"", str(exc))
-    except OSError as exc:
-        return Picture(path, b"", exc.strerror or str(exc))
+def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[Picture]:
+    """Each file as `reader` makes it."""
+    return map(reader(resize), paths)

@@ -22,12 +22,12 @@ from gateway.networks.originals import original_probabilities
 from gateway.networks.quantize import quantize
 from gateway.networks.sources import read_labels
 from gateway.proof.calibration import calibration_files, calibration_images
-from gateway.proof.evaluate import THRESHOLD
 from gateway.proof.parity import Probabilities, pil_image
-from gateway.proof.pictures import NoPictures, Picture
+from gateway.proof.pictures import NoPictures, read_pictures, reader, resize_for
 from gateway.proof.serving import serving
-from gateway.proof.variants import Step, Variant
-from gateway.repository.entry import Entry, Format, Precision
+from gateway.proof.variants import USUAL, Step, Variant
+from gateway.repository.entry import Decode, Entry, Format, Precision
+from gateway.repository.pillow_order import PILLOW, TORCH
 from gateway.repository.preprocessing import reference_transforms
 from gateway.repository.writing import LABELS, rewrite, staging, write
 from gateway.triton.blocking import BlockingTriton
@@ -44,15 +44,15 @@ AGREEMENT = 0.99
 class Measured:
     """What a variant gave: images a second, and the largest difference of a probability from the original's.
 
-    Where it could not be made or served, `reason` says why and both numbers are 0. `agreement` is the share of the
-    images whose likeliest class is the original's, or all of whose labels are.
+    `same_top1` is the share of the pictures for which both find the same class likeliest. Where it could not be made
+    or served, `reason` says why and the numbers are 0.
     """
 
     variant: Variant
     images_per_second: float
     difference: float
     reason: str = ""
-    agreement: float = 1.0
+    same_top1: float = 0.0
 
     def told(self) -> str:
         """A line of progress."""
@@ -61,7 +61,7 @@ class Measured:
     def fits(self, tolerance: float, agreement: float = AGREEMENT) -> bool:
         """Whether its answers are near enough to the original's; in int8, no probability stays what it was."""
         if self.variant.precision is Precision.INT8:
-            return not self.reason and self.agreement >= agreement
+            return not self.reason and self.same_top1 >= agreement
         return not self.reason and self.difference <= tolerance
 
 
@@ -69,16 +69,16 @@ class Tuner:
     """Measures variants of one entry in a repository of its own, on an embedded Triton that is started once.
 
     A context manager; raises UserError on entry where the original is gone or Triton does not start. `calibrate` is
-    the folder of images by which int8 is made, whose answers must agree with the original's on a share of `pictures`.
+    the folder of images by which int8 is made, whose answers must agree with the original's on a share of `files`.
     """
 
     calibrate: Path | None = None
     agreement: float = AGREEMENT
 
-    def __init__(self, entry: Entry, repository: Path, pictures: Sequence[Picture], seconds: float, say: Say) -> None:
+    def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, say: Say) -> None:
         self.entry, self.repository, self.say = entry, repository, say
-        self.pictures = [picture for picture in pictures if not picture.reason]
-        if not self.pictures:
+        self.files = [picture.path for picture in read_pictures(files, resize_for(entry)) if not picture.reason]
+        if not self.files:
             raise NoPictures("none of the images can be read, so nothing can be measured")
         self.seconds = seconds
         self.measured: list[Measured] = []
@@ -95,7 +95,7 @@ class Tuner:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def run(self, tolerance: float, stages: Sequence[Step] = tuple(Step)) -> Iterator[Measured]:
+    def run(self, tolerance: float, stages: Sequence[Step] = USUAL) -> Iterator[Measured]:
         """Measure one variant after another; what was best in a stage is the base of the next one."""
         base = self._current()
         variants_of = {
@@ -103,6 +103,8 @@ class Tuner:
             Step.INT8: self._int8,
             Step.INSTANCES: self._instances,
             Step.BATCHES: self._batches,
+            Step.DECODE: self._decodings,
+            Step.RESIZE: self._libraries,
         }
         for stage in (stage for stage in Step if stage in stages):
             for variant in (base, *variants_of[stage](base)):
@@ -131,6 +133,7 @@ class Tuner:
             self.entry,
             format=chosen.format,
             serving=chosen.serving,
+            preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
             versions={**self.entry.versions, number: version},
         )
         anew = chosen.precision is Precision.INT8 and self.calibrate is not None
@@ -144,7 +147,8 @@ class Tuner:
         return entry
 
     def _current(self) -> Variant:
-        return Variant(self.entry.format, self.entry.precision, self.entry.serving)
+        library = self.entry.preprocessing.resize_library
+        return Variant(self.entry.format, self.entry.precision, self.entry.serving, library)
 
     def _formats(self, base: Variant) -> list[Variant]:
         if base.format is Format.FUNCTION:
@@ -158,10 +162,10 @@ class Tuner:
         if len(self.entry.versions) > 1:
             # The versions share one configuration, which names one format.
             pairs = [pair for pair in pairs if pair[0] is self.entry.format]
-        return [Variant(*pair, base.serving) for pair in dict.fromkeys(pairs)]
+        return [replace(base, format=each, precision=precision) for each, precision in dict.fromkeys(pairs)]
 
     def _int8(self, base: Variant) -> list[Variant]:
-        return [Variant(Format.ONNX, Precision.FP32, base.serving), Variant(Format.ONNX, Precision.INT8, base.serving)]
+        return [replace(base, format=Format.ONNX, precision=each) for each in (Precision.FP32, Precision.INT8)]
 
     def _instances(self, base: Variant) -> list[Variant]:
         counts = sorted({1, 2, os.cpu_count() or 1} | ({4} if gpu_count() else set()))
@@ -176,14 +180,22 @@ class Tuner:
         fit = [size for size in sizes if all(each <= base.serving.max_batch_size for each in size)]
         return [replace(base, serving=replace(base.serving, preferred=preferred)) for preferred in fit]
 
+    def _decodings(self, base: Variant) -> list[Variant]:
+        return [replace(base, serving=replace(base.serving, decode=decode)) for decode in Decode]
+
+    def _libraries(self, base: Variant) -> list[Variant]:
+        return [replace(base, resize_library=library) for library in (PILLOW, TORCH)]
+
     def _measure(self, variant: Variant) -> Measured:
         try:
-            entry = replace(self._network(variant), serving=variant.serving)
+            network = self._network(variant)
+            preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
+            entry = replace(network, serving=variant.serving, preprocessing=preprocessing)
             rewrite(entry, self._scratch)
             self._client.load(entry.preprocessor, entry.classifier, entry.name)
             try:
-                difference, agreement = self._compared(entry.name)
-                return Measured(variant, self._speed(entry.name), difference, agreement=agreement)
+                difference, same_top1 = self._differences(entry)
+                return Measured(variant, self._speed(entry), difference, same_top1=same_top1)
             finally:
                 self._client.unload(entry.name, entry.classifier, entry.preprocessor)
         except UserError as exc:
@@ -209,6 +221,7 @@ class Tuner:
                 output=version.output,
                 grayscale=version.grayscale,
                 include=tuple(map(Path, version.include)),
+                tensor=self.entry.tensor,
                 trust=True,  # it was, when it was added, and its digest is the same
             )
             self._networks[key] = add(request, self._scratch, _say_nothing)
@@ -224,8 +237,8 @@ class Tuner:
             if self.calibrate is None:
                 shutil.copyfile(self.entry.model_file(self.repository, number), file)
             else:
-                files = calibration_files(self.calibrate, [picture.path for picture in self.pictures], self.say)
-                images = calibration_images(files, self.entry.preprocessing)
+                files = calibration_files(self.calibrate, self.files, self.say)
+                images = calibration_images(files, self.entry)
                 quantize(fp32.model_file(self._scratch, 1), images, file)
             version = replace(fp32.versions[1], precision=variant.precision)
             # Empty names are made of the new one.
@@ -238,24 +251,20 @@ class Tuner:
     def _reference(self) -> list[Probabilities]:
         original = original_probabilities(self.entry, self.entry.versions[self.entry.in_use])
         transforms = reference_transforms(self.entry.preprocessing)
-        images = (transforms(pil_image(picture.path)) for picture in self.pictures)
+        images = (transforms(pil_image(path)) for path in self.files)
         return [original(image[None])[0].numpy() for image in images]
 
-    def _compared(self, ensemble: str) -> tuple[float, float]:
-        """The largest difference of a probability, and the share of the images with the same classes."""
-        answers = [self._client.predict(ensemble, [picture.payload]).values[0] for picture in self.pictures]
+    def _differences(self, entry: Entry) -> tuple[float, float]:
+        """The largest difference of a probability, and the share of pictures with the same likeliest class."""
+        pictures = read_pictures(self.files, resize_for(entry))
+        answers = [self._client.predict(entry.name, [picture.payload]).values[0] for picture in pictures]
         pairs = list(zip(answers, self._expected, strict=True))
-        difference = max(float(np.abs(answer - expected).max()) for answer, expected in pairs)
-        return difference, sum(self._same_classes(*pair) for pair in pairs) / len(pairs)
+        same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
+        return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
-    def _same_classes(self, answer: Probabilities, expected: Probabilities) -> bool:
-        if self.entry.multi_label:
-            return bool(((answer >= THRESHOLD) == (expected >= THRESHOLD)).all())
-        return bool(answer.argmax() == expected.argmax())
-
-    def _speed(self, ensemble: str) -> float:
-        payloads = [picture.payload for picture in self.pictures]
-        batch = [payloads[number % len(payloads)] for number in range(CALL_IMAGES)]
+    def _speed(self, entry: Entry) -> float:
+        batch = [self.files[number % len(self.files)] for number in range(CALL_IMAGES)]
+        read = reader(resize_for(entry))
         stop = threading.Event()
         finished: list[float] = []
         failures: list[UserError] = []
@@ -264,7 +273,8 @@ class Tuner:
             try:
                 with BlockingTriton(self._client.address) as triton:
                     while not stop.is_set():
-                        triton.predict(ensemble, batch)
+                        # Each time anew: what the gateway does with a picture belongs to its cost.
+                        triton.predict(entry.name, [read(path).payload for path in batch])
                         finished.append(time.perf_counter())
             except UserError as exc:
                 failures.append(exc)

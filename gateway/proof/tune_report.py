@@ -29,7 +29,7 @@ def report(
             each.variant.described(),
             f"{each.images_per_second:.1f}",
             f"{each.difference:.1e}",
-            f"{100 * each.agreement:.4g} %",
+            f"{100 * each.same_top1:.4g} %",
             "chosen" if each == chosen else note,
         )
     out.print(table)

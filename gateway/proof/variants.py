@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.repository.entry import Format, Precision, Serving
+from gateway.repository.entry import Decode, Format, Precision, Serving
+from gateway.repository.pillow_order import PILLOW
 
 
 class Step(StrEnum):
@@ -13,6 +14,12 @@ class Step(StrEnum):
     INT8 = "int8"
     INSTANCES = "instances"
     BATCHES = "batches"
+    DECODE = "decode"
+    RESIZE = "resize"
+
+
+USUAL = (Step.FORMATS, Step.INSTANCES, Step.BATCHES)
+"""Those that change no pixel; the others are for who asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class Variant:
     format: Format
     precision: Precision
     serving: Serving
+    resize_library: str = PILLOW
 
     def described(self) -> str:
         """A line for tables."""
@@ -29,4 +37,6 @@ class Variant:
         return (
             f"{self.format.value} {self.precision.value}, instances {self.serving.instances}, "
             f"preprocessors {self.serving.preprocessor_instances}, preferred {preferred}"
+            f"{', decoded fast' if self.serving.decode is Decode.FAST else ''}"
+            f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
         )

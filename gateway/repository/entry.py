@@ -68,6 +68,13 @@ class Decode(StrEnum):
     FAST = FAST
 
 
+class ImageTensor(StrEnum):
+    """What passes between preprocessor and network: normalised images, or pixels that the network normalises."""
+
+    FP32 = "fp32"
+    UINT8 = "uint8"
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
@@ -149,6 +156,7 @@ class Entry:
     in_use: int = 1
     preprocessor: str = ""
     classifier: str = ""
+    tensor: ImageTensor = ImageTensor.FP32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preprocessor", self.preprocessor or preprocessor_of(self.name))

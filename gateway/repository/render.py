@@ -4,7 +4,7 @@ from importlib.resources import files
 from string import Template
 
 from gateway.repository.entry import Entry, Format, Precision
-from gateway.triton.contract import CLASSIFIER_INPUT
+from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
 
 WARMED_UP_TO = 32
 """Larger batches are left to the first request that brings one: to warm up 1,024 images takes a CPU minutes."""
@@ -64,6 +64,8 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "model": entry.name,
         "multi_label": _bool(entry.multi_label),
         "decode": serving.decode.value,
+        "tensor": entry.tensor.value,
+        "image_type": IMAGE_TYPES[entry.tensor.value],
         "runner": runner,
         "kind": kind,
         "filename": entry.format.filename,
@@ -76,7 +78,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
-        "warmup": _warmup(serving.preferred, side),
+        "warmup": _warmup(serving.preferred, side, IMAGE_TYPES[entry.tensor.value]),
     }
     texts = {
         entry.preprocessor: _template("preprocessor").substitute(shared),
@@ -103,9 +105,9 @@ def _instances(count: int, gpus: tuple[int, ...]) -> str:
     return f"kind: KIND_AUTO count: {count}"
 
 
-def _warmup(preferred: tuple[int, ...], side: int) -> str:
+def _warmup(preferred: tuple[int, ...], side: int, image_type: str) -> str:
     sizes = sorted({1, *(size for size in preferred if size <= WARMED_UP_TO)})
-    image = f"{{ data_type: TYPE_FP32 dims: [ 3, {side}, {side} ] random_data: true }}"
+    image = f"{{ data_type: {image_type} dims: [ 3, {side}, {side} ] random_data: true }}"
     return ",\n".join(
         f"""\
   {{

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.repository.entry import FUNCTION_FILES, RECORD, Entry, Format, Precision
+from gateway.repository.entry import FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision
 from gateway.repository.writing import LABELS
 from gateway.triton.contract import pinned
 
@@ -27,8 +27,8 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         "network": f"{this.source}, ends in {this.ending}",
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
         "images": entry.preprocessing.described(),
-        "stored as": f"{entry.format.value}, {this.precision.value}; probabilities differ from the original's by up to "
-        f"{this.difference:.1e} on {on}",
+        "stored as": f"{entry.format.value}, {this.precision.value}{_takes(entry)}; probabilities differ from the "
+        f"original's by up to {this.difference:.1e} on {on}",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():
@@ -83,7 +83,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "labels": some,
         "multi-label": "yes" if entry.multi_label else "no",
         "images": entry.preprocessing.described(),
-        "format": entry.format.value,
+        "format": f"{entry.format.value}{_takes(entry)}",
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
     }
@@ -124,6 +124,10 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
         for item in items:
             yield item
             bar.advance(task)
+
+
+def _takes(entry: Entry) -> str:
+    return ", takes uint8 pixels" if entry.tensor is ImageTensor.UINT8 else ""
 
 
 def _serving(entry: Entry) -> str:

@@ -20,7 +20,9 @@ class Streams:
         """A place for one more while the block lasts; raises Overloaded where there is none."""
         if self.open >= self.most:
             raise Overloaded(
-                f"{self.open} streams are open, as many as may; try again later.", limit="max_streams", value=self.most
+                f"No more streams can be opened now: the limit max_streams is {self.most}.",
+                limit="max_streams",
+                value=self.most,
             )
         self.open += 1
         metrics.STREAMS.inc()

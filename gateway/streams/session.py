@@ -55,7 +55,7 @@ class StreamSession:
     """Classifies the frames of one client, a few at a time, and tells the results in the order of the frames.
 
     Each frame is a request of one image to the service: it is inspected, decoded, admitted and retried as every upload
-    is, and has no more than an upload's share. `buffer` counts the frames that wait.
+    is, and has no more than an upload's share. `buffer` counts the frames that wait, until they have their permits.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class StreamSession:
         self._sequence: Sequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
         self._waiting: deque[Frame] = deque()
+        self._pending_bytes = 0
+        """Of frames that are not among those any more, or not yet."""
         self._in_work: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
@@ -167,10 +169,8 @@ class StreamSession:
         frame = Frame(self._number, data, self._parameters, time.perf_counter(), result)
         self._number += 1
         most = self._settings.stream_frames_waiting
-        if frame.parameters.drop is Drop.NEVER:
-            while len(self._waiting) >= most:
-                self._room.clear()
-                await self._room.wait()
+        if frame.parameters.drop is Drop.NEVER and len(self._waiting) >= most:
+            await self._wait_for_room(frame, most)
         while len(self._waiting) >= most:
             self._drop_oldest()
         self._waiting.append(frame)
@@ -186,6 +186,19 @@ class StreamSession:
                 self._drop_oldest()
         self._arrived.set()
 
+    async def _wait_for_room(self, frame: Frame, most: int) -> None:
+        """Hold a frame, and so the socket, until there is room behind the others that wait."""
+        self._pending_bytes += len(frame.data)
+        try:
+            self._count_bytes()
+            while len(self._waiting) >= most:
+                self._room.clear()
+                await self._room.wait()
+        except Overloaded:
+            pass  # the oldest go
+        finally:
+            self._pending_bytes -= len(frame.data)
+
     def _drop_oldest(self) -> None:
         self._waiting.popleft()
         self._dropped += 1
@@ -193,7 +206,7 @@ class StreamSession:
         metrics.STREAM_FRAMES.labels("dropped").inc()
 
     def _count_bytes(self) -> None:
-        self._buffer.hold(sum(len(frame.data) for frame in self._waiting))
+        self._buffer.hold(sum(len(frame.data) for frame in self._waiting) + self._pending_bytes)
 
     async def _work(self, scope: Scope) -> None:
         """Begin with the next frame while fewer than `stream_frames_in_flight` are without their answer."""
@@ -206,7 +219,7 @@ class StreamSession:
                 self._arrived.clear()
                 await self._arrived.wait()
             frame = self._waiting.popleft()
-            self._count_bytes()
+            self._pending_bytes += len(frame.data)
             self._room.set()
             scope.start(self._classify(frame))
             self._in_work.put_nowait(frame)
@@ -216,7 +229,11 @@ class StreamSession:
         data, frame.data = frame.data, b""
 
         async def upload() -> AsyncGenerator[Upload, None]:
-            yield Upload(0, "", data)
+            try:
+                yield Upload(0, "", data)
+            finally:  # it has its permit, or is given up
+                self._pending_bytes -= len(data)
+                self._count_bytes()
 
         query = Query(
             model_name=self._model_name,

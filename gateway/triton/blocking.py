@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,10 @@ class TritonRefused(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came for N images: `status` int32 [N], 0 where the image was decoded; `values` fp32 [N, …]."""
+    """What came for N images: `status` int32 [N], 0 where the image was decoded; `values` [N, …], mostly fp32."""
 
     status: NDArray[np.int32]
-    values: NDArray[np.float32]
+    values: NDArray[Any]
 
 
 class BlockingTriton:
@@ -60,7 +61,7 @@ class BlockingTriton:
         return self._ask_images(ensemble, images, PREDICTION)
 
     def preprocess(self, preprocessor: str, images: Sequence[bytes]) -> Answers:
-        """What the classifier gets of encoded images: fp32 [N, 3, height, width]."""
+        """What the classifier gets of encoded images: [N, 3, height, width], fp32 or, of pixels, uint8."""
         return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
 
     def classify(self, classifier: str, images: NDArray[np.float32], version: str = "") -> NDArray[np.float32]:

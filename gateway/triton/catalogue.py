@@ -30,6 +30,7 @@ from gateway.triton.contract import (
     SEQUENCE_PARAMETER,
     SEQUENCE_PREDICTION,
     breaches,
+    image_tensor,
     pinned,
     pinned_versions,
 )
@@ -250,13 +251,14 @@ class Models:
             steps=names,
         )
         try:
-            height, width = await self._input_size(names[-1]) if names else (None, None)
+            height, width, tensor = await self._input_of(names[-1]) if names else (None, None, None)
             resize, crop = await self._sizes_of(names[0]) if names else ((), ())
             labels = await self._read_labels(name, versions[-1])
         except GatewayError as error:
             # A model that has failed must not take the list, or the others' descriptions, with it.
             return replace(info, ready=False, reason=error.message)
-        return replace(info, input_height=height, input_width=width, resize_size=resize, crop_size=crop, labels=labels)
+        info = replace(info, input_height=height, input_width=width, tensor=tensor)
+        return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
     async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
@@ -275,10 +277,12 @@ class Models:
         told = parameters(await self._endpoint.config(names[0])) if names else {}
         return resize_of(told, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
-    async def _input_size(self, step: str) -> tuple[int | None, int | None]:
-        """Height and width in pixels of what a step takes, where it is an image."""
-        dims = (await self._endpoint.config(step)).input[0].dims
-        return (int(dims[-2]), int(dims[-1])) if len(dims) == 3 else (None, None)
+    async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
+        """Height and width in pixels of what a step takes, and its type, where it is an image."""
+        image = (await self._endpoint.config(step)).input[0]
+        if len(image.dims) != 3:
+            return None, None, None
+        return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
 
     async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""

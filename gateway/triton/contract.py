@@ -5,9 +5,9 @@
 The same names stand in every ensemble's config.pbtxt; nothing else ties the two together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
 
 ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER = "ensemble_model", "preprocessor", "classifier"
 """The models of the default repository."""
@@ -31,7 +31,9 @@ SEQUENCE_PARAMETER = "sequence_model"
 """Parameter of an ensemble: the stateful model for its streams."""
 
 PREPROCESSED_IMAGE = "PREPROCESSED_IMAGE"
-"""What passes between an ensemble's steps: fp32 [N, 3, height, width], normalised RGB."""
+"""What passes between an ensemble's steps: RGB [N, 3, height, width], in one of IMAGE_TYPES."""
+IMAGE_TYPES = {"fp32": "TYPE_FP32", "uint8": "TYPE_UINT8"}
+"""Normalised by the preprocessor, or pixels that the network normalises itself; by the names that people use."""
 CLASSIFIER_INPUT, CLASSIFIER_OUTPUT = "input__0", "output__0"
 """The names that Triton's libtorch backend gives to a TorchScript model's first input and output."""
 
@@ -46,6 +48,11 @@ PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
 """Parameters of an ensemble: fp32, bf16 or fp16; and `true` where each class has a probability of its own."""
 DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
+
+
+def image_tensor(data_type: int) -> str | None:
+    """The name in IMAGE_TYPES of a tensor's data_type; None where no network here takes such."""
+    return next((name for name, kind in IMAGE_TYPES.items() if DataType.Name(data_type) == kind), None)
 
 
 def pinned(name: str, version: int | str) -> str:
@@ -85,6 +92,27 @@ def breaches(config: ModelConfig) -> list[str]:
     if config.max_batch_size < 1:
         found.append("max_batch_size is 0, which allows no batches")
     return found
+
+
+def mismatches(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:
+    """Where a step of an ensemble takes another tensor than the step before it gives; [] where all fit."""
+    given: dict[str, tuple[str, str]] = {}
+    found = []
+    for step in configs[name].ensemble_scheduling.step:
+        if step.model_name not in configs:
+            continue
+        for tensor in configs[step.model_name].input:
+            giver, what = given.get(step.input_map.get(tensor.name, ""), ("", _described(tensor)))
+            if what != _described(tensor):
+                takes = f"{step.model_name} takes it as {tensor.name}, {_described(tensor)}"
+                found.append(f"{name}: {giver} gives {what}, and {takes}")
+        for tensor in configs[step.model_name].output:
+            given[step.output_map.get(tensor.name, "")] = (f"{step.model_name}'s {tensor.name}", _described(tensor))
+    return found
+
+
+def _described(tensor: ModelInput | ModelOutput) -> str:
+    return f"{DataType.Name(tensor.data_type)} {list(tensor.dims)}"
 
 
 def has_labels(step: ModelConfig) -> bool:

@@ -53,6 +53,10 @@ class Endpoint(Protocol):
         """Load a model, or reload it where its files have changed."""
         ...
 
+    async def renew(self, name: str) -> None:
+        """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
+        ...
+
     async def unload(self, name: str) -> None:
         """Unload a model; what it is working on is finished first."""
         ...

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
@@ -13,6 +13,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.contract import DIMS, INPUTS, OUTPUTS, PREDICTION, SEQUENCE_MODEL, SEQUENCE_PREDICTION
 from gateway.triton.errors import SequenceLost, StubDied
+from gateway.triton.steps import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 KILLER = b"kills the process"
@@ -21,7 +22,10 @@ KILLER = b"kills the process"
 
 @dataclass
 class FakeTriton:
-    """Some ensembles over some steps. Tests change what it does, and read what was done to it."""
+    """Some ensembles over some steps. Tests change what it does, and read what was done to it.
+
+    A step "net:2" is version 2 of the model "net"; it dies and fails alone, and is loaded with the others.
+    """
 
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"ensemble_model": ("preprocessor", "net")})
     instances: int = 1
@@ -33,14 +37,17 @@ class FakeTriton:
     """Steps that answer every request with an error, also after they were reloaded, unless `mended_by_reload`."""
     mended_by_reload: bool = True
     refuses_to_load: set[str] = field(default_factory=set)
+    refuses_to_renew: set[str] = field(default_factory=set)
     unloaded: set[str] = field(default_factory=set)
     latency_seconds: Callable[[], float] | None = None
     load_seconds: float = 0.0
     labelled: bool = True
+    image_type: int = DataType.TYPE_FP32
+    """Of what passes between the steps."""
 
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
-    """What was loaded and unloaded, in order."""
+    """What was loaded, renewed and unloaded, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
     """Sequences that are open, and how many frames each has had."""
     _turn: int = 0
@@ -54,8 +61,14 @@ class FakeTriton:
         return self.done.count(("unload", step))
 
     def steps(self) -> set[str]:
-        """Every step."""
-        return {step for steps in self.ensembles.values() for step in steps}
+        """The model of every step."""
+        return {_model(step) for steps in self.ensembles.values() for step in steps}
+
+    def mend(self, model: str) -> None:
+        """Give a model new processes."""
+        self.dead = {step for step in self.dead if _model(step) != model}
+        if self.mended_by_reload:
+            self.failing = {step for step in self.failing if _model(step) != model}
 
     def config(self, name: str) -> ModelConfig:
         """What config.pbtxt would say."""
@@ -68,10 +81,11 @@ class FakeTriton:
                 for tensor, data_type in tensors.items():
                     kind.add(name=tensor, data_type=data_type, dims=DIMS.get(tensor, [2]))
             for step in self.ensembles[name]:
-                config.ensemble_scheduling.step.add(model_name=step)
+                version = int(step.partition(":")[2] or NEWEST)
+                config.ensemble_scheduling.step.add(model_name=_model(step), model_version=version)
         else:
             config.instance_group.add(count=self.instances)
-            config.input.add(name="PREPROCESSED_IMAGE", dims=[3, 224, 224])
+            config.input.add(name="PREPROCESSED_IMAGE", data_type=self.image_type, dims=[3, 224, 224])
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 
@@ -80,7 +94,7 @@ class FakeTriton:
         steps = self.ensembles.get(call.model_name)
         if steps is None:
             raise ModelNotFound
-        if self.unloaded.intersection((call.model_name, *steps)):
+        if self.unloaded.intersection((call.model_name, *map(_model, steps))):
             raise ModelUnavailable
         self._turn += 1
         for step in steps:
@@ -88,7 +102,7 @@ class FakeTriton:
             if first_instance and any(image.startswith(KILLER) for image in call.batch.images):
                 self.kill(step)
             if step in self.dead and first_instance:
-                raise StubDied(step)
+                raise StubDied(_model(step))
             if step in self.failing:
                 raise InferenceFailed
         row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1)))
@@ -139,7 +153,7 @@ class FakeEndpoint:
         index = RepositoryIndexResponse()
         for name in sorted({*self.triton.ensembles, *self.triton.steps()}):
             gone = name in self.triton.unloaded or self.triton.unloaded.intersection(
-                self.triton.ensembles.get(name, ())
+                map(_model, self.triton.ensembles.get(name, ()))
             )
             index.models.add(name=name, version="1", state=UNAVAILABLE if gone else READY)
         return index
@@ -164,9 +178,16 @@ class FakeEndpoint:
             raise InferenceFailed
         if name in self.triton.unloaded:
             self.triton.unloaded.discard(name)
-            self.triton.dead.discard(name)
-            if self.triton.mended_by_reload:
-                self.triton.failing.discard(name)
+            self.triton.mend(name)
+
+    async def renew(self, name: str) -> None:
+        """Give a model new processes; the old ones answer meanwhile."""
+        await self._reach()
+        await asyncio.sleep(self.triton.load_seconds)
+        self.triton.done.append(("renew", name))
+        if name in self.triton.refuses_to_renew:
+            raise InferenceFailed
+        self.triton.mend(name)
 
     async def unload(self, name: str) -> None:
         """Unload a model."""
@@ -185,3 +206,8 @@ class FakeEndpoint:
 
     def _unreachable(self) -> GatewayError:
         return TritonUnreachable()
+
+
+def _model(step: str) -> str:
+    """The model of a step, without its version."""
+    return step.partition(":")[0]

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -135,6 +136,14 @@ class GrpcEndpoint:
     async def load(self, name: str) -> None:
         """Load a model, or reload it where its files have changed."""
         request = pb.RepositoryModelLoadRequest(model_name=name)
+        await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def renew(self, name: str) -> None:
+        """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
+        # Triton takes a configuration that comes with the request for a change, whatever it says.
+        config = MessageToJson(await self.config(name), preserving_proto_field_name=True)
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        request.parameters["config"].string_param = config
         await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def unload(self, name: str) -> None:

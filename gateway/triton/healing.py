@@ -61,9 +61,17 @@ class Healer:
         """What was unloaded here and could not be loaded: no other gateway is at that."""
 
     async def reload(
-        self, steps: Collection[str], ensembles: Collection[str], still_fails: Callable[[], Awaitable[bool]]
+        self,
+        steps: Collection[str],
+        ensembles: Collection[str],
+        still_fails: Callable[[], Awaitable[bool]],
+        *,
+        gently: bool = False,
     ) -> Outcome:
-        """Unload and load `steps`, and then load those of the `ensembles` over them that were in service."""
+        """Unload and load `steps`, and then load those of the `ensembles` over them that were in service.
+
+        `gently` nothing is unloaded: other versions of the steps answer until new instances of all can.
+        """
         key = tuple(sorted(steps))
         if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
             return Outcome.TOO_EARLY
@@ -87,7 +95,9 @@ class Healer:
                     self.status = "another gateway heals"
                     return Outcome.OTHERS
             # What is unloaded is to be loaded, even when this gateway stops meanwhile.
-            reloading = asyncio.ensure_future(self._reload(key, sorted(in_service.intersection(ensembles))))
+            reloading = asyncio.ensure_future(
+                self._reload(key, sorted(in_service.intersection(ensembles)), gently=gently)
+            )
             try:
                 return await asyncio.shield(reloading)
             except asyncio.CancelledError:
@@ -126,12 +136,15 @@ class Healer:
         log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
         self._back_off(tuple(sorted(steps)), VAIN_BACKOFF_SECONDS)
 
-    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str]) -> Outcome:
+    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str], *, gently: bool) -> Outcome:
         started = self._clock()
         self.status = f"reloading {', '.join(steps)}"
         log.warning("healing", triton=self._endpoint.address, models=list(steps))
         try:
             for step in steps:
+                if gently:
+                    await self._endpoint.renew(step)
+                    continue
                 self._owed.add(step)
                 await self._endpoint.unload(step)
                 await self._endpoint.load(step)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gateway.errors import GatewayError, InferenceFailed
 from gateway.inference.backend import ModelHealth, Trial
+from gateway.triton.steps import Step
 
 
 @dataclass(slots=True)
@@ -11,7 +12,7 @@ class Record:
     """The trials of one ensemble, and what clients' requests have shown since; moments are of the watch's clock."""
 
     name: str
-    steps: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
     instances: int = 1
     """How many instances its step with the most has: so many trials in a row meet each of them."""
     checked: bool = False
@@ -24,6 +25,8 @@ class Record:
     """When the last request or trial that went well was sent: older failures say nothing of what is now."""
     answered_at: float = float("-inf")
     """When the last client got an answer through it."""
+    asked_at: float = float("-inf")
+    """When the last client asked it, whatever came of it."""
     suspected: bool = False
     """Whether a request has failed since the last trial."""
     failures: int = 0
@@ -40,6 +43,10 @@ class Record:
         self.answered_at = float("-inf")
         self.checked = False  # what comes back may be another Triton, with another model
         self.failures = self.failures + 1 if isinstance(error, InferenceFailed) else 0
+
+    def step(self, name: str) -> Step:
+        """Its step of a name; where it has none, any version of that."""
+        return next((step for step in self.steps if step.name == name), Step(name))
 
     @property
     def sound(self) -> bool:

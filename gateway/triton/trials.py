@@ -19,6 +19,7 @@ from gateway.triton.errors import StubDied
 from gateway.triton.healing import READY
 from gateway.triton.model_config import steps
 from gateway.triton.record import Record
+from gateway.triton.steps import steps_of
 
 log = structlog.get_logger("gateway")
 
@@ -115,7 +116,7 @@ class Trials:
         if found := breaches(config):
             raise ContractBroken(f"{record.name}/config.pbtxt: {'; '.join(found)}.")
         configs = await step_configs(self._endpoint, config)
-        record.steps = tuple(step.name for step in configs)
+        record.steps = steps_of(config)
         counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
         record.instances = min(16, max(1, *counts))
         warnings = []

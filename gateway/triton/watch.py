@@ -22,12 +22,15 @@ from gateway.triton.endpoint import Endpoint
 from gateway.triton.errors import StubDied
 from gateway.triton.healing import Healer, Outcome
 from gateway.triton.record import Record
+from gateway.triton.steps import Step
 from gateway.triton.trials import Pace, Trials
 
 log = structlog.get_logger("gateway")
 
 FRESH_SECONDS = 1.0
 """A death that was seen so lately needs no further proof."""
+ASKED_SECONDS = 60.0
+"""Whom no client has asked for so long, none misses."""
 
 
 class Watch:
@@ -56,13 +59,15 @@ class Watch:
         self._tell_model = tell
         self._clock = clock
         self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
-        self._dead_steps: dict[str, float] = {}
+        self._dead_steps: dict[Step, float] = {}
         """Steps of which a process died, and when that was last seen."""
         self._lone: set[str] = set()
         """Models of which a process died, and through which no ensemble answers."""
         self._healing: set[str] = set()
         """Models whose steps are being reloaded."""
         self._healed_at = float("-inf")
+        self._not_gently: set[tuple[Step, ...]] = set()
+        """Steps that could not be loaded anew while others of their versions answer: for lack of memory, say."""
         self._left_to_others: dict[str, float] = {}
         """Steps that another gateway was reloading, and since when."""
         self._unavailable_since: float | None = None
@@ -99,7 +104,7 @@ class Watch:
     def answered(self, ensemble: str, sent_at: float) -> None:
         """Take note of a request, sent at a moment of time.monotonic, that a model answered."""
         record = self._records.setdefault(ensemble, Record(ensemble))
-        record.answered_at = self._clock()
+        record.answered_at = record.asked_at = self._clock()
         record.good_since = max(record.good_since, sent_at)
 
     def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
@@ -107,11 +112,11 @@ class Watch:
         record = self._records.get(ensemble)
         if record is None:
             return  # a name that a client made up
-        record.answered_at = float("-inf")
+        record.answered_at, record.asked_at = float("-inf"), self._clock()
         if isinstance(error, StubDied):
             if sent_at <= self._healed_at:
                 return
-            self._dead_steps[error.step] = self._clock()
+            self._dead_steps[record.step(error.step)] = self._clock()
         elif isinstance(error, InferenceFailed) or sent_at <= record.good_since:
             return  # the next trial will tell; one bad request is no reason to leave a model out
         record.suspected = True
@@ -188,7 +193,7 @@ class Watch:
         error = await self._trials.run(record)
         # A trial that began before a reload may end after it, with the death that the reload has mended.
         if isinstance(error, StubDied) and began_at >= self._healed_at:
-            self._dead_steps[error.step] = self._clock()
+            self._dead_steps[record.step(error.step)] = self._clock()
         self._reached = not isinstance(error, TritonUnreachable)
 
     async def _discover(self) -> None:
@@ -200,11 +205,15 @@ class Watch:
                 self._discovered_at = self._clock()
 
     def _answers(self, record: Record) -> bool:
-        if not record.sound or record.name in self._healing or self._dead_steps.keys() & set(record.steps):
+        if not record.sound or record.name in self._healing or self._is_hurt(record):
             return False
         age_seconds = self._clock() - max(record.tried_at, record.answered_at)
         interval_seconds = self._pace.interval_seconds * (1 if record is self._default else self._pace.others_intervals)
         return age_seconds <= 1.5 * interval_seconds + 2 * self._pace.timeout_seconds
+
+    def _is_hurt(self, record: Record) -> bool:
+        """Whether a process of one of its steps is dead, in the version that it asks."""
+        return any(step.meets(self._dead_steps) for step in record.steps)
 
     def _is_due(self, record: Record) -> bool:
         if record.name in self._healing:
@@ -222,11 +231,7 @@ class Watch:
         for record in list(self._records.values()):
             error = record.trial.error if record.trial else None
             if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
-                if (
-                    isinstance(error, StubDied)
-                    or record.name in self._healing
-                    or self._dead_steps.keys() & set(record.steps)
-                ):
+                if isinstance(error, StubDied) or record.name in self._healing or self._is_hurt(record):
                     continue
                 self._drop(record.name)
                 self._discovered_at = float("-inf")
@@ -254,45 +259,64 @@ class Watch:
                 await self._reload(self._healer, own or record.steps)
         await self._load_orphans(self._healer)
 
-    async def _reload(self, healer: Healer, wanted: tuple[str, ...]) -> None:
-        using = [record for record in self._records.values() if set(wanted) & set(record.steps)] or [self._default]
-        self._healing = {record.name for record in using}
+    async def _reload(self, healer: Healer, wanted: tuple[Step, ...]) -> None:
+        names = {step.name for step in wanted}
+        using = [record for record in self._records.values() if names & {step.name for step in record.steps}]
+        using = using or [self._default]
+        hurt = [record for record in using if any(step.meets(wanted) for step in record.steps)] or using
+        gently = self._gently(wanted, using, hurt)
+        self._healing = {record.name for record in (hurt if gently else using)}
         self._tell()
 
         async def still_fails() -> bool:
             seen_at = max(self._dead_steps.get(step, float("-inf")) for step in wanted)
             # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last
             # may be from before its reload.
-            if self._clock() - seen_at < FRESH_SECONDS and not self._left_to_others.keys() & set(wanted):
+            fresh = self._healed_at < seen_at and self._clock() - seen_at < FRESH_SECONDS
+            if fresh and not self._left_to_others.keys() & names:
                 return True
-            for record in using:
+            for record in hurt:
                 with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
                     if await self._trials.fault(record):
                         return True
             return False
 
         try:
-            outcome = await healer.reload(wanted, [record.name for record in using], still_fails)
+            outcome = await healer.reload(names, [record.name for record in using], still_fails, gently=gently)
             if outcome is Outcome.FAILED:
-                # Unloaded, and nobody else's to load.
-                self._dead_steps.update(dict.fromkeys(wanted, self._clock()))
+                if gently:
+                    self._not_gently.add(wanted)
+                else:
+                    # Unloaded, and nobody else's to load.
+                    self._dead_steps.update(dict.fromkeys(wanted, self._clock()))
             if outcome in {Outcome.TOO_EARLY, Outcome.FAILED}:
                 return
-            for step in wanted:
-                self._dead_steps.pop(step, None)
+            self._not_gently.discard(wanted)
+            for step in list(self._dead_steps):
+                if step in wanted or (outcome is Outcome.RELOADED and step.name in names):
+                    del self._dead_steps[step]
             self._healed_at = self._clock()
             if outcome is Outcome.OTHERS:
-                self._left_to_others.update(dict.fromkeys(wanted, self._clock()))
+                self._left_to_others.update(dict.fromkeys(names, self._clock()))
             for record in using:
                 await self._try(record)
             if outcome is Outcome.RELOADED:
                 if failing := [record.name for record in using if not record.sound]:
-                    healer.in_vain(wanted, failing)
+                    healer.in_vain(names, failing)
                 else:
-                    healer.proved(wanted)
+                    healer.proved(names)
         finally:
             self._healing = set()
             self._tell()
+
+    def _gently(self, wanted: tuple[Step, ...], using: Collection[Record], hurt: Collection[Record]) -> bool:
+        """Whether other versions answer that an unloading would take along.
+
+        That takes memory for two of each. Where it has failed, only clients that miss the version justify an unloading.
+        """
+        others_answer = any(record.sound and not self._is_hurt(record) for record in using if record not in hurt)
+        missed = any(self._clock() - record.asked_at < ASKED_SECONDS for record in hurt)
+        return others_answer and not (missed and wanted in self._not_gently)
 
     async def _reload_lone(self, healer: Healer, model: str) -> None:
         """Reload a model that no ensemble uses: nobody else is left without an answer meanwhile."""

@@ -145,13 +145,13 @@ def test_everything_that_the_page_refers_to_is_there(client: Client, page: Eleme
 
 
 def test_every_module_that_a_script_imports_is_there():
-    imported = {name for script in SCRIPTS for name in re.findall(r'from "\./([\w.]+)"', text_of(script))}
+    imported = {name for script in SCRIPTS for name in re.findall(r'(?:from |import\()"\./([\w.]+)"', text_of(script))}
     assert imported == set(SCRIPTS) - {"page.js", "docs.js"}
 
 
 def test_every_path_that_a_script_asks_for_is_an_endpoint(client: Client):
     asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
-    assert asked == {"predict", "health/live", "health/ready", "limits", "models", "assets/"}
+    assert asked == {"predict", "health/live", "health/ready", "limits", "models", "stream", "assets/"}
     endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
     assert asked - {"assets/"} <= endpoints
 
@@ -228,6 +228,17 @@ def test_the_python_of_the_page_is_python():
     compile(code, "page", "exec")
     assert 'Gateway("http://h:8080", api_key="KEY")' in code
     assert 'top_k=5, model="12", version=2' in code
+
+
+@pytest.mark.parametrize("key", ["", "KEY"])
+def test_the_code_for_a_camera_is_the_commands_and_python(key):
+    code = in_node(f'streamPython("ws://h:8080/stream?top_k=5", "{key}")')
+    compile(code, "page", "exec")
+    assert ('additional_headers={"X-API-Key": "KEY"}' in code) == bool(key)
+    query = 'new URLSearchParams("model=a b&smoothing=none&top_k=5")'
+    line = in_node(f'streamShell("http://h:8080", {query}, "{key}")')
+    expected = "gateway stream 0 --url http://h:8080 --model 'a b' --smoothing none"
+    assert line == (f"{expected} --api-key KEY" if key else expected)
 
 
 SIFTED = """(({ counts, labels, groups }) =>
@@ -310,7 +321,7 @@ def picker(tmp_path: Path, search: str, answer: object) -> dict[str, object]:
         ("", "m", [None, None], ""),
         ("?model=m&version=2", "m, version 2", ["m", "2"], ""),
         ("?model=n", "n (not ready)", ["n", None], ""),
-        ("?model=zzz", "m", [None, None], "There is no model zzz here; choose one that there is."),
+        ("?model=zzz", "m", [None, None], "This gateway has no model zzz. Choose another one."),
     ],
 )
 def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_path, search, chosen, asks, problem):
@@ -322,9 +333,9 @@ def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_
     ("answer", "why"),
     [
         ({"status": 503, "body": {"detail": "Triton is away."}}, "The models cannot be listed: Triton is away."),
-        ({"status": 502, "body": {}}, "The models cannot be listed: the service answers 502."),
+        ({"status": 502, "body": {}}, "The models cannot be listed: the gateway answered 502."),
         (None, "The models cannot be listed: the gateway does not answer."),
-        ({"status": 200, "body": {"default": "m", "models": []}}, "The service has no model that takes images."),
+        ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
     ],
 )
 def test_while_the_models_cannot_be_listed_the_picker_says_why_and_offers_what_works(tmp_path, answer, why):

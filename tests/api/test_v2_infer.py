@@ -1,6 +1,7 @@
 """POST /v2/models/{name}/infer: what goes out for what comes in."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gateway.inference.admission import Admission
 from gateway.inference.backend import InferResult, Row
 from gateway.keys import add_key
 from gateway.metrics import CLASSIFYING_ROUTES
+from gateway.oip.documents import InferenceBody, InferenceResponse
 from tests.api.stub import PNG, client_of
 from tests.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
 
@@ -51,6 +53,21 @@ def test_json_gets_json(client):
             {"name": "STATUS", "datatype": "BYTES", "shape": [2], "data": ["ok", "ok"]},
         ],
     }
+    assert InferenceResponse.model_validate(answer.json()).model_dump(exclude_none=True) == answer.json()
+
+
+def test_openapi_shows_the_documents_that_requests_are_read_by(client):
+    schema = client.get("/openapi.json").json()
+    (body,) = {
+        operation["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        for path, operation in schema["paths"].items()
+        if path.endswith("/infer")
+    }
+    assert schema["components"]["schemas"][body.rpartition("/")[2]]["properties"].keys() == set(
+        InferenceBody.model_fields
+    )
+    references = re.findall(r'"\$ref": ?"#/components/schemas/(\w+)"', json.dumps(schema))
+    assert set(references) <= schema["components"]["schemas"].keys()
 
 
 def test_a_bad_image_costs_no_other_its_answer(client):
@@ -170,10 +187,10 @@ def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs(
 
 
 def test_the_timeout_is_microseconds(client, backend):
-    ask(client, PNG, timeout=2_500_000)
-    assert 2 < backend.left_seconds[0] <= 2.5
+    ask(client, PNG, timeout=25_000_000)
+    assert 20 < backend.left_seconds[0] <= 25
     ask(client, PNG, timeout=0)
-    assert 29 < backend.left_seconds[1] <= 30
+    assert 25 < backend.left_seconds[1] <= 30
     assert refusal(ask(client, PNG, timeout=10**12)) == (422, "'timeout': must be at most 300 s.")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser.backend import ColourBackend
-from tests.stub_service import stub_service
+from tests.browser.backend import ColourBackend, video
+from tests.streams.stub import stream_service
 
 WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then run these tests again"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -27,10 +27,19 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser whose camera sees blue and red in turn, and for which gateway.test is this machine."""
     path = chromium()
+    seen = tmp_path_factory.mktemp("camera") / "seen.y4m"
+    seen.write_bytes(video(blue=10, red=10))
+    options = [
+        "--disable-background-networking",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-video-capture={seen}",
+        "--host-resolver-rules=MAP gateway.test 127.0.0.1",
+    ]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--disable-background-networking"])
+        browser = playwright.chromium.launch(executable_path=path, args=options)
         yield browser
         browser.close()
 
@@ -42,8 +51,8 @@ def backend() -> ColourBackend:
 
 @pytest.fixture(scope="module")
 def service(backend: ColourBackend) -> Iterator[str]:
-    with stub_service(backend, model="colours") as url:
-        yield url
+    with stream_service(backend, model="colours") as (address, _):
+        yield f"http://{address}"
 
 
 @pytest.fixture

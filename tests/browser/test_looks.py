@@ -1,5 +1,7 @@
 """The pages for everybody: at three widths, light and dark, axe finds nothing, and nothing is wider than the window."""
 
+import re
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -24,7 +26,10 @@ def check(page: Page) -> None:
 def page(request: pytest.FixtureRequest, browser: Browser):
     width, scheme = request.param
     context = browser.new_context(
-        viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
+        viewport={"width": width, "height": 844},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        permissions=["camera"],
     )
     context.set_default_timeout(20_000)
     yield context.new_page()
@@ -49,6 +54,18 @@ def test_axe_finds_nothing_on_the_page(page: Page, service: str):
     page.get_by_role("button", name="All labels").first.click()
     expect(page.get_by_label("Find a label")).to_be_visible()
     check(page)
+
+
+@pytest.mark.parametrize("page", [(390, "dark"), (820, "light"), (1280, "dark")], ids=str, indirect=True)
+def test_axe_finds_nothing_on_the_camera(page: Page, service: str):
+    page.goto(f"{service}/?tab=camera")
+    expect(page.locator("#model option")).to_have_count(4)
+    check(page)
+    page.click("#camera-start")
+    expect(page.locator("#camera-label")).to_have_text(re.compile("blue|red"))
+    check(page)
+    page.click("#camera-stop")
+    expect(page.locator("#camera-start")).to_be_visible()
 
 
 def test_axe_finds_nothing_on_the_documentation(page: Page, service: str):

@@ -25,7 +25,8 @@ def replace(path: Path, old: str, new: str) -> None:
 def findings(folder: Path, model: str = ENSEMBLE_MODEL) -> dict[str, Finding]:
     configs, read = repository.read(folder)
     found = [read, repository.contract(configs, model), repository.files(folder, configs), repository.batching(configs)]
-    return {finding.check: finding for finding in [*found, repository.labels(folder, configs)]}
+    found += [repository.labels(folder, configs), repository.tensors(configs)]
+    return {finding.check: finding for finding in found}
 
 
 def only_failure(folder: Path) -> Finding:
@@ -35,6 +36,16 @@ def only_failure(folder: Path) -> Finding:
 
 def test_the_project_s_own_repository_is_well(folder):
     assert {finding.level for finding in findings(folder).values()} == {Level.OK}
+
+
+def test_a_step_that_gets_other_tensors_than_it_takes_fails(folder):
+    replace(
+        folder / PREPROCESSOR / "config.pbtxt", 'IMAGE"\n    data_type: TYPE_FP32', 'IMAGE"\n    data_type: TYPE_UINT8'
+    )
+    failure = only_failure(folder)
+    assert failure.check == "tensors"
+    assert "preprocessor's PREPROCESSED_IMAGE gives TYPE_UINT8 [3, 224, 224]" in failure.text
+    assert "classifier takes it as input__0, TYPE_FP32 [3, 224, 224]" in failure.text
 
 
 def test_an_ensemble_is_no_process(folder):

@@ -19,7 +19,7 @@ MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
 LIMITS = {
     "max_images_in_flight": 2,
     "max_images_waiting": 1,
-    "max_wait_seconds": 3,
+    "max_wait_seconds": 4,
     "max_file_bytes": MIB,
     "stream_frame_bytes": MIB,
     "max_bytes_waiting": MIB,
@@ -80,7 +80,8 @@ class Sending(threading.Thread):
 
 
 def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway):
-    in_flight = [Sending(stuck, 6) for _ in range(2)]
+    # Long enough for the one that waits to be met and given up before these are.
+    in_flight = [Sending(stuck, 9) for _ in range(2)]
     wait_for(lambda: gauge(stuck, "gateway_images_in_flight") == 2)
     started = time.monotonic()
     waiting = Sending(stuck, 60)
@@ -89,10 +90,10 @@ def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway
         refused = http.post("/predict", files={"f": ("c.jpg", photo("cat"))})
     assert told(refused) == (503, "overloaded", "max_images_waiting", 1)
     assert int(refused.headers["retry-after"]) >= 1
-    assert refused.elapsed.total_seconds() < 1
+    assert waiting.is_alive()  # so this one was refused at once
     waiting.join()
-    assert told(waiting.answer) == (503, "overloaded", "max_wait_seconds", 3)
-    assert time.monotonic() - started >= 3
+    assert told(waiting.answer) == (503, "overloaded", "max_wait_seconds", 4)
+    assert time.monotonic() - started >= 4
     for thread in in_flight:
         thread.join()
         assert told(thread.answer) == (504, "deadline_exceeded", None, None)
@@ -101,7 +102,7 @@ def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway
 def test_bytes_of_uploads_that_wait(stuck: Gateway):
     wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == 0)
     content = b"no image"
-    with socket.create_connection(("127.0.0.1", int(stuck.url.rpartition(":")[2])), timeout=10) as slow:
+    with socket.create_connection(("127.0.0.1", int(stuck.url.rpartition(":")[2])), timeout=60) as slow:
         slow.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n"
             b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"

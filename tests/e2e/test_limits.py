@@ -22,15 +22,24 @@ SMALL = {
     "max_image_side": 200,
     "max_header_bytes": 2_048,
     "max_part_header_bytes": 512,
-    "upload_idle_timeout_seconds": 0.5,
-    "upload_timeout_seconds": 1.5,
+    "upload_idle_timeout_seconds": 50,
+    "upload_timeout_seconds": 60,
 }
+HASTY = {"upload_idle_timeout_seconds": 1.5, "upload_timeout_seconds": 2}
+"""For one test only: the others should not fail where this machine pauses for as long."""
 
 
 @pytest.fixture(scope="module")
 def strict(start_gateway):
     """A gateway with small limits."""
     with start_gateway(**SMALL) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hasty(start_gateway):
+    """A gateway that waits for nobody, and needs no Triton for that."""
+    with start_gateway(triton_url="127.0.0.1:9", wait_ready=False, **HASTY) as running:
         yield running
 
 
@@ -146,7 +155,7 @@ def test_headers_of_a_request(strict: Gateway):
     def status(nbytes: int) -> bytes:
         lines = b"Host: x\r\nConnection: close\r\n"
         lines += b"X-Filler: " + b"x" * (nbytes - len(lines) - len(b"X-Filler: \r\n")) + b"\r\n"
-        with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=60) as client:
             client.sendall(b"GET /health/live HTTP/1.1\r\n" + lines + b"\r\n")
             answer = b"".join(iter(lambda: client.recv(65_536), b""))
         if not answer.startswith(b"HTTP/1.1 200"):
@@ -166,7 +175,7 @@ def test_the_url_of_a_request(http: httpx.Client):
 @pytest.mark.parametrize("filler", [b"x" * 1_000 + b"\r\nA: ", b"x" * 50_000])
 def test_headers_without_end_are_cut_off(strict: Gateway, filler: bytes):
     before = strict.resident_bytes()
-    with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", int(strict.url.rpartition(":")[2])), timeout=60) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
         with pytest.raises(OSError):  # noqa: PT012  # refused under the endless header
             for _ in range(100 * MIB // len(filler)):
@@ -175,19 +184,19 @@ def test_headers_without_end_are_cut_off(strict: Gateway, filler: bytes):
 
 
 @pytest.mark.parametrize(
-    ("pause_seconds", "limit"), [(2.0, "upload_idle_timeout_seconds"), (0.3, "upload_timeout_seconds")]
+    ("pause_seconds", "limit"), [(50, "upload_idle_timeout_seconds"), (0.1, "upload_timeout_seconds")]
 )
-def test_a_client_that_stalls_or_drips_is_cut_off(strict: Gateway, pause_seconds: float, limit: str):
-    port = int(strict.url.rpartition(":")[2])
+def test_a_client_that_stalls_or_drips_is_cut_off(hasty: Gateway, pause_seconds: float, limit: str):
+    port = int(hasty.url.rpartition(":")[2])
     started = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n"
             b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
         )
         client.settimeout(pause_seconds)
         answer = b""
-        while b"upload_timeout" not in answer and time.monotonic() - started < 8:
+        while b"upload_timeout" not in answer and time.monotonic() - started < 50:
             try:
                 answer += client.recv(4096)
             except TimeoutError:

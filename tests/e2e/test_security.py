@@ -34,7 +34,7 @@ def exchange(gateway: Gateway, request: bytes) -> bytes:
     """What comes back for a request until the server closes the connection or has said nothing for a while."""
     host, _, port = gateway.url.removeprefix("http://").rpartition(":")
     received = b""
-    with socket.create_connection((host, int(port)), timeout=10) as connection, contextlib.suppress(TimeoutError):
+    with socket.create_connection((host, int(port)), timeout=60) as connection, contextlib.suppress(TimeoutError):
         connection.sendall(request)
         while chunk := connection.recv(65_536):
             received += chunk

@@ -1,6 +1,7 @@
 """Several models and versions behind one gateway: asked for, shared out, switched and taken away under load."""
 
 import base64
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
@@ -281,3 +284,44 @@ def test_the_default_model_stays(http):
     answer = http.post("/models/flowers/unload")
     assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
     assert ask(http)["model"]["name"] == "flowers"
+
+
+def test_a_shadow_looks_on_and_its_death_costs_no_client_an_answer(start, served):
+    settings = {"model_shadow": "flowers=2:100", "ready_interval_seconds": 0.5}
+    with start("shadow", **settings) as gateway, gateway.client() as http:
+
+        def shadowed() -> Counter[str]:
+            """Images for the shadow, by outcome."""
+            found: Counter[str] = Counter()
+            for family in text_string_to_metric_families(http.get("/metrics").text):
+                for sample in family.samples:
+                    if sample.name == "gateway_shadow_images_total":
+                        assert (sample.labels["model"], sample.labels["version"]) == ("flowers", "2")
+                        found[sample.labels["outcome"]] += int(sample.value)
+            return found
+
+        def compared() -> int:
+            return sum(count for outcome, count in shadowed().items() if outcome in {"same", "different"})
+
+        with asking_on(http, "flowers") as outcomes:
+            wait_for(lambda: compared() > 10)
+            (stub,) = processes_of(served.triton, "flowers_classifier/2/")
+            stub.kill()
+            # The shadow fails and is mended, beside the version that answers.
+            wait_for(lambda: set(shadowed()) - {"same", "different", "skipped"})
+            before = compared()
+            wait_for(lambda: compared() > before + 10, timeout_seconds=120)
+            assert stub.pid not in [process.pid for process in processes_of(served.triton, "flowers_classifier/2/")]
+        assert set(outcomes) == {(200, "1")}, outcomes
+        assert gateway.log.read_text().count("shadow_fails") >= 1
+        assert scores(ask(http)) != scores(ask(http, version=2))
+
+
+def processes_of(server: EmbeddedTriton, place: str) -> list[psutil.Process]:
+    """The living processes of Triton's that have a place in the repository on their command line."""
+    found = []
+    for process in psutil.Process(server.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if any(place in part for part in process.cmdline()):
+                found.append(process)
+    return found

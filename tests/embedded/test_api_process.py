@@ -120,7 +120,7 @@ def test_a_stop_ends_at_its_grace_and_takes_the_whole_group(api):
     worker = child_of(child)
     process.stop(grace_seconds=0.2)
     assert process.poll() == -signal.SIGKILL
-    wait_for(lambda: is_gone(worker), timeout_seconds=10)
+    wait_for(lambda: is_gone(worker))
 
 
 def test_a_kill_ends_a_stop_that_waits(api):
@@ -131,7 +131,7 @@ def test_a_kill_ends_a_stop_that_waits(api):
     threading.Timer(0.3, process.kill).start()
     process.stop(grace_seconds=100)
     assert time.monotonic() - started < 50
-    wait_for(lambda: is_gone(worker), timeout_seconds=10)
+    wait_for(lambda: is_gone(worker))
 
 
 def test_what_it_started_dies_with_it_and_it_can_be_started_again(api):
@@ -141,6 +141,6 @@ def test_what_it_started_dies_with_it_and_it_can_be_started_again(api):
     os.kill(process._process.pid, signal.SIGKILL)
     wait_for(lambda: not process.alive)
     process.stop(0)
-    wait_for(lambda: is_gone(worker), timeout_seconds=10)
+    wait_for(lambda: is_gone(worker))
     process.start()
     process.wait_ready(30)

@@ -38,7 +38,7 @@ def test_a_group_is_killed_with_its_leader():
     leader, child = start(600)
     kill_group(leader)
     assert leader.returncode is not None
-    wait_for(lambda: is_gone(child), timeout_seconds=10)
+    wait_for(lambda: is_gone(child))
 
 
 def test_a_group_whose_leader_has_ended_is_killed_as_well():
@@ -46,7 +46,7 @@ def test_a_group_whose_leader_has_ended_is_killed_as_well():
     leader.wait(30)
     assert not is_gone(child)
     kill_group(leader)
-    wait_for(lambda: is_gone(child), timeout_seconds=10)
+    wait_for(lambda: is_gone(child))
 
 
 def test_a_group_dies_with_the_process_that_started_it_though_nobody_told_it():
@@ -56,7 +56,7 @@ def test_a_group_dies_with_the_process_that_started_it_though_nobody_told_it():
         child = psutil.Process(int(parent.stdout.readline()))
         wait_for(lambda: len(psutil.Process(parent.pid).children()) == 2)
         parent.kill()
-        wait_for(lambda: is_gone(child), timeout_seconds=20)
+        wait_for(lambda: is_gone(child))
 
 
 def test_a_watcher_that_was_killed_is_replaced_by_one_that_knows_the_group():
@@ -72,7 +72,7 @@ def test_a_watcher_that_was_killed_is_replaced_by_one_that_knows_the_group():
             assert not is_gone(child)
         finally:
             parent.kill()
-        wait_for(lambda: is_gone(child), timeout_seconds=20)
+        wait_for(lambda: is_gone(child))
 
 
 def watcher_of(pid):

@@ -195,7 +195,7 @@ async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
         os.kill(worker.pid, signal.SIGCONT)
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
-        assert pool._free == 1
+        assert pool._room.free == 1
 
 
 async def test_pictures_are_decoded_together_as_long_as_they_fit():
@@ -209,11 +209,11 @@ async def test_pictures_are_decoded_together_as_long_as_they_fit():
             ]
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert 2 - pool._free == together
+            assert 2 - pool._room.free == together
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert (pool._free, pool._free_bytes) == (2, room)
+            assert (pool._room.free, pool._room.free_bytes) == (2, room)
 
 
 @contextlib.asynccontextmanager
@@ -234,14 +234,14 @@ async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_be
         )
         for _ in range(5):
             await asyncio.sleep(0)
-        assert pool._free == 2
+        assert pool._room.free == 2
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
-        assert pool._free == 1
+        assert pool._room.free == 1
         for task in (first, behind):
             task.cancel()
         await asyncio.gather(first, behind, return_exceptions=True)
-        assert (pool._free, pool._free_bytes) == (3, room)
+        assert (pool._room.free, pool._room.free_bytes) == (3, room)
 
 
 async def test_nothing_is_left_when_the_pool_ends():

@@ -355,6 +355,14 @@ def test_an_id_with_half_a_character_comes_back_as_text_that_can_be_encoded():
     assert reader.request.id == "?"
 
 
+@pytest.mark.parametrize("owner", ["", '"parameters": ', '"outputs": [{"name": "STATUS", "parameters": '])
+def test_members_without_a_meaning_are_passed_over_whatever_their_names(owner):
+    odd = '{"\\ud800": 1}'
+    more = f"{owner}{odd}{'}]' if 'outputs' in owner else ''}" if owner else odd[1:-1]
+    uploads, error, _ = read(f"{{{more}, {json.dumps(asking())[1:]}".encode())
+    assert (len(uploads), error) == (1, None)
+
+
 def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
     size = 20 * 2**20
     body, header = written([b"x" * size])

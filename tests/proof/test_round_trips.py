@@ -25,7 +25,16 @@ from gateway.gpus import gpu_count
 from gateway.networks.add import Request, add
 from gateway.proof.parity import Comparison, Parity, compare
 from gateway.proof.pictures import image_files, read_pictures
-from gateway.repository.entry import Entry, EntryError, Format, Precision, Serving, read_entry, write_record
+from gateway.repository.entry import (
+    Entry,
+    EntryError,
+    Format,
+    ImageTensor,
+    Precision,
+    Serving,
+    read_entry,
+    write_record,
+)
 from gateway.repository.preprocessing import Preprocessing, from_weights, reference_transforms
 from gateway.triton.blocking import BlockingTriton, TritonRefused
 from tests.networks.builders import (
@@ -103,6 +112,10 @@ FP32 = {
     "resnet18-to-onnx": _torchvision("resnet18", RESNET, format=Format.ONNX),
     "mobilenet_v3_small-to-onnx": _torchvision("mobilenet_v3_small", MOBILENET, format=Format.ONNX),
     "five-classes": Trained(Head, FIVE, _script(224), 5),
+    "efficientnet-lite0-of-pixels": _lite(0, _script, tensor=ImageTensor.UINT8),
+    "five-classes-of-pixels-to-onnx": Trained(
+        Head, FIVE, _script(224), 5, changes={"tensor": ImageTensor.UINT8, "format": Format.ONNX}
+    ),
     "multi-label": Trained(Head, SMALL, _script(32), 5, changes={"multi_label": True}),
     "multi-label-onnx": Trained(lambda: Head(last=nn.Sigmoid()), SMALL, _onnx(32), 5, changes={"multi_label": True}),
 }

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.proof.tune import Measured, Tuner
-from gateway.proof.variants import Variant
-from gateway.repository.entry import Format, Precision, Serving, read_entry
+from gateway.proof.variants import USUAL, Step, Variant
+from gateway.repository.entry import Decode, Format, Precision, Serving, read_entry
 from gateway.repository.writing import rewrite
 from gateway.triton.model_config import read_model_config
 
@@ -30,6 +30,19 @@ def test_only_what_is_right_and_was_served_may_be_chosen(added_head):
     assert failed.told().endswith("no such backend")
 
 
+def test_other_pixels_are_tried_by_who_asks_for_them_alone():
+    tuner = object.__new__(Tuner)
+    assert [each.serving.decode for each in tuner._decodings(BASE)] == [Decode.EXACT, Decode.FAST]
+    assert [each.resize_library for each in tuner._libraries(BASE)] == ["pillow", "torch"]
+    assert {*tuner._decodings(BASE), *tuner._libraries(BASE)} >= {BASE}
+    fast, torch = tuner._decodings(BASE)[1], tuner._libraries(BASE)[1]
+    assert (fast.described(), torch.described()) == (
+        f"{BASE.described()}, decoded fast",
+        f"{BASE.described()}, resized by torch",
+    )
+    assert {Step.DECODE, Step.RESIZE}.isdisjoint(USUAL)
+
+
 @pytest.mark.slow
 def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
@@ -37,17 +50,19 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
     plot = tmp_path / "tuning.png"
     command = ["model", "tune", "head", str(photos / "cat.jpg"), "--seconds=0.3", f"--plot={plot}", "--try=formats"]
-    command += ["--try=int8", f"--calibrate={photos}"]
-    result = CliRunner().invoke(app, [*command, "--model-repository", str(repository)])
+    command += ["--try=decode", "--try=int8", f"--calibrate={photos}", "--model-repository", str(repository)]
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     table = json.loads((repository / "head" / "tuning.json").read_text())
     measured = {(row["variant"]["format"], row["variant"]["precision"]) for row in table}
     assert measured == {("torchscript", "fp32"), ("torchscript", "bf16"), ("onnx", "fp32"), ("onnx", "int8")}
     assert not any(row["reason"] for row in table)
+    prepared = {(row["variant"]["serving"]["decode"], row["variant"]["resize_library"]) for row in table}
+    assert prepared == {("exact", "pillow"), ("fast", "pillow")}
     (chosen,) = [row for row in table if row["chosen"]]
     right = [row for row in table if row["difference"] <= 1e-3 or row["variant"]["precision"] == "int8"]
     # The photograph shows one thing, which eight bits are enough for.
-    assert all(row["agreement"] == 1.0 for row in right)
+    assert all(row["same_top1"] == 1.0 for row in right)
     assert chosen in right
     assert chosen["images_per_second"] == max(row["images_per_second"] for row in right)
     entry = read_entry(repository, "head")
@@ -55,6 +70,8 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
         chosen["variant"]["format"],
         chosen["variant"]["precision"],
     )
+    assert entry.preprocessing.resize_library == chosen["variant"]["resize_library"]
+    assert entry.serving.decode.value == chosen["variant"]["serving"]["decode"]
     classifier = read_model_config(repository / "head_classifier" / "config.pbtxt")
     assert list(classifier.dynamic_batching.preferred_batch_size) == chosen["variant"]["serving"]["preferred"]
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]

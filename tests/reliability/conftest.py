@@ -79,12 +79,12 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(150)
             assert not thread.is_alive(), "a request hangs"
 
     def _run(self) -> None:
         params = {"model": self.model} if self.model else {}
-        with httpx.Client(base_url=self.url, params=params, timeout=50) as http:
+        with httpx.Client(base_url=self.url, params=params, timeout=120) as http:
             while not self._stop.is_set():
                 outcome: int | str
                 try:
@@ -100,4 +100,4 @@ class Load:
 
 
 def ready(gateway: Gateway) -> bool:
-    return httpx.get(f"{gateway.url}/health/ready", timeout=10).status_code == 200
+    return httpx.get(f"{gateway.url}/health/ready", timeout=60).status_code == 200

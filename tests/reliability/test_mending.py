@@ -103,7 +103,7 @@ def test_every_model_is_mended_with_all_its_versions_while_the_default_one_stays
 
 
 def models(gateway: Gateway) -> dict[str, bool]:
-    report = httpx.get(f"{gateway.url}/health/ready", timeout=10)
+    report = httpx.get(f"{gateway.url}/health/ready", timeout=60)
     assert report.status_code == 200
     return report.json()["models"]
 
@@ -139,10 +139,10 @@ def with_comment(encoded: bytes, comment: bytes) -> bytes:
 
 
 def endpoints(gateway: Gateway) -> list[dict]:
-    return httpx.get(f"{gateway.url}/health/ready", timeout=10).json()["endpoints"]
+    return httpx.get(f"{gateway.url}/health/ready", timeout=60).json()["endpoints"]
 
 
 def healings(gateway: Gateway) -> float:
-    text = httpx.get(f"{gateway.url}/metrics", timeout=10).text
+    text = httpx.get(f"{gateway.url}/metrics", timeout=60).text
     lines = [line for line in text.splitlines() if line.startswith("gateway_healings_total")]
     return sum(float(line.rpartition(" ")[2]) for line in lines)

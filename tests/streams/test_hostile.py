@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -20,6 +21,7 @@ from tests.streams.stub import FrameBackend, frame, stream_service
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 TIMEOUT_SECONDS = 60
+WAITING = "gateway_waiting_bytes"
 
 
 def counted(gauge: str) -> float:
@@ -29,7 +31,7 @@ def counted(gauge: str) -> float:
 
 @pytest.fixture(scope="module")
 def before() -> dict[str, float]:
-    return {gauge: counted(gauge) for gauge in ("gateway_connections", "gateway_streams")}
+    return {gauge: counted(gauge) for gauge in ("gateway_connections", "gateway_streams", WAITING)}
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +142,74 @@ def test_a_message_in_endless_parts_is_refused(address):
         head(connection)
         connection.sendall(message(BINARY, final=False) + message(0, final=False) * (2 * MAX_FRAGMENTS))
         assert close_code(connection) == 1008
+
+
+@pytest.fixture
+def waiting(before):
+    """The bytes that wait for their turn, of these tests' services."""
+    return lambda: counted(WAITING) - before[WAITING]
+
+
+def until(connection: socket.socket, words: bytes) -> bytes:
+    """What comes up to some words, or the end."""
+    received = b""
+    while words not in received and (data := connection.recv(4_096)):
+        received += data
+    return received
+
+
+@pytest.mark.parametrize("final", [True, False], ids=["one part", "two parts"])
+def test_what_has_come_of_a_message_counts_until_it_is_complete(address, waiting, final):
+    data = frame(255) + bytes(60_000)
+    with raw(address, request(address, "/stream?top_k=1")) as connection:
+        head(connection)
+        half = message(BINARY, data)[:40_000] if final else message(BINARY, data[:40_000], final=False)
+        connection.sendall(half)
+        wait_for(lambda: 39_900 < waiting() <= 40_100)
+        connection.sendall(message(BINARY, data)[40_000:] if final else message(0, data[40_000:]))
+        assert b'"type":"frame"' in until(connection, b'"type":"frame"')
+        wait_for(lambda: waiting() == 0)
+
+
+def test_messages_that_do_not_come_to_their_end_make_room_for_others(waiting):
+    limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 2**20, "stream_frame_bytes": 2**20}
+    part = message(BINARY, bytes(700_000))[:600_000]
+    with stream_service(FrameBackend(), **limits) as (address, _), contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(raw(address, request(address))) for _ in range(2))
+        for connection in (first, second):
+            head(connection)
+        first.sendall(part)
+        wait_for(lambda: waiting() > 590_000)
+        second.sendall(part)
+        gone = select.select((first, second), (), (), TIMEOUT_SECONDS)[0][0]
+        close = struct.pack("!BBH", 0x80 | CLOSE, 12, 4503) + b"overloaded"
+        assert b'"code":"overloaded"' in (words := until(gone, close))
+        assert words.endswith(close)
+        # The other one keeps its place, and its message.
+        other = second if gone is first else first
+        wait_for(lambda: 590_000 < waiting() < 610_000)
+        other.sendall(message(BINARY, bytes(700_000))[600_000:])
+        assert b"unsupported_format" in until(other, b"unsupported_format")
+
+
+def test_frames_that_wait_for_their_turn_count_until_it_has_come(waiting):
+    backend = FrameBackend()
+    data = frame(255) + bytes(100_000)
+    with (
+        stream_service(backend, max_images_in_flight=1, batch_max_images=1, max_wait_seconds=60) as (address, _),
+        connect(f"ws://{address}/stream?drop=never", proxy=None, compression=None) as client,
+    ):
+        backend.open_gate.clear()
+        try:
+            for _ in range(6):
+                client.send(data)
+            # One has its permit; one waits for it, two for their turn, and one where the socket is read no further.
+            wait_for(lambda: waiting() >= 4 * len(data))
+        finally:
+            backend.open_gate.set()
+        answers = [json.loads(client.recv(TIMEOUT_SECONDS)) for _ in range(6)]
+        assert [(each["frame"], each["status"]) for each in answers] == [(number, "ok") for number in range(6)]
+        wait_for(lambda: waiting() == 0)
 
 
 def test_a_message_that_trickles_ends_with_the_silence_that_it_is(address):

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 import httpx
 import pytest
+import structlog
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
@@ -312,3 +313,15 @@ def test_a_page_of_another_origin_may_not_open_a_stream_unless_it_is_listed(orig
         outcome = nullcontext() if allowed else pytest.raises(InvalidStatus, match="403")
         with outcome, opened(address, origin=origin.format(address)) as client:
             assert ask(client, frame(0))["status"] == "ok"
+
+
+def test_the_event_of_a_stream_has_the_trace_of_its_client():
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    merging = [structlog.contextvars.merge_contextvars]
+    with stream_service(FrameBackend()) as (address, _), structlog.testing.capture_logs(processors=merging) as events:
+        headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-ID": "mine"}
+        with opened(address, additional_headers=headers) as client:
+            ask(client, frame(0))
+        wait_for(lambda: [event for event in events if event.get("method") == "WEBSOCKET"])
+    (event,) = (event for event in events if event.get("method") == "WEBSOCKET")
+    assert (event["trace_id"], event["request_id"], event["frames_answered"]) == (trace, "mine", 1)

@@ -15,6 +15,7 @@ from gateway.errors import (
     RequestTooLarge,
     StreamIdle,
     TooManyFiles,
+    TooManyFrames,
     UploadTimeout,
     UploadTooSlow,
 )
@@ -26,6 +27,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_files": ("files", TooManyFiles),
     "max_file_bytes": ("bytes", FileTooLarge),
     "max_request_bytes": ("bytes", RequestTooLarge),
+    "max_frames": ("frames", TooManyFrames),
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
     "max_header_bytes": ("bytes", HeadersTooLarge),

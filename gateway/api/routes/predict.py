@@ -24,6 +24,7 @@ from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
+from gateway.ingest.frames import read_frames
 from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
@@ -123,6 +124,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         version=parameters.version,
         timeout_seconds=parameters.timeout,
         selection=_selection(parameters, settings),
+        frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
     current.event["model"] = query.model_name
     if function:
@@ -130,6 +132,8 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and parameters.format is not Shape.NATIVE:
         raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
+    if query.frames is not None and parameters.format is not Shape.NATIVE:
+        raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
     if streamed:
         return ResultStream(request, query, uploads)
     held = current.resources.enter_context(parts["answers"].open())

@@ -15,10 +15,10 @@ from gateway.api.exchange import Exchange, exchange, exchange_of
 from gateway.api.problems import note, problem
 from gateway.api.schemas import Problem
 from gateway.api.state import State, parts_of, state
-from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired
+from gateway.errors import Forbidden, GatewayError, InternalError, Overloaded, UpgradeRequired
 from gateway.inference.pace import Pace
 from gateway.inference.split import version_of
-from gateway.server.websockets import GOING_DOWN
+from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
 from gateway.streams.answers import error_message
 from gateway.streams.parameters import StreamParameters, read_parameters
@@ -115,6 +115,13 @@ async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange
         if message["code"] == GOING_DOWN:
             code, reason = GOING_DOWN, "the server stops; connect again"
             return None
+        if message["code"] == NO_ROOM:
+            most = parts_of(websocket.scope)["settings"].max_bytes_waiting
+            raise Overloaded(
+                f"The frames and uploads that wait have {most} bytes, and this one came slowest; try again later.",
+                limit="max_bytes_waiting",
+                value=most,
+            )
         raise WebSocketDisconnect(message["code"], message.get("reason"))
 
     async def send(message: bytes) -> None:

@@ -1,10 +1,12 @@
 // What is asked: the model, perhaps another one beside it, how many labels; and the same in code and in the address.
 
 import { keyWanted } from "./key.js";
-import { curl, javascript, percent, python } from "./words.js";
+import { tabShown } from "./tabs.js";
+import { curl, javascript, percent, python, streamJavascript, streamPython, streamShell } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
+const SMOOTHING = "exponential";
 const NARROW = matchMedia("(max-width: 640px)");
 
 const $ = (id) => document.getElementById(id);
@@ -23,6 +25,13 @@ export function queries() {
   return second === first ? [first] : [first, second];
 }
 
+/** The parameters of a camera's stream. */
+export function cameraQuery() {
+  const parameters = new URLSearchParams(query($("model").selectedOptions[0]));
+  if ($("smoothing").value !== SMOOTHING) parameters.set("smoothing", $("smoothing").value);
+  return parameters.toString();
+}
+
 function query(chosen) {
   const parameters = new URLSearchParams();
   if ($("top-k").value) parameters.set("top_k", $("top-k").value);
@@ -38,14 +47,17 @@ export function takeAddress() {
   if ([...$("top-k").options].some((option) => option.value === asked.get("top_k"))) $("top-k").value = asked.get("top_k");
   const threshold = Number(asked.get("threshold"));
   if (threshold > 0 && threshold < 1) $("least").value = threshold;
+  if ([...$("smoothing").options].some((option) => option.value === asked.get("smoothing"))) $("smoothing").value = asked.get("smoothing");
 }
 
 /** The page's address asks for what is chosen, so that it can be shared. */
 export function share() {
-  const address = new URLSearchParams(queries()[0]);
+  const onCamera = tabShown() === "camera";
+  const address = new URLSearchParams(onCamera ? cameraQuery() : queries()[0]);
   if (least()) address.set("threshold", least());
   const other = $("compare").selectedOptions[0];
   if (other?.value) address.set("compare", other.value);
+  if (onCamera) address.set("tab", "camera");
   history.replaceState(null, "", address.toString() === PRESET ? location.pathname : `?${address}`);
 }
 
@@ -54,21 +66,43 @@ export function drawAsked(all) {
   $("model-facts").textContent = $("model").selectedOptions[0]?.dataset.facts ?? "";
   $("least-value").textContent = least() ? percent(least()) : "any";
   $("least").setAttribute("aria-valuetext", least() ? percent(least()) : "any score");
-  const names = all.length ? all.slice(0, NAMES) : ["cat.jpg"];
-  const parameters = new URLSearchParams(queries()[0]);
-  if (least()) parameters.set("threshold", least());
-  const key = keyWanted() ? "KEY" : "";
-  const url = new URL(`predict?${parameters}`, document.baseURI).href;
-  const code = {
-    curl: () => curl(url, names, key),
-    python: () => python(new URL(".", document.baseURI).href.replace(/\/$/, ""), parameters, names, key),
-    javascript: () => javascript(url, key),
-  }[language]();
+  const onCamera = tabShown() === "camera";
+  const code = onCamera ? cameraCode() : imagesCode(all.length ? all.slice(0, NAMES) : ["cat.jpg"]);
   if ($("code").value !== code) $("code").value = code;
   const lines = code.split("\n").length;
   $("code").rows = NARROW.matches && lines === 1 ? 2 : lines;
-  $("code-label").textContent = all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
+  $("code-label").textContent = !onCamera && all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
   for (const button of $("languages").children) button.setAttribute("aria-pressed", String(button.dataset.language === language));
+  $("shell").textContent = onCamera ? "Shell" : "curl";
+}
+
+const base = () => new URL(".", document.baseURI).href.replace(/\/$/, "");
+const keyName = () => (keyWanted() ? "KEY" : "");
+
+function withLeast(query) {
+  const parameters = new URLSearchParams(query);
+  if (least()) parameters.set("threshold", least());
+  return parameters;
+}
+
+function imagesCode(names) {
+  const parameters = withLeast(queries()[0]);
+  const url = new URL(`predict?${parameters}`, document.baseURI).href;
+  return {
+    curl: () => curl(url, names, keyName()),
+    python: () => python(base(), parameters, names, keyName()),
+    javascript: () => javascript(url, keyName()),
+  }[language]();
+}
+
+function cameraCode() {
+  const parameters = withLeast(cameraQuery());
+  const url = new URL(`stream?${parameters}`, document.baseURI).href.replace("http", "ws");
+  return {
+    curl: () => streamShell(base(), parameters, keyName()),
+    python: () => streamPython(url, keyName()),
+    javascript: () => streamJavascript(url, keyName()),
+  }[language]();
 }
 
 async function copy() {
@@ -103,7 +137,7 @@ export function onChoice(changed) {
     offerLikely();
     changed();
   });
-  for (const [id, type] of [["model", "change"], ["compare", "change"], ["top-k", "change"], ["least", "input"]]) {
+  for (const [id, type] of [["model", "change"], ["compare", "change"], ["top-k", "change"], ["smoothing", "change"], ["least", "input"]]) {
     $(id).addEventListener(type, () => {
       share();
       changed();

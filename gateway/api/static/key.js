@@ -9,6 +9,14 @@ export function withKey(headers = {}) {
   return key ? { ...headers, "X-API-Key": key } : headers;
 }
 
+/** The same as the subprotocols of a WebSocket, to which a page can add no headers. */
+export const keyProtocols = () => (key ? [`gateway-key.${key}`] : []);
+
+export const UNAUTHORIZED = "unauthorized";
+
+/** What the gateway says of a key is for programs; this is for people on the page. */
+export const keyRefused = () => `${key ? "The gateway does not know this API key: enter another one" : "The gateway needs an API key: enter it"} under “API key”.`;
+
 /** Show the field for the key if it is what an answer wants. */
 export function askForKey({ status }) {
   if (status !== 401) return;
@@ -16,7 +24,7 @@ export function askForKey({ status }) {
     $("key-field").hidden = false;
     $("key-field").dispatchEvent(new Event("shown"));
   }
-  $("key-facts").textContent = key ? "not known here" : "needed here";
+  $("key-facts").textContent = key ? "not accepted" : "required";
   $("key").setAttribute("aria-invalid", String(key !== ""));
 }
 

@@ -1,14 +1,15 @@
 // The gateway's page: files in, cards out, and what can be chosen between. No dependencies; works offline.
 
-import { drawAsked, onChoice, queries, takeAddress } from "./choice.js";
+import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
 import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
-import { onKey } from "./key.js";
+import { onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { Run } from "./run.js";
 import { saveCsv, saveJson } from "./save.js";
 import { watchHealth } from "./service.js";
 import { Store } from "./store.js";
+import { showTab, watchTabs } from "./tabs.js";
 import { Viewer } from "./viewer.js";
 import { count, duration } from "./words.js";
 
@@ -25,6 +26,7 @@ const viewer = new Viewer(() => results.shown);
 const results = new Results({ open: (entry) => viewer.open(entry), changed: draw });
 
 function add(files) {
+  showTab("images");
   const more = files.map((file) => new Entry(file));
   entries.push(...more);
   ask(more);
@@ -73,8 +75,7 @@ function clear() {
   [entries, run] = [[], null];
   before?.stop();
   results.reset();
-  store.clear();
-  announce("Cleared");
+  store.clear().then(() => announce("Cleared"));
   draw();
   $("files").focus();
 }
@@ -91,8 +92,9 @@ $("drop").addEventListener("click", (event) => {
 $("samples").addEventListener("click", async (event) => {
   const { file } = event.target.closest("button")?.dataset ?? {};
   if (!file) return;
-  const response = await fetch(`assets/${file}`);
-  if (response.ok) add([new File([await response.blob()], file, { type: "image/jpeg" })]);
+  const response = await fetch(`assets/${file}`).catch(() => null);
+  if (response?.ok) add([new File([await response.blob()], file, { type: "image/jpeg" })]);
+  else say("The gateway does not answer, so the picture could not be loaded.");
 });
 
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
@@ -114,7 +116,11 @@ addEventListener("drop", async (event) => {
     say("Only files can be dropped here. Save the picture first, or copy and paste it.");
     return;
   }
-  add(await droppedFiles(event.dataTransfer));
+  try {
+    add(await droppedFiles(event.dataTransfer));
+  } catch {
+    say("What you dropped could not be read; it may have been moved, or you may not open it.");
+  }
 });
 addEventListener("paste", (event) => {
   if (!event.clipboardData?.files.length) return;
@@ -139,7 +145,7 @@ $("key-field").addEventListener("shown", draw);
 onChoice(draw);
 onKey(() => {
   watchHealth();
-  send(answersWhere((answer) => answer.error?.code === "unauthorized"));
+  send(answersWhere((answer) => answer.error?.code === UNAUTHORIZED));
 });
 
 addEventListener("keydown", (event) => {
@@ -150,7 +156,23 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) watchHealth();
 });
 
+/** What the camera needs is loaded when it is first wanted. */
+let camera = null;
+async function showCamera(name) {
+  share();
+  draw();
+  try {
+    if (name === "camera") await (camera ??= import("./camera.js"));
+    else (await camera)?.stop();
+  } catch {
+    camera = null;
+    say("The gateway does not answer, so this tab could not be loaded. Choose it again in a while.");
+    showTab("images");
+  }
+}
+
 takeAddress();
+watchTabs(showCamera);
 // On a slow line nothing else moves for seconds.
 setInterval(() => {
   if (run?.running) draw();

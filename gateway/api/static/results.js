@@ -110,13 +110,13 @@ export class Results {
   }
 
   #drawTools(entries, running) {
-    const asked = queries().join(" ");
-    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== asked);
+    const asked = queries();
+    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== entry.queriesFrom(asked).join(" "));
     $("stop").hidden = !running;
     $("retry").hidden = running || !entries.some((entry) => entry.answers.some((answer) => answer.retryable));
     $("again").hidden = $("save").hidden = $("save-csv").hidden = running || !entries.length;
     $("again").classList.toggle("primary", changed);
-    $("again").textContent = changed ? "Run again with this choice" : "Run again";
+    $("again").textContent = changed ? "Run again with these settings" : "Run again";
   }
 
   #drawKinds({ counts }) {
@@ -177,6 +177,6 @@ function stages({ timing, streamed }) {
     row.append(element("span", "", milliseconds(Number(value))));
     return [row];
   });
-  if (!rows.length) return [element("span", "", "Times in the service come with the first answer")];
-  return [element("span", "", `Times in the service, last request${streamed ? ", up to its first result" : ""}`), ...rows];
+  if (!rows.length) return [element("span", "", "The times of each stage come with the first answer")];
+  return [element("span", "", `Times in the gateway, last request${streamed ? ", up to its first result" : ""}`), ...rows];
 }

@@ -1,6 +1,6 @@
 // What the service says of itself: whether it is ready, and which models it has.
 
-import { askForKey, withKey } from "./key.js";
+import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
 const READY_POLL_MS = 15_000;
@@ -29,7 +29,7 @@ export async function watchHealth() {
   $("health-detail").textContent = `${detail} Click to check again.`;
   if (before !== state && before !== "checking") $("health-change").textContent = `${WORDS[state]}. ${detail}`;
   $("notice").hidden = state === "ready";
-  if (state !== "ready") $("notice").textContent = `${detail} What you add meanwhile is tried again for a while.`;
+  if (state !== "ready") $("notice").textContent = `${detail} Files that you add now are retried for a while.`;
   if (state === "ready" && !modelsKnown) await readModels();
   else if (!modelsKnown) offerDefault("");
   clearTimeout(timer);
@@ -45,13 +45,13 @@ async function health() {
     return { state: "away", detail: "The gateway does not answer." };
   }
   const { status, model, endpoints = [] } = report;
-  if (status === "draining") return { state: "unready", detail: "The gateway is about to stop." };
+  if (status === "draining") return { state: "unready", detail: "The gateway is shutting down." };
   if (status !== "ready") return { state: "unready", detail: whatFails(endpoints) };
   const ready = endpoints.filter((endpoint) => endpoint.ready);
   const fastest = Math.min(...ready.map((endpoint) => endpoint.took_seconds));
   const took = Number.isFinite(fastest) ? ` in ${duration(fastest)}` : "";
   const share = endpoints.length > 1 ? `; ${ready.length} of ${endpoints.length} servers are ready` : "";
-  return { state: "ready", detail: `${model} answers a trial image${took}${share}.` };
+  return { state: "ready", detail: `${model} answered a trial image${took}${share}.` };
 }
 
 function whatFails(endpoints) {
@@ -65,8 +65,9 @@ async function readModels() {
     const response = await fetch("models", { headers: withKey() });
     askForKey(response);
     if (!response.ok) {
-      const { detail } = await response.json().catch(() => ({}));
-      offerDefault(`The models cannot be listed: ${detail ?? `the service answers ${response.status}.`}`);
+      const { code, detail } = await response.json().catch(() => ({}));
+      if (code === UNAUTHORIZED) offerDefault(keyRefused());
+      else offerDefault(`The models cannot be listed: ${detail ?? `the gateway answered ${response.status}.`}`);
       return;
     }
     listed = await response.json();
@@ -79,12 +80,12 @@ async function readModels() {
   for (const model of listed.models) described.set(model.name, model);
   const options = optionsOf(listed);
   if (!options.length) {
-    offerDefault("The service has no model that takes images.");
+    offerDefault("This gateway serves no model that takes images.");
     return;
   }
   const chosen = options.find((node) => node.dataset.name === wanted.get("model") && (node.dataset.version ?? "") === (wanted.get("version") ?? ""));
   if (chosen) for (const node of options) node.selected = node === chosen;
-  else if (wanted.has("model")) tellProblem(`There is no model ${inWords(wanted)} here; choose one that there is.`);
+  else if (wanted.has("model")) tellProblem(`This gateway has no model ${inWords(wanted)}. Choose another one.`);
   $("model").replaceChildren(...options);
   $("model").disabled = options.length < 2;
   offerComparison(optionsOf(listed).filter((node) => !node.disabled));
@@ -102,7 +103,7 @@ function optionsOf(listed) {
 /** Where there are two models or versions, their answers can stand side by side. */
 function offerComparison(options) {
   $("compare-field").hidden = options.length < 2;
-  const nobody = new Option("No other", "");
+  const nobody = new Option("No other model", "");
   for (const node of options) node.selected = node.value === wanted.get("compare");
   nobody.selected = !options.some((node) => node.selected);
   $("compare").replaceChildren(nobody, ...options);
@@ -116,7 +117,7 @@ function offerDefault(problem) {
   if (name && wanted.has("version")) node.dataset.version = wanted.get("version");
   $("model").replaceChildren(node);
   $("model").disabled = true;
-  tellProblem(problem && `${problem} ${node.text} is asked; the list is tried again.`);
+  tellProblem(problem && `${problem} ${node.text} is used for now; the page keeps trying to list them.`);
   $("model").dispatchEvent(new Event("listed"));
 }
 

@@ -49,6 +49,54 @@ export function curl(url, names, key) {
   return ["curl", ...headers, ...files.map((file) => `-F ${file}`), quoted(url)].join(" ");
 }
 
+/** A camera of this machine, by the gateway's own command. */
+export function streamShell(base, parameters, key) {
+  const given = ["model", "smoothing"].flatMap((name) => (parameters.has(name) ? [`--${name}`, quoted(parameters.get(name))] : []));
+  return ["gateway stream 0 --url", quoted(base), ...given, ...(key ? [`--api-key ${key}`] : [])].join(" ");
+}
+
+/** The same in Python, with the packages opencv-python and websockets. */
+export function streamPython(url, key) {
+  const headers = key ? `, additional_headers={"X-API-Key": ${JSON.stringify(key)}}` : "";
+  return [
+    "import json",
+    "",
+    "import cv2",
+    "from websockets.sync.client import connect",
+    "",
+    "camera = cv2.VideoCapture(0)",
+    `with connect(${JSON.stringify(url)}${headers}) as stream:`,
+    "    while True:",
+    "        read, picture = camera.read()",
+    "        if not read:",
+    "            break",
+    '        stream.send(cv2.imencode(".jpg", picture)[1].tobytes())',
+    "        answer = json.loads(stream.recv())",
+    '        print((answer["sequence"] or answer)["predictions"] or answer["error"])',
+  ].join("\n");
+}
+
+/** The same for a web page with a video element that shows a camera. */
+export function streamJavascript(url, key) {
+  const protocols = JSON.stringify(["gateway-stream", ...(key ? [`gateway-key.${key}`] : [])]);
+  return [
+    'const video = document.querySelector("video");',
+    'const canvas = document.createElement("canvas");',
+    `const stream = new WebSocket(${JSON.stringify(url)}, ${protocols});`,
+    "const send = () => {",
+    "  [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];",
+    '  canvas.getContext("2d").drawImage(video, 0, 0);',
+    '  canvas.toBlob((frame) => stream.send(frame), "image/jpeg");',
+    "};",
+    "stream.onopen = send;",
+    "stream.onmessage = ({ data }) => {",
+    "  const { sequence, predictions, error } = JSON.parse(data);",
+    "  console.log((sequence ?? { predictions }).predictions, error);",
+    "  send();",
+    "};",
+  ].join("\n");
+}
+
 /** The same for the Python client; `base` is the gateway, `query` the parameters. */
 export function python(base, query, names, key) {
   const given = [...query].map(([name, value]) => `, ${name}=${/^\d+$/.test(value) && name !== "model" ? value : JSON.stringify(value)}`);

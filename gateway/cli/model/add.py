@@ -13,7 +13,7 @@ from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.functions import INPUTS, is_function
 from gateway.networks.sources import SourceError
-from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
+from gateway.repository.entry import Decode, Entry, Format, ImageTensor, Precision, Serving
 from gateway.triton.contract import SEQUENCE_MODEL
 
 
@@ -177,6 +177,15 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = Decode.EXACT,
+    tensor: Annotated[
+        ImageTensor | None,
+        typer.Option(
+            "--tensor",
+            help="What the network gets: normalised fp32 (default), or uint8 pixels, which it then normalises itself.",
+            show_default=False,
+            rich_help_panel=SERVING,
+        ),
+    ] = None,
     *,
     tensorrt: Annotated[
         bool,
@@ -326,6 +335,7 @@ def add(
         serving=serving,
         version=version,
         resize_library=resize_library,
+        tensor=tensor,
     )
     entry = add_model(request, model_repository, say)
     # A new ensemble brings its steps; an existing step must learn of its new version.

@@ -2,15 +2,17 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from gateway.cli.model.app import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.proof.variants import Step
+from gateway.proof.variants import USUAL, Step
 from gateway.repository.entry import Decode
+
+T = TypeVar("T", float, float | None)
 
 Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
 Version = Annotated[
@@ -18,9 +20,10 @@ Version = Annotated[
 ]
 
 
-def _number(value: float) -> float:
+def a_number(value: T) -> T:
+    """An option's value as it is, if it is one that can be compared."""
     # nan passes every bound.
-    if math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):
         raise typer.BadParameter("nan is not a number")
     return value
 
@@ -31,7 +34,7 @@ DecodeAs = Annotated[
 ]
 Tolerance = Annotated[
     float,
-    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=_number),
+    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=a_number),
 ]
 
 
@@ -106,13 +109,19 @@ def evaluate(
     decode: DecodeAs = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: a row each, no plot."),
+    ] = False,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second."""
     from gateway.networks.sources import read_labels
+    from gateway.proof.alternatives import compare as alternatives
     from gateway.proof.dataset import read_dataset
     from gateway.proof.evaluate import Evaluation
     from gateway.proof.evaluate import evaluate as run
-    from gateway.proof.evaluate_report import report
+    from gateway.proof.evaluate_report import compared, report
     from gateway.proof.pictures import resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
@@ -122,6 +131,15 @@ def evaluate(
     entry = entry_with_version(model_repository, name, version)
     labels = read_labels(model_repository / entry.classifier / LABELS)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
+    if compare:
+        if url is not None or decode is not None:
+            raise typer.BadParameter("--compare tries every --decode, with a Triton of its own: leave --url out too")
+        found = []
+        for each in alternatives(entry, version or entry.in_use, model_repository, samples, say):
+            say(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
+            found.append(each)
+        compared(found)
+        return
     ensemble = entry.ensemble_of(version or entry.in_use)
     evaluation = Evaluation(entry.classes, entry.multi_label)
     with serving(model_repository, (ensemble,), say, url=url) as triton:
@@ -139,7 +157,7 @@ def tune(
     images: Images = None,
     tolerance: Tolerance = 1e-3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=_number)
+        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=a_number)
     ] = 4.0,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
@@ -148,7 +166,7 @@ def tune(
         list[Step] | None,
         typer.Option(
             "--try",
-            help="What to vary; repeatable. By default everything, int8 only with --calibrate; it takes minutes.",
+            help="What to vary; repeatable. By default formats, instances and batches, int8 with --calibrate; minutes.",
             show_default=False,
         ),
     ] = None,
@@ -169,7 +187,7 @@ def tune(
             help="For int8: the least share of IMAGES that must get the original's likeliest class.",
             min=0,
             max=1,
-            callback=_number,
+            callback=a_number,
         ),
     ] = 0.99,
     *,
@@ -179,16 +197,15 @@ def tune(
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
     from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.proof.calibration import check_int8
-    from gateway.proof.pictures import image_files, read_pictures, resize_for
+    from gateway.proof.pictures import image_files
     from gateway.proof.tune import TABLE, Tuner
     from gateway.proof.tune_report import report
     from gateway.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    steps = stages or [step for step in Step if step is not Step.INT8 or calibrate is not None]
+    steps = stages or (USUAL if calibrate is None else (*USUAL, Step.INT8))
     check_int8(entry, steps, calibrate)
-    pictures = list(read_pictures(image_files(images or [SHIPPED_EXAMPLES]), resize_for(entry)))
-    tuner = Tuner(entry, model_repository, pictures, seconds, say)
+    tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say)
     tuner.calibrate, tuner.agreement = calibrate, agreement
     with tuner:
         for measured in tuner.run(tolerance, steps):

@@ -1,8 +1,8 @@
 """A decoder's process: `python -m gateway.ingest.decoders.child SOCKET MEMORY PARENT`.
 
 A picture comes in a shared memory file, and its pixels go back in the same one; over the socket go lines of JSON: a
-`worker.Job` one way, a `worker.Answer` the other. Whatever a picture makes of this
-process, its parent believes no more of it than such a line.
+`worker.Job` one way, a `worker.Answer` the other. A `worker.FilmJob` opens a film, which stays open for as many lines
+as ask for its next frame. Whatever a picture makes of this process, its parent believes no more of it than such a line.
 """
 
 import ctypes
@@ -22,6 +22,8 @@ import numpy as np
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoding import Ppm, decode
+from gateway.ingest.film import Film, Frame
+from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.resizing import Resize
 
@@ -39,8 +41,9 @@ def main() -> None:
     _settle_in(parent)
     with socket.socket(fileno=channel) as connection, connection.makefile("rb") as lines:
         _say(connection, {"ready": True})
+        decoder = _Decoder(memory)
         for line in lines:
-            _say(connection, _answer(memory, json.loads(line)))
+            _say(connection, decoder.answer(json.loads(line)))
 
 
 def _settle_in(parent: int) -> None:
@@ -63,21 +66,64 @@ def _say(connection: socket.socket, answer: dict[str, Any]) -> None:
     connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _answer(memory: int, job: dict[str, Any]) -> dict[str, Any]:
-    info = ImageInfo(**{**job["info"], "format": ImageFormat(job["info"]["format"])})
-    before = _cpu_seconds()
-    answer: dict[str, Any]
-    try:
-        with _limits(job["memory_bytes"], job["cpu_seconds"]):
-            picture = decode(_input(memory, job["nbytes"]), info, _size(job["size"]))
-            answer = {"size": _output(memory, picture)}
-    except ImageError as error:
-        answer = {"error": error.code, "message": error.message}
-    except MemoryError:
-        answer = {"error": TooCostly.code}
-    except Exception as exc:
-        answer = {"error": UndecodableImage.code, "cause": repr(exc)[:500]}
-    return {**answer, "seconds": _cpu_seconds() - before}
+class _Decoder:
+    """Does one job after the other, and keeps the film that is open."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._film: Film | None = None
+        self._ceiling_bytes = 0
+
+    def answer(self, job: dict[str, Any]) -> dict[str, Any]:
+        """What a job comes to; a job that fails ends the film as well."""
+        before = _cpu_seconds()
+        answer: dict[str, Any]
+        try:
+            if "film" in job:
+                answer = self._open(job["film"], job["cpu_seconds"])
+            elif "info" in job:
+                answer = self._decode(job)
+            else:
+                answer = self._next(job["cpu_seconds"])
+        except ImageError as error:
+            answer = {"error": error.code, "message": error.message}
+        except MemoryError:
+            answer = {"error": TooCostly.code}
+        except Exception as exc:
+            answer = {"error": UndecodableImage.code, "cause": repr(exc)[:500]}
+        if "error" in answer:
+            self._film = None
+        return {**answer, "seconds": _cpu_seconds() - before}
+
+    def _decode(self, job: dict[str, Any]) -> dict[str, Any]:
+        self._film = None
+        with _limits(_address_space() + job["memory_bytes"], job["cpu_seconds"]):
+            picture = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
+            return {"size": _output(self._memory, picture)}
+
+    def _open(self, job: dict[str, Any], cpu_seconds: float) -> dict[str, Any]:
+        self._film = None
+        self._ceiling_bytes = _address_space() + job["memory_bytes"]
+        with _limits(self._ceiling_bytes, cpu_seconds):
+            # A copy: the frames go where the file came from.
+            data = _input(self._memory, job["nbytes"]).tobytes()
+            self._film = Film(data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]))
+        return {"width": self._film.info.width, "height": self._film.info.height}
+
+    def _next(self, cpu_seconds: float) -> dict[str, Any]:
+        assert self._film is not None
+        with _limits(self._ceiling_bytes, cpu_seconds):
+            frame = self._film.step()
+            if isinstance(frame, Frame):
+                size = _output(self._memory, frame.picture)
+                return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
+        if not frame:
+            self._film = None
+        return {"ends": not frame}
+
+
+def _info(told: dict[str, Any]) -> ImageInfo:
+    return ImageInfo(**{**told, "format": ImageFormat(told["format"])})
 
 
 def _size(told: Any) -> Size:  # noqa: ANN401  # from JSON
@@ -100,20 +146,23 @@ def _output(memory: int, picture: Ppm) -> int:
 
 
 @contextmanager
-def _limits(memory_bytes: int, cpu_seconds: float) -> Iterator[None]:
-    """Let this process grow by so much, and end it where it needs more processor time.
+def _limits(ceiling_bytes: int, cpu_seconds: float) -> Iterator[None]:
+    """Let this process grow to so much, and end it where it needs more processor time.
 
     SIGPROF ends a process in the midst of a decoder, to the millisecond, without anybody's help.
     """
-    with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - twice as fast, and for every picture
-        size = int(statm.read().split()[0]) * mmap.PAGESIZE
-    resource.setrlimit(resource.RLIMIT_AS, (size + memory_bytes, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (ceiling_bytes, resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - twice as fast, and for every picture
+        return int(statm.read().split()[0]) * mmap.PAGESIZE
 
 
 def _cpu_seconds() -> float:

@@ -1,21 +1,22 @@
 """The decoders of one gateway process: a few children, and fair turns at them."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import structlog
 from anyio import CancelScope
 
 from gateway import metrics
-from gateway.errors import Overloaded, TooCostly, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.budget import Account, DecodeLimits, Size, peak_bytes
-from gateway.ingest.decoders.worker import START_SECONDS, Answer, Job, Worker, WorkerLost
-from gateway.ingest.image_info import ImageInfo
+from gateway.errors import ImageError, Overloaded, TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
+from gateway.ingest.decoders.budget import Account, Budget, DecodeLimits, Size, film_bytes, peak_bytes
+from gateway.ingest.decoders.room import Room
+from gateway.ingest.decoders.worker import START_SECONDS, Answer, FilmJob, Job, Worker, WorkerLost
+from gateway.ingest.frames import Wanted
+from gateway.ingest.image_info import ImageFormat, ImageInfo
 
 log = structlog.get_logger("gateway")
 
@@ -25,7 +26,8 @@ WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
 
 
-_ERRORS = {error.code: error for error in (TooCostly, UndecodableImage, UnsupportedFormat)}
+T = TypeVar("T")
+_ERRORS = {error.code: error for error in (TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat)}
 
 
 class Decoders:
@@ -38,11 +40,12 @@ class Decoders:
 
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
-        self._free = count
-        self._free_bytes = limits.memory_bytes
+        self._count = count
+        self._room = Room(count, limits.memory_bytes)
+        # Who waits for the turn of a film's next frame must not keep pictures from theirs.
+        self._films = Room(count, limits.memory_bytes)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
-        self._turns = _Turns()
 
     async def __aenter__(self) -> Self:
         # The first picture should not wait for a start; the others start when pictures wait.
@@ -68,54 +71,66 @@ class Decoders:
         this ends, however it ends, nothing of the picture is in work any more: a cancellation waits for
         LET_FINISH_SECONDS at most and ends the process then.
         """
-        async with self._turn(account, min(peak_bytes(info, size), self._limits.memory_bytes)):
-            budget = account.lend(info, len(data))
+        async with (
+            self._room.turn(account, min(peak_bytes(info, size), self._limits.memory_bytes)),
+            self._spending(account, info, len(data)) as spending,
+            self._worker() as worker,
+        ):
+            budget = spending.budget
             job = Job(info, len(data), size, budget.memory_bytes, budget.cpu_seconds)
-            spent_seconds = budget.cpu_seconds
-            try:
-                async with self._worker() as worker:
-                    answer, picture = await _run(worker, data, job)
-                spent_seconds = float(answer["seconds"])
-            finally:
-                account.settle(budget, spent_seconds)
-                metrics.DECODE_CPU_SECONDS.observe(spent_seconds)
-        if answer["error"]:
-            if answer["cause"]:
-                log.warning("decoder_fault", cause=answer["cause"], format=info.format.value)
-            raise _ERRORS.get(answer["error"], UndecodableImage)(answer["message"] or None)
+            answer, picture = await _run(worker, worker.decode(data, job), budget.cpu_seconds)
+            spending.spent_seconds = answer["seconds"]
+        _check(answer, info)
         return picture
 
     @asynccontextmanager
-    async def _turn(self, account: Account, nbytes: int) -> AsyncIterator[None]:
-        """A decoder, and room for `nbytes`."""
-        turn = self._turns.join(account, nbytes)
-        self._call_next()
+    async def film(
+        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
+    ) -> AsyncIterator["Film"]:
+        """An inspected, animated file, opened in a process of its own while the context lasts.
+
+        Entering raises as `decode`, and TooManyFrames. Films have a room of their own: `count` at once, within
+        `limits.memory_bytes`; their frames take turns with all pictures.
+        """
+        memory_bytes = min(film_bytes(info, len(data)), self._limits.memory_bytes)
+        async with self._films.turn(account, memory_bytes), self._worker() as worker:
+            film = Film(self, worker, info, account, len(data))
+            try:
+                await film.open(data, FilmJob(info, len(data), size, wanted, memory_bytes))
+                yield film
+            finally:
+                if not film.ended:  # it is in the process's memory
+                    worker.close()
+
+    async def step(
+        self,
+        worker: Worker,
+        account: Account,
+        info: ImageInfo,
+        nbytes: int,
+        work: Callable[[float], Awaitable[tuple[Answer, bytes]]],
+    ) -> tuple[Answer, bytes]:
+        """Have a film's process do something in its turn, within the processor time that a picture would have."""
+        async with self._room.turn(account, 0), self._spending(account, info, nbytes) as spending:
+            cpu_seconds = spending.budget.cpu_seconds
+            try:
+                answer, picture = await _run(worker, work(cpu_seconds), cpu_seconds)
+            except WorkerLost as lost:
+                raise _told(lost) from lost
+            spending.spent_seconds = answer["seconds"]
+        _check(answer, info)
+        return answer, picture
+
+    @asynccontextmanager
+    async def _spending(self, account: Account, info: ImageInfo, nbytes: int) -> AsyncIterator["_Spending"]:
+        """A picture's budget; what is not said to be spent of it in the end is spent wholly."""
+        budget = account.lend(info, nbytes)
+        spending = _Spending(budget, budget.cpu_seconds)
         try:
-            await turn.come
-        except asyncio.CancelledError:
-            if turn.come.cancelled():
-                self._call_next()  # others may have waited behind it
-            else:  # it came at the same moment
-                self._give_back(nbytes)
-            raise
-        try:
-            yield
+            yield spending
         finally:
-            self._give_back(nbytes)
-
-    def _give_back(self, nbytes: int) -> None:
-        self._free += 1
-        self._free_bytes += nbytes
-        metrics.DECODING_BYTES.dec(nbytes)
-        self._call_next()
-
-    def _call_next(self) -> None:
-        while (turn := self._turns.first()) and self._free and turn.nbytes <= self._free_bytes:
-            self._free -= 1
-            self._free_bytes -= turn.nbytes
-            metrics.DECODING_BYTES.inc(turn.nbytes)
-            self._turns.leave_first()
-            turn.come.set_result(None)
+            account.settle(budget, spending.spent_seconds)
+            metrics.DECODE_CPU_SECONDS.observe(spending.spent_seconds)
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:
@@ -128,13 +143,14 @@ class Decoders:
         try:
             yield worker
         except WorkerLost as lost:
-            metrics.DECODERS_LOST.labels(lost.reason).inc()
-            log.warning("decoder_lost", reason=lost.reason, returncode=lost.returncode)
-            raise (UndecodableImage if lost.reason == "crash" else TooCostly) from lost
+            raise _told(lost) from lost
         finally:
             self._busy.discard(worker)
             if worker.alive():
-                self._idle.append(worker)
+                if len(self._idle) < self._count:
+                    self._idle.append(worker)
+                else:  # films have had more processes than pictures may have
+                    worker.close()
             elif not self._idle:
                 with suppress(OSError):
                     self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
@@ -149,12 +165,81 @@ class Decoders:
         return None
 
 
-async def _run(worker: Worker, data: bytes, job: Job) -> tuple[Answer, bytes]:
-    """Have the picture decoded; what is cancelled has ended when this ends."""
+class Film:
+    """The frames of one open film, one at a time."""
+
+    def __init__(self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int) -> None:
+        self._decoders = decoders
+        self._worker = worker
+        self.info = info
+        """What is known of the file; of a video that is not much before it is open."""
+        self._account = account
+        self._nbytes = nbytes
+        self.ended = False
+        """Whether the process has let go of it."""
+
+    async def open(self, data: bytes, job: FilmJob) -> None:
+        """See what the file has; raises what Decoders.film does."""
+        answer, _ = await self._step(lambda cpu_seconds: self._worker.open_film(data, job, cpu_seconds))
+        if self.info.format is ImageFormat.VIDEO:
+            self.info = replace(self.info, width=answer["width"], height=answer["height"])
+
+    async def next(self) -> "FilmFrame | None":
+        """The next frame that is wanted, as an uncompressed PPM (P6); None behind the last one. Raises as `decode`."""
+        while True:
+            answer, picture = await self._step(lambda cpu_seconds: self._worker.next_frame(self.info, cpu_seconds))
+            if answer["ends"]:
+                self.ended = True
+                return None
+            if picture:
+                return FilmFrame(answer["frame"], answer["shown_seconds"], picture)
+
+    async def _step(self, work: Callable[[float], Awaitable[tuple[Answer, bytes]]]) -> tuple[Answer, bytes]:
+        try:
+            return await self._decoders.step(self._worker, self._account, self.info, self._nbytes, work)
+        except ImageError:
+            self.ended = True  # by the process itself, if it lives
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class FilmFrame:
+    """One frame: its number in the file, when it is shown, and its picture."""
+
+    index: int
+    seconds: float
+    picture: bytes
+
+
+@dataclass(slots=True)
+class _Spending:
+    """What a picture may take, and has taken."""
+
+    budget: Budget
+    spent_seconds: float
+
+
+def _told(lost: WorkerLost) -> ImageError:
+    """What the client hears of a process that ended with its picture; the operator hears it here."""
+    metrics.DECODERS_LOST.labels(lost.reason).inc()
+    log.warning("decoder_lost", reason=lost.reason, returncode=lost.returncode)
+    return UndecodableImage() if lost.reason == "crash" else TooCostly()
+
+
+def _check(answer: Answer, info: ImageInfo) -> None:
+    """Raise the error that a process answers with."""
+    if answer["error"]:
+        if answer["cause"]:
+            log.warning("decoder_fault", cause=answer["cause"], format=info.format.value)
+        raise _ERRORS.get(answer["error"], UndecodableImage)(answer["message"] or None)
+
+
+async def _run(worker: Worker, work: Awaitable[T], cpu_seconds: float) -> T:
+    """Have something done by a process; what is cancelled has ended when this ends."""
     # In a task that is never cancelled: an answer that came at the same moment would be taken for the next picture's.
-    task = asyncio.ensure_future(worker.decode(data, job))
+    task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * job.cpu_seconds)
+        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * cpu_seconds)
     except asyncio.CancelledError:
         await _wait_uninterrupted(task, LET_FINISH_SECONDS)
         raise
@@ -174,41 +259,3 @@ async def _wait_uninterrupted(task: "asyncio.Task[Any]", seconds: float | None) 
         while not task.done() and (end is None or now() < end):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task], timeout=end and max(end - now(), 0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """A picture that waits for a decoder and for room."""
-
-    nbytes: int
-    come: "asyncio.Future[None]"
-
-
-class _Turns:
-    """Who waits for a decoder: one turn for each request, round and round."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Account, deque[_Turn]] = {}
-
-    def join(self, account: Account, nbytes: int) -> _Turn:
-        """Stand in the queue; the turn has come when its future is done."""
-        turn = _Turn(nbytes, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(account, deque()).append(turn)
-        return turn
-
-    def first(self) -> _Turn | None:
-        """Whose turn is next; None where nobody waits."""
-        while self._waiting:
-            turn = next(iter(self._waiting.values()))[0]
-            if not turn.come.done():
-                return turn
-            self.leave_first()
-        return None
-
-    def leave_first(self) -> None:
-        """Take the first one out of the queue; its request's next one goes behind the others."""
-        account, turns = next(iter(self._waiting.items()))
-        del self._waiting[account]
-        turns.popleft()
-        if turns:
-            self._waiting[account] = turns

@@ -10,10 +10,11 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import gateway
 from gateway.ingest.decoders.budget import Size
+from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 
 START_SECONDS = 30.0
@@ -46,10 +47,30 @@ class Job:
     cpu_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class FilmJob:
+    """One animated file, the frames that are wanted of it, and the memory that it may take as long as it is open."""
+
+    info: ImageInfo
+    nbytes: int
+    size: Size
+    wanted: Wanted
+    memory_bytes: int
+
+
 class Answer(TypedDict):
-    """What a child says of a picture: `size` in bytes, or an `error` by its code, with a public message and a cause."""
+    """What a child says of a picture: `size` in bytes, or an `error` by its code, with a public message and a cause.
+
+    Of a film that was opened its `width` and `height`; then which `frame` it is, from when on it is shown, and whether
+    the film `ends` without one.
+    """
 
     size: int
+    width: int
+    height: int
+    frame: int
+    shown_seconds: float
+    ends: bool
     seconds: float
     error: str
     message: str
@@ -95,15 +116,26 @@ class Worker:
 
         Let it come to its end: `interrupt` the worker where that takes too long.
         """
+        return await self._ask(data, asdict(job), job.info)
+
+    async def open_film(self, data: bytes, job: FilmJob, cpu_seconds: float) -> tuple[Answer, bytes]:
+        """Open a film, in place of another one; as `decode`, but for the picture."""
+        return await self._ask(data, {"film": asdict(job), "cpu_seconds": cpu_seconds}, job.info)
+
+    async def next_frame(self, info: ImageInfo, cpu_seconds: float) -> tuple[Answer, bytes]:
+        """Go on in the film; as `decode`, and without a picture where no frame came that is wanted."""
+        return await self._ask(b"", {"cpu_seconds": cpu_seconds}, info)
+
+    async def _ask(self, data: bytes, job: dict[str, Any], info: ImageInfo) -> tuple[Answer, bytes]:
         if not self._ready:
             await self._receive()
             self._ready = True
         os.pwrite(self._memory, data, 0)
         with suppress(ConnectionError):  # then no answer comes either
-            await asyncio.get_running_loop().sock_sendall(self._socket, json.dumps(asdict(job)).encode() + b"\n")
+            await asyncio.get_running_loop().sock_sendall(self._socket, json.dumps(job).encode() + b"\n")
         answer = _checked(await self._receive())
         # Never more than the picture has pixels, whatever has become of the child.
-        size = min(answer["size"], 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES)
+        size = min(answer["size"], 3 * info.width * info.height + _MAX_HEADER_BYTES)
         picture = os.pread(self._memory, size, 0)
         if max(size, len(data)) > _KEPT_BYTES:
             os.ftruncate(self._memory, 0)
@@ -143,7 +175,16 @@ def _checked(line: bytes) -> Answer:
     said = json.loads(line)
     error, message, cause = (str(said.get(name, ""))[:500] for name in ("error", "message", "cause"))
     return Answer(
-        size=int(said.get("size", 0)), seconds=float(said["seconds"]), error=error, message=message, cause=cause
+        size=int(said.get("size", 0)),
+        width=int(said.get("width", 0)),
+        height=int(said.get("height", 0)),
+        frame=int(said.get("frame", 0)),
+        shown_seconds=float(said.get("shown_seconds", 0.0)),
+        ends=said.get("ends") is True,
+        seconds=float(said["seconds"]),
+        error=error,
+        message=message,
+        cause=cause,
     )
 
 

@@ -34,6 +34,7 @@ def read_avif(data: bytes) -> ImageInfo:
         orientation,
         bit_depth=bit_depth,
         has_alpha=file.has_alpha,
+        animated=b"avis" in brands(data),
     )
 
 

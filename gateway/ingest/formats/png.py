@@ -1,4 +1,4 @@
-"""PNG (W3C, third edition) and APNG, of which the default image counts."""
+"""PNG (W3C, third edition) and APNG, of which the default image counts unless frames are asked for."""
 
 import struct
 import zlib
@@ -21,6 +21,7 @@ _CHANNELS = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGB_ALPHA: 4}
 # What a decoder needs for the picture, and what it cannot come to harm by. libpng inflates texts and profiles, each to
 # megabytes, and keeps up to 1,000 of them; OpenCV 5.0.0 crashes on some damaged animations.
 _ESSENTIAL = frozenset({b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND"})
+_ANIMATION = frozenset({b"acTL", b"fcTL", b"fdAT"})
 _HARMLESS = frozenset({b"bKGD", b"cHRM", b"gAMA", b"pHYs", b"sBIT", b"sRGB", b"tIME"})
 # Deflate never gets beyond it (RFC 1951: 258 bytes out of two bits).
 _DEFLATE_RATIO = 1_032
@@ -39,7 +40,7 @@ def read_png(data: bytes) -> ImageInfo:
     row_bits = width * bit_depth * _CHANNELS[colour]
     if height * (row_bits // 8) > len(data) * _DEFLATE_RATIO:
         raise InvalidImage("The PNG's header promises more pixels than its bytes can hold.")
-    position, has_picture, rewritten = 33, False, False
+    position, has_picture, rewritten, animated = 33, False, False, False
     found = _Metadata()
     steps = Steps("PNG", _MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES)
     has_alpha, transparent_gray = colour in (_GRAY_ALPHA, _RGB_ALPHA), None
@@ -62,6 +63,7 @@ def read_png(data: bytes) -> ImageInfo:
                 found.read(kind, data[start : start + min(length, _MAX_KEYED_TEXT_BYTES)])
         elif kind != b"eXIf" and (has_picture or kind not in _ESSENTIAL):
             rewritten = rewritten or kind not in _HARMLESS
+            animated = animated or (kind == b"acTL" and not has_picture)
         elif kind == b"tRNS":
             has_alpha = True
             if colour == _GRAY:
@@ -81,6 +83,7 @@ def read_png(data: bytes) -> ImageInfo:
         rewritten=rewritten,
         # OpenCV knows of one place alone.
         isolated=orientation != found.as_opencv_sees(),
+        animated=animated,
     )
 
 
@@ -149,10 +152,10 @@ def _from_hexadecimal(profile: str) -> bytes:
         return b""
 
 
-def essential(data: bytes) -> bytes:
+def essential(data: bytes, *, animated: bool = False) -> bytes:
     """An inspected PNG without what is not needed to show it: without texts, profiles and its animation, for instance.
 
-    The default image of an animation remains, which is what a reader of plain PNG shows.
+    The default image of an animation remains, which is what a reader of plain PNG shows; with `animated` all of it.
     """
     kept, position, has_picture = [SIGNATURE], len(SIGNATURE), False
     while position < len(data):
@@ -160,7 +163,9 @@ def essential(data: bytes) -> bytes:
         end = position + 12 + length
         if kind == b"IDAT":
             has_picture = True
-        if kind in _ESSENTIAL and (not has_picture or kind in (b"IDAT", b"IEND")):
+        if (kind in _ESSENTIAL and (not has_picture or kind in (b"IDAT", b"IEND"))) or (
+            animated and kind in _ANIMATION
+        ):
             kept.append(data[position:end])
         if kind == b"IEND":
             break

@@ -1,4 +1,4 @@
-"""WebP (RFC 9649), of which the first frame counts."""
+"""WebP (RFC 9649), of which the first frame counts unless others are asked for."""
 
 import struct
 
@@ -71,7 +71,12 @@ def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
     # OpenCV looks neither behind such a prefix nor into XMP.
     isolated = isolated or (orientation != 1 and (not by_exif or without_prefix(exif) != exif))
     return ImageInfo(
-        ImageFormat.WEBP, *upright(*size, orientation), orientation, has_alpha=has_alpha, isolated=isolated
+        ImageFormat.WEBP,
+        *upright(*size, orientation),
+        orientation,
+        has_alpha=has_alpha,
+        isolated=isolated,
+        animated=bool(flags & _ANIMATION_FLAG),
     )
 
 

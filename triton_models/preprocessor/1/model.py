@@ -58,6 +58,9 @@ class InterpolationMode(enum.Enum):
     LANCZOS = "lanczos"
 
 
+TYPES = {"TYPE_FP32": torch.float32, "TYPE_UINT8": torch.uint8}
+"""Of PREPROCESSED_IMAGE: normalised, or pixels that the network normalises itself."""
+
 FILTERS = {mode: Image.Resampling[mode.name.removesuffix("_EXACT")] for mode in InterpolationMode}
 """What Pillow calls them; its nearest is the exact one."""
 
@@ -78,7 +81,10 @@ class Status(enum.IntEnum):
 
 
 class TritonPythonModel:
-    """RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1] → PREPROCESSED_IMAGE fp32 [N, 3, H, W], IMAGE_STATUS."""
+    """RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1] → PREPROCESSED_IMAGE [N, 3, H, W], IMAGE_STATUS.
+
+    PREPROCESSED_IMAGE is normalised fp32, or the pixels as uint8 where config.pbtxt says TYPE_UINT8 of it.
+    """
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the parameters of config.pbtxt; raises TritonModelException where they contradict each other."""
@@ -102,6 +108,11 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(
                 f"PREPROCESSED_IMAGE has dims {output['dims']}, but crop_size is {parameters['crop_size']}"
             )
+        if output["data_type"] not in TYPES:
+            raise pb_utils.TritonModelException(
+                f"PREPROCESSED_IMAGE is {output['data_type']}, but can be {' or '.join(TYPES)} only"
+            )
+        self.dtype = TYPES[output["data_type"]]
         if any(crop > resized for crop, resized in zip(self.crop_size, pair(self.resize_size), strict=True)):
             raise pb_utils.TritonModelException(
                 "crop_size is larger than resize_size: the crop would have black borders"
@@ -116,7 +127,7 @@ class TritonPythonModel:
 
         # The first image takes the libraries' set-up on itself.
         encoded = cv2.imencode(".ppm", np.zeros((8, 8, 3), np.uint8))[1]
-        self._normalise([self._decode_row(encoded, len(encoded))[1]])
+        self._batch([self._decode_row(encoded, len(encoded))[1]])
         resizer = self.pillow.described() if self.pillow else "torch"
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs on {self.device}, resizes with {resizer}")
 
@@ -125,7 +136,7 @@ class TritonPythonModel:
         answers = [self._decode_request(request) for request in requests]
         images = [image for answer in answers if isinstance(answer, list) for _, image in answer]
         try:
-            batch = self._normalise(images)
+            batch = self._batch(images)
         except Exception:
             end_if_gpu_is_lost(self.device)
             raise
@@ -183,13 +194,14 @@ class TritonPythonModel:
         assert self.torch is not None
         return Status.OK, self.torch(torch.from_numpy(pixels).permute(2, 0, 1).to(self.device))
 
-    def _normalise(self, images: list[Tensor | None]) -> Tensor:
-        """Fp32 [N, 3, H, W] of all images of a batch; zeros where there is none."""
-        batch = torch.empty((len(images), 3, *self.crop_size), device=self.device)
+    def _batch(self, images: list[Tensor | None]) -> Tensor:
+        """All images of a batch [N, 3, H, W], normalised where they are to be; zeros where there is none."""
+        batch = torch.empty((len(images), 3, *self.crop_size), dtype=self.dtype, device=self.device)
         for row, image in zip(batch, images, strict=True):
             if image is not None:
                 row.copy_(image)
-        batch.mul_(self.scale).add_(self.bias)
+        if self.dtype is torch.float32:
+            batch.mul_(self.scale).add_(self.bias)
         for row, image in zip(batch, images, strict=True):
             if image is None:
                 row.zero_()

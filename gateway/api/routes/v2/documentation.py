@@ -2,79 +2,8 @@
 
 from typing import Any
 
-from gateway.api.routes.v2.schemas import V2Error
-from gateway.oip.request import IMAGE, OUTPUTS
-
-_REQUEST_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "id": {"type": "string", "description": "Returned with the response."},
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "timeout": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "description": "Microseconds that any one image may wait for its answer, from its last byte on; "
-                    "0 for the default. Place it before `inputs`: after the images it comes too late for them.",
-                },
-                "binary_data_output": {
-                    "type": "boolean",
-                    "description": "Whether outputs are returned as binary data unless they specify it themselves.",
-                },
-            },
-        },
-        "inputs": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["name", "datatype", "shape", "data"],
-                "properties": {
-                    "name": {"type": "string", "enum": [IMAGE]},
-                    "datatype": {"type": "string", "enum": ["BYTES"]},
-                    "shape": {
-                        "type": "array",
-                        "items": {"type": "integer", "minimum": 1},
-                        "minItems": 1,
-                        "maxItems": 2,
-                        "description": "[N] or [N, 1] for N images.",
-                    },
-                    "data": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {"type": "string", "format": "byte", "description": "An image in base64."},
-                    },
-                },
-            },
-        },
-        "outputs": {
-            "type": "array",
-            "description": "The outputs to return; all of them by default.",
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "properties": {
-                    "name": {"type": "string", "enum": list(OUTPUTS)},
-                    "parameters": {
-                        "type": "object",
-                        "properties": {
-                            "classification": {
-                                "type": "integer",
-                                "minimum": 0,
-                                "description": 'The best classes of each image as "score:class id:label", in place of '
-                                "every class's score; for PREDICTION.",
-                            },
-                            "binary_data": {"type": "boolean"},
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
+from gateway.api.openapi import reference
+from gateway.oip.documents import InferenceBody, V2Error
 
 _BINARY = {
     "type": "string",
@@ -95,7 +24,7 @@ REQUEST: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": _REQUEST_SCHEMA},
+            "application/json": {"schema": reference(InferenceBody)},
             "application/octet-stream": {"schema": _BINARY},
         },
     },

@@ -16,13 +16,13 @@ from gateway.api.exchange import exchange
 from gateway.api.query import make_query, status_of
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
-from gateway.api.routes.v2.schemas import InferenceResponse
 from gateway.api.state import state
 from gateway.api.uploads import at_least_one, resumed
 from gateway.errors import InvalidBody, UnsupportedMediaType
 from gateway.inference.query import Result
 from gateway.ingest.upload import request_too_large
 from gateway.oip.answer import Scored, encode
+from gateway.oip.documents import InferenceResponse
 from gateway.oip.reader import InferenceReader
 
 router = APIRouter(tags=["Open Inference Protocol"])

@@ -8,10 +8,10 @@ from starlette.responses import Response
 
 from gateway import __version__
 from gateway.api.routes.health import is_ready
-from gateway.api.routes.v2.schemas import ModelMetadata, ServerMetadata, V2Error, model_metadata
 from gateway.api.state import state
 from gateway.errors import ModelNotFound
 from gateway.inference.backend import ModelInfo
+from gateway.oip.documents import ModelMetadata, ServerMetadata, V2Error
 
 router = APIRouter(tags=["Open Inference Protocol"])
 
@@ -57,7 +57,7 @@ async def server_ready(request: Request) -> Response:
 @router.get("/v2/models/{name}", summary="Open Inference Protocol: inputs and outputs of a model", responses=_MODEL)
 async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata:
     """One input, IMAGE: encoded images; a score for each class, and for each image whether it has an answer."""
-    return model_metadata(await _model(request, name, None))
+    return ModelMetadata.of(await _model(request, name, None))
 
 
 @router.get(
@@ -67,7 +67,7 @@ async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata
 )
 async def get_version_metadata(request: Request, name: ModelName, version: ModelVersion) -> ModelMetadata:
     """As for the model, whose versions all take and give the same."""
-    return model_metadata(await _model(request, name, version))
+    return ModelMetadata.of(await _model(request, name, version))
 
 
 @router.get(

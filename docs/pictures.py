@@ -1,0 +1,124 @@
+"""The pictures of the web pages in docs/images, taken with Chromium from a service that runs with the default model.
+
+.venv/bin/python docs/pictures.py http://127.0.0.1:8080
+"""
+
+import io
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+from PIL import Image
+from playwright.sync_api import BrowserContext, FilePayload, Page, expect, sync_playwright
+from skimage import data
+
+FOLDER = Path(__file__).with_name("images")
+FRAMES = 40
+FRAME_SIZE = (960, 640)
+
+
+def jpeg(picture: Image.Image, quality: int = 88) -> bytes:
+    """A picture as a JPEG."""
+    file = io.BytesIO()
+    picture.convert("RGB").save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def photographs() -> list[FilePayload]:
+    """Photographs, of which one is cut off."""
+    cat, coffee, rocket, garage = map(
+        Image.fromarray, (data.chelsea(), data.coffee(), data.rocket(), data.stereo_motorcycle()[0])
+    )
+    files = {
+        "cat.jpg": jpeg(cat),
+        "cat-close.jpg": jpeg(cat.crop((80, 20, 320, 270))),
+        "espresso.jpg": jpeg(coffee),
+        "cup.jpg": jpeg(coffee.crop((140, 0, 560, 360))),
+        "launch.jpg": jpeg(rocket),
+        "garage.jpg": jpeg(garage),
+        "cut-off.jpg": jpeg(rocket)[:9_000],
+    }
+    return [{"name": name, "mimeType": "image/jpeg", "buffer": content} for name, content in files.items()]
+
+
+def film(path: Path) -> None:
+    """A cup of coffee, seen by a hand that is not steady, as YUV4MPEG2."""
+    cup = Image.fromarray(data.coffee())
+    generator = np.random.default_rng(1)
+    with path.open("wb") as file:
+        file.write(b"YUV4MPEG2 W%d H%d F10:1 Ip A1:1 C420jpeg\n" % FRAME_SIZE)
+        for _ in range(FRAMES):
+            width = generator.uniform(360, 540)
+            left, top = generator.uniform(0, 600 - width), generator.uniform(0, 400 - width * 2 / 3)
+            frame = cup.resize(FRAME_SIZE, box=(left, top, left + width, top + width * 2 / 3))
+            file.write(b"FRAME\n" + cv2.cvtColor(np.asarray(frame), cv2.COLOR_RGB2YUV_I420).tobytes())
+
+
+def save(page: Page, name: str) -> None:
+    """What the window shows, in few bytes."""
+    picture = Image.open(io.BytesIO(page.screenshot()))
+    few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(FOLDER / name, optimize=True)
+
+
+def opened(context: BrowserContext, address: str) -> Page:
+    """The web page, once it knows the models."""
+    page = context.new_page()
+    page.goto(address)
+    expect(page.locator("#health")).to_have_text("Ready")
+    expect(page.locator("#model")).not_to_contain_text("Loading")
+    return page
+
+
+def take(url: str, film_path: Path) -> None:
+    """Take all of them."""
+    options = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={film_path}"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        context = browser.new_context(viewport={"width": 1240, "height": 1130}, permissions=["camera"])
+
+        page = opened(context, f"{url}/?top_k=3")
+        page.set_input_files("#files", photographs())
+        expect(page.locator("#tally")).to_have_text("6 classified, 1 failed")
+        expect(page.locator(".picture:visible")).to_have_count(6)
+        save(page, "page.png")
+
+        page = opened(context, f"{url}/?top_k=3&tab=camera")
+        page.set_viewport_size({"width": 1240, "height": 990})
+        page.get_by_role("button", name="Start the camera").click()
+        # The sequence has a past, and the times are those of frames after the first.
+        page.wait_for_timeout(6_000)
+        expect(page.locator("#camera-label")).not_to_be_empty()
+        save(page, "camera.png")
+
+        page = context.new_page()
+        page.goto(f"{url}/docs")
+        page.locator("#operations-classify-predict .opblock-summary-control").click()
+        page.locator("#operations-classify-predict input[type=file]").first.set_input_files(photographs()[0])
+        page.get_by_role("button", name="Execute").click()
+        answer = page.locator(".live-responses-table .highlight-code").first
+        expect(answer).to_contain_text("Egyptian cat")
+        page.mouse.move(0, 0)
+        box = answer.bounding_box()
+        assert box is not None
+        page.set_viewport_size(
+            {"width": 1240, "height": round(box["y"] + page.evaluate("scrollY") + box["height"] + 24)}
+        )
+        page.evaluate("scrollTo(0, 0)")
+        save(page, "docs.png")
+        browser.close()
+
+
+def main() -> None:
+    """Take the pictures of the service at the URL that is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "film.y4m"
+        film(path)
+        take(sys.argv[1].rstrip("/"), path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+// The camera tab: frames of a camera go to WS /stream, and what is seen in them stands over the picture.
+
+import { Capture, cameras } from "./capture.js";
+import { element, scores } from "./cards.js";
+import { cameraQuery, least } from "./choice.js";
+import { onKey, UNAUTHORIZED } from "./key.js";
+import { factsOf } from "./service.js";
+import { seen } from "./sift.js";
+import { Stream, wouldOpen } from "./stream.js";
+import { count, milliseconds, percent } from "./words.js";
+
+const ATTEMPTS = 5;
+const FIGURES_MS = 500;
+const WINDOW_MS = 3_000;
+const SAID_MS = 4_000;
+
+const $ = (id) => document.getElementById(id);
+
+const capture = new Capture($("camera-picture"), stop);
+let stream = null;
+let fault = null;
+let attempt = 0;
+/** What waits: for the next frame, the next attempt. */
+let frameTimer = 0;
+let attemptTimer = 0;
+let encoding = false;
+let last = null;
+let dropped = 0;
+let skipped = 0;
+/** The answers of the last seconds: when each came, and how old its frame was. */
+let recent = [];
+let said = { label: "", at: 0 };
+
+async function start() {
+  $("camera-start").disabled = true;
+  $("camera-plain").hidden = true;
+  say("Waiting for permission to use the camera.");
+  try {
+    if (!(await capture.start($("camera-device").value))) return;
+  } catch (error) {
+    stop(error);
+    return;
+  } finally {
+    $("camera-start").disabled = false;
+  }
+  [last, dropped, skipped, recent, attempt] = [null, 0, 0, [], 0];
+  $("camera-off").hidden = true;
+  $("camera-on").hidden = false;
+  $("camera-stop").focus();
+  drawAnswer();
+  connect();
+  clearTimeout(frameTimer);
+  takeFrame();
+  await offerCameras();
+}
+
+/** Let go of everything; `reason`, where there is one, is a fault or a sentence. */
+export function stop(reason = "") {
+  const wasOn = !$("camera-on").hidden;
+  clearTimeout(frameTimer);
+  clearTimeout(attemptTimer);
+  stream?.close();
+  stream = null;
+  capture.stop();
+  fault = reason instanceof Error ? reason : null;
+  $("camera-on").hidden = true;
+  $("camera-off").hidden = false;
+  say(fault?.message ?? reason, fault !== null);
+  if (wasOn && $("main").dataset.tab === "camera") $("camera-start").focus();
+}
+
+function connect() {
+  clearTimeout(attemptTimer);
+  stream?.close();
+  const query = cameraQuery();
+  if (!attempt) tell("Connecting");
+  stream = new Stream(query, { told, over: (why) => over(why, query) });
+}
+
+async function over(why, query) {
+  if (!capture.running) return;
+  last = null;
+  drawAnswer();
+  if (why.passing && attempt < ATTEMPTS) {
+    attempt += 1;
+    tell(`${why.message} Trying again (${attempt} of ${ATTEMPTS}).`);
+    // Streams that a gateway closed together must not all come back together.
+    attemptTimer = setTimeout(connect, 2 ** (attempt - 1) * 500 * (1 + Math.random()));
+    return;
+  }
+  stop(why);
+  if (why.code !== "model_not_found" || $("smoothing").value === "none") return;
+  const plain = new URLSearchParams(query);
+  plain.set("smoothing", "none");
+  $("camera-plain").hidden = !(await wouldOpen(plain));
+}
+
+function told(message, age) {
+  attempt = 0;
+  if (message.type === "error") tell(message.error.message);
+  if (message.type !== "frame") return;
+  const now = performance.now();
+  dropped += message.dropped;
+  recent.push({ now, age, inside: message.latency_ms });
+  const trouble = message.error ?? message.sequence?.error;
+  tell(trouble ? trouble.message : message.sequence?.restarted ? "The sequence began again: its state was lost." : "");
+  if (message.status !== "ok") return;
+  last = message;
+  drawAnswer();
+}
+
+/** Send the picture of now, if there is room, and see to the next one. */
+function takeFrame() {
+  const rate = Math.min(Number($("camera-rate").value), capture.rate);
+  frameTimer = setTimeout(takeFrame, 1000 / rate);
+  if (!stream?.open) return;
+  if (encoding || !stream.room(Math.max(2, rate))) {
+    skipped += 1;
+    return;
+  }
+  encoding = true;
+  const [to, taken] = [stream, performance.now()];
+  capture
+    .frame(Number($("camera-size").value))
+    .then((blob) => {
+      if (blob && to === stream) to.send(blob, taken);
+    })
+    .finally(() => (encoding = false));
+}
+
+function drawAnswer() {
+  const steadied = last?.sequence?.predictions ?? [];
+  const own = last?.predictions ?? [];
+  const shown = last?.sequence ? steadied : own;
+  const [best] = shown.filter(({ score }) => score >= least());
+  $("camera-label").textContent = best ? best.label : last ? "No label is likely enough" : "";
+  $("camera-score").textContent = best ? percent(best.score) : "";
+  const [ownBest] = own;
+  $("camera-own").textContent = last?.sequence && ownBest ? `This frame: ${ownBest.label}, ${percent(ownBest.score)}` : "";
+  $("camera-words").hidden = !last;
+  const lists = [];
+  if (last?.sequence) lists.push(answer("Over the sequence", steadied));
+  if (last) lists.push(answer("In this frame", own));
+  $("camera-answers").replaceChildren(...lists);
+  drawSeen();
+  announce(best?.label);
+}
+
+function answer(title, predictions) {
+  const section = element("section", "answer");
+  const likely = predictions.filter(({ score }) => score >= least());
+  const none = least() ? `No label reaches ${percent(least())}` : "No label is likely enough";
+  section.append(element("h2", "", title), likely.length ? scores(likely) : element("p", "unsure", none));
+  return section;
+}
+
+/** Frame what the model sees, where that is not the whole picture. */
+function drawSeen() {
+  const video = $("camera-picture");
+  const { name } = $("model").selectedOptions[0].dataset;
+  const part = last && seen({ width: video.videoWidth, height: video.videoHeight }, factsOf(name));
+  $("camera-seen").hidden = !part || (part.width === 1 && part.height === 1);
+  for (const [side, share] of Object.entries(part ?? {})) $("camera-seen").style[side] = `${share * 100}%`;
+}
+
+function drawFigures() {
+  const now = performance.now();
+  recent = recent.filter((each) => now - each.now < WINDOW_MS);
+  const since = recent.length > 1 ? (recent.at(-1).now - recent[0].now) / 1000 : 0;
+  $("camera-fps").textContent = since ? ((recent.length - 1) / since).toFixed(1) : "–";
+  $("camera-latency").textContent = recent.length ? milliseconds(Math.round(median(recent.map(({ age }) => age)))) : "–";
+  $("camera-inside").textContent = recent.length ? `${milliseconds(Math.round(median(recent.map(({ inside }) => inside))))} of it in the gateway` : "";
+  $("camera-dropped").textContent = count(dropped + skipped);
+  $("camera-where").textContent = dropped + skipped ? `${count(dropped)} by the gateway, ${count(skipped)} in this browser` : "";
+}
+
+function median(numbers) {
+  return numbers.toSorted((one, other) => one - other)[numbers.length >> 1];
+}
+
+/** What can be heard: the label when it changes, but not with every frame. */
+function announce(label) {
+  const now = performance.now();
+  if (!label || label === said.label || now - said.at < SAID_MS) return;
+  said = { label, at: now };
+  $("camera-said").textContent = label;
+}
+
+function say(text, wrong = false) {
+  $("camera-reason").textContent = text;
+  $("camera-reason").classList.toggle("problem", wrong);
+}
+
+function tell(text) {
+  if ($("camera-state").textContent !== text) $("camera-state").textContent = text;
+}
+
+async function offerCameras() {
+  const all = await cameras();
+  $("camera-device-field").hidden = all.length < 2;
+  $("camera-device").replaceChildren(
+    ...all.map(({ label, deviceId }, position) => new Option(label || `Camera ${position + 1}`, deviceId, false, deviceId === capture.device)),
+  );
+}
+
+/** Begin a new stream, over the camera that runs. */
+function again() {
+  if (!capture.running) return;
+  attempt = 0;
+  connect();
+}
+
+$("camera-start").addEventListener("click", start);
+$("camera-stop").addEventListener("click", () => stop());
+$("camera-plain").addEventListener("click", () => {
+  $("smoothing").value = "none";
+  $("smoothing").dispatchEvent(new Event("change"));
+  start();
+});
+$("camera-device").addEventListener("change", () => {
+  if (capture.running) capture.start($("camera-device").value).catch(stop);
+});
+navigator.mediaDevices?.addEventListener("devicechange", () => {
+  if (capture.running) offerCameras();
+});
+$("model").addEventListener("change", again);
+$("smoothing").addEventListener("change", () => stream?.change({ smoothing: $("smoothing").value }));
+$("top-k").addEventListener("change", () => stream?.change({ top_k: Number($("top-k").value) || null }));
+onKey(() => {
+  if (fault?.code === UNAUTHORIZED) start();
+});
+// Nobody looks at the picture then, and a camera that goes on unseen is what people fear of pages.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && (capture.running || $("camera-start").disabled)) stop("Stopped, because this page was hidden.");
+});
+addEventListener("pagehide", () => stop());
+setInterval(() => {
+  if (!$("camera-on").hidden) drawFigures();
+}, FIGURES_MS);

@@ -1,0 +1,111 @@
+// A camera of this machine: its picture in a video element, and frames of that as JPEGs.
+
+const QUALITY = 0.8;
+const REFUSED = {
+  NotAllowedError: "This page may not use the camera. Allow it in your browser's settings for this site, beside the address, then start again.",
+  NotFoundError: "No camera was found. Connect one, then start again.",
+  NotReadableError: "The camera cannot be opened; another program may be using it. Close that program, then start again.",
+};
+
+/** Why there is no picture, and what to do. */
+export class CameraFault extends Error {}
+
+/** Show a camera in `video`; `gone` is called with a CameraFault when it ends by itself. */
+export class Capture {
+  #video;
+  #gone;
+  #media = null;
+  #turn = 0;
+  #canvas = document.createElement("canvas");
+
+  constructor(video, gone) {
+    this.#video = video;
+    this.#gone = gone;
+  }
+
+  /**
+   * Start a camera, of a device id or ""; throws CameraFault. False where it was stopped, or another one started, while
+   * somebody was asked for leave.
+   */
+  async start(device) {
+    if (!isSecureContext || !navigator.mediaDevices?.getUserMedia) throw new CameraFault(insecure());
+    this.#turn += 1;
+    const turn = this.#turn;
+    const media = await asked(device);
+    if (turn !== this.#turn) {
+      for (const track of media.getTracks()) track.stop();
+      return false;
+    }
+    this.#release();
+    this.#media = media;
+    const [track] = media.getVideoTracks();
+    track.onended = () => this.#gone(new CameraFault("The camera was disconnected, or this page may no longer use it."));
+    this.#video.srcObject = media;
+    await this.#video.play().catch(() => {});
+    return turn === this.#turn;
+  }
+
+  /** Let go of the camera: its light goes off. */
+  stop() {
+    this.#turn += 1;
+    this.#release();
+  }
+
+  #release() {
+    for (const track of this.#media?.getTracks() ?? []) {
+      track.onended = null;
+      track.stop();
+    }
+    this.#media = this.#video.srcObject = null;
+  }
+
+  get running() {
+    return this.#media !== null;
+  }
+
+  /** The id of the camera that runs. */
+  get device() {
+    return this.#media?.getVideoTracks()[0].getSettings().deviceId ?? "";
+  }
+
+  /** Frames a second that the camera gives, where it says so. */
+  get rate() {
+    return this.#media?.getVideoTracks()[0].getSettings().frameRate || Infinity;
+  }
+
+  /** The picture of now as a JPEG with `longest` pixels at most on its longer side; null where there is none yet. */
+  frame(longest) {
+    const { videoWidth: width, videoHeight: height } = this.#video;
+    if (!width || this.#video.readyState < HTMLMediaElement.HAVE_CURRENT_DATA) return Promise.resolve(null);
+    const scale = Math.min(1, longest / Math.max(width, height));
+    this.#canvas.width = Math.max(1, Math.round(width * scale));
+    this.#canvas.height = Math.max(1, Math.round(height * scale));
+    const context = this.#canvas.getContext("2d", { alpha: false });
+    context.drawImage(this.#video, 0, 0, this.#canvas.width, this.#canvas.height);
+    return new Promise((resolve) => this.#canvas.toBlob(resolve, "image/jpeg", QUALITY));
+  }
+}
+
+/** The cameras, which browsers name only to a page that may use them. */
+export async function cameras() {
+  const devices = await navigator.mediaDevices.enumerateDevices().catch(() => []);
+  return devices.filter(({ kind, deviceId }) => kind === "videoinput" && deviceId);
+}
+
+async function asked(device) {
+  // What people want named stands before them: of a phone's cameras, the one at its back.
+  const video = { width: { ideal: 1280 }, ...(device ? { deviceId: { ideal: device } } : { facingMode: { ideal: "environment" } }) };
+  try {
+    return await navigator.mediaDevices.getUserMedia({ video });
+  } catch ({ name, message }) {
+    throw new CameraFault(REFUSED[name] ?? `The camera cannot be used: ${message || name}.`);
+  }
+}
+
+function insecure() {
+  const port = location.port || "80";
+  return (
+    "Browsers allow the camera only to pages that come over HTTPS or from localhost. Put HTTPS in front of the gateway, or run " +
+    `“ssh -L 8080:localhost:${port} ${location.hostname}” and open localhost:8080.`
+  );
+}

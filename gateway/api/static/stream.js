@@ -1,0 +1,135 @@
+// One WebSocket to /stream: frames out, a message for each of them in. See docs/streams.md for the messages and codes.
+
+import { askForKey, keyProtocols, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
+
+const GOING_DOWN = 1012;
+const TOO_BIG = 1009;
+const LOST = 1006;
+const OWN_CODES = 4000;
+/** What a plain request gets where a WebSocket would be opened. */
+const OPENS = 426;
+// A frame without an answer by then was dropped with all that came after it.
+const FORGOTTEN_MS = 10_000;
+const PASSING = new Set([408, 429, 500, 502, 503, 504]);
+
+const WORDS = {
+  [LOST]: "The connection to the gateway was lost.",
+  [GOING_DOWN]: "The gateway is stopping.",
+  [TOO_BIG]: "A frame is larger than the gateway accepts. Choose a smaller frame size, then start again.",
+  1011: "The gateway failed; its log says why.",
+};
+
+/** Why a stream is over. `passing`: another attempt may go well. `code` is the gateway's, where it told one. */
+export class StreamFault extends Error {
+  constructor(message, { passing = false, code = "" } = {}) {
+    super(message);
+    Object.assign(this, { passing, code });
+  }
+}
+
+/** `told` is called with each message and the milliseconds since its frame was taken, `over` with a StreamFault. */
+export class Stream {
+  #socket;
+  #opened = false;
+  #error = null;
+  #number = 0;
+  /** When each frame was taken that is still without its answer, by its number. */
+  #unanswered = new Map();
+  #told;
+  #over;
+
+  constructor(query, { told, over }) {
+    [this.#told, this.#over] = [told, over];
+    const address = new URL(`stream?${query}`, document.baseURI);
+    address.protocol = address.protocol.replace("http", "ws");
+    try {
+      this.#socket = new WebSocket(address, ["gateway-stream", ...keyProtocols()]);
+    } catch {
+      // A subprotocol is a token (RFC 9110, 5.6.2), which every key is that the gateway makes.
+      const fault = new StreamFault(keyRefused(), { code: UNAUTHORIZED });
+      queueMicrotask(() => this.#over(fault));
+      return;
+    }
+    this.#socket.onopen = () => (this.#opened = true);
+    this.#socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
+    this.#socket.onclose = async ({ code, reason }) => {
+      const fault = this.#opened ? this.#closed(code, reason) : await refusal(query);
+      this.#over(fault);
+    };
+  }
+
+  get open() {
+    return this.#socket?.readyState === WebSocket.OPEN;
+  }
+
+  /**
+   * Whether a frame may be sent. What the network has not taken yet would only be older on its arrival, and of a second's
+   * frames, `most`, one must have come back.
+   */
+  room(most) {
+    const since = performance.now() - FORGOTTEN_MS;
+    const waiting = [...this.#unanswered.values()].filter((taken) => taken > since).length;
+    return this.open && this.#socket.bufferedAmount === 0 && waiting < most;
+  }
+
+  /** Send a frame that was taken at a time of performance.now(). */
+  send(blob, taken) {
+    if (!this.open) return;
+    this.#unanswered.set(this.#number, taken);
+    this.#number += 1;
+    this.#socket.send(blob);
+  }
+
+  /** Ask for something else from the next frame on. */
+  change(parameters) {
+    if (this.open) this.#socket.send(JSON.stringify(parameters));
+  }
+
+  close() {
+    this.#over = () => {};
+    this.#told = () => {};
+    this.#socket?.close();
+  }
+
+  #take(message) {
+    if (message.type === "error") this.#error = message.error;
+    if (message.type !== "frame") {
+      this.#told(message, 0);
+      return;
+    }
+    const milliseconds = performance.now() - this.#unanswered.get(message.frame);
+    // Frames before it that have no answer were dropped, and none will come.
+    for (const number of this.#unanswered.keys()) if (number <= message.frame) this.#unanswered.delete(number);
+    this.#told(message, milliseconds);
+  }
+
+  #closed(code, reason) {
+    if (code > OWN_CODES) {
+      const { message, code: name } = this.#error ?? { message: `The gateway closed the stream: ${reason}.`, code: reason };
+      return new StreamFault(message, { passing: PASSING.has(code - OWN_CODES), code: name });
+    }
+    const words = WORDS[code] ?? `The gateway closed the stream: ${reason || `code ${code}`}.`;
+    return new StreamFault(words, { passing: code !== TOO_BIG && code in WORDS });
+  }
+}
+
+/** Why a stream was not opened, which a browser tells no page: the same address says it to a plain request. */
+async function refusal(query) {
+  const response = await probe(query);
+  if (!response) return new StreamFault("The gateway does not answer.", { passing: true });
+  askForKey(response);
+  const { status } = response;
+  if (status === OPENS) return new StreamFault(noUpgrade(), { passing: true });
+  const { code = "", detail } = await response.json().catch(() => ({}));
+  if (code === UNAUTHORIZED) return new StreamFault(keyRefused(), { code });
+  return new StreamFault(detail ?? `The gateway answered ${status}.`, { passing: PASSING.has(status), code });
+}
+
+/** Whether a stream with these parameters would be opened. */
+export const wouldOpen = async (query) => (await probe(query))?.status === OPENS;
+
+const probe = (query) => fetch(`stream?${query}`, { headers: withKey(), cache: "no-store" }).catch(() => null);
+
+const noUpgrade = () =>
+  "The gateway answers, but no WebSocket can be opened. A proxy in between must pass on upgrades of /stream and keep the " +
+  `Host header, or GATEWAY_CORS_ORIGINS must list ${location.origin}.`;

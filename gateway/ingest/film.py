@@ -1,0 +1,92 @@
+"""The frames of an animated picture or a video that are wanted; for `decoders.child`, whose process may be lost."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gateway.errors import TooManyFrames
+from gateway.ingest.animation import Animation
+from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decoding import Ppm, finished
+from gateway.ingest.frames import MOST_IN_FILE, Choice, Wanted
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.video import Video
+
+SLICE_SECONDS = 0.02
+"""How long frames that nobody wants are passed over before others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame: its number in the file, when it is shown, in seconds from the first one, and what it shows."""
+
+    index: int
+    seconds: float
+    picture: Ppm
+
+
+class Film:
+    """An inspected file whose frames are wanted; `step` decodes them in their order.
+
+    Raises TooManyFrames where it has, or would give, more than are allowed, UnsupportedFormat and UndecodableImage.
+    """
+
+    def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: Wanted) -> None:
+        self._source = Video(data) if info.format is ImageFormat.VIDEO else Animation(data, info)
+        if isinstance(self._source, Video):
+            info = replace(info, width=self._source.width, height=self._source.height)
+        self.info = info
+        """What is known of it now, also of a video."""
+        self._size, self._wanted = size, wanted
+        self._given = 0
+        self._check(self._source.total)
+        self._walk = self._frames()
+
+    def step(self) -> Frame | bool:
+        """The next frame that is wanted; True where SLICE_SECONDS were over before it, False where there is none."""
+        ends = time.process_time() + SLICE_SECONDS
+        for frame in self._walk:
+            if frame is not None:
+                return frame
+            if time.process_time() > ends:
+                return True
+        return False
+
+    def _frames(self) -> Iterator[Frame | None]:
+        """The frames that are wanted, and None for each that is passed over."""
+        source, wanted = self._source, self._wanted
+        if isinstance(source, Video) and source.total is None and wanted.count is not None:
+            yield from source.count()
+            self._check(source.total)
+        choice = Choice(wanted, source.total or MOST_IN_FILE)
+        for index, seconds in source.walk():
+            if index == MOST_IN_FILE:
+                raise _too_long()
+            if not choice.takes(index, seconds):
+                yield None
+                continue
+            if self._given == wanted.most:
+                raise _too_many(source.total, wanted)
+            self._given += 1
+            yield Frame(index, seconds, finished(source.pixels(), self.info, self._size))
+            if self._given == wanted.count:
+                return
+
+    def _check(self, total: int | None) -> None:
+        if total is not None and total > MOST_IN_FILE:
+            raise _too_long()
+        if total is not None and (self._wanted.number_of(total) or 0) > self._wanted.most:
+            raise _too_many(total, self._wanted)
+
+
+def _too_long() -> TooManyFrames:
+    return TooManyFrames(f"The file has more than {MOST_IN_FILE} frames: send a part of it.")
+
+
+def _too_many(total: int | None, wanted: Wanted) -> TooManyFrames:
+    return TooManyFrames(
+        f"The file has {total or 'more'} frames, and {wanted.most} more are allowed in this request: ask for some of "
+        f"them, such as frames=10 or frames=every:1s.",
+        limit="max_frames",
+        value=wanted.most,
+    )

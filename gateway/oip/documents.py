@@ -1,0 +1,191 @@
+"""The documents of the Open Inference Protocol: what a request's JSON is read by, and what OpenAPI shows.
+
+The images themselves never come here: gateway.oip.reader takes them out of the stream, and gateway.oip.answer writes
+scores. A member that the protocol does not have is passed over, as other servers do.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    JsonValue,
+    SkipValidation,
+    StrictBool,
+    StrictStr,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
+
+from gateway.inference.backend import ModelInfo
+
+IMAGE = "IMAGE"
+PREDICTION, STATUS = "PREDICTION", "STATUS"
+OUTPUTS = (PREDICTION, STATUS)
+PLATFORM = "ensemble"
+_MOST = 2**63 - 1
+"""JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
+
+Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
+Shape = Annotated[
+    list[Whole],
+    Field(min_length=1, max_length=2, strict=True),
+    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 2}),
+]
+
+
+def _encodable(value: object) -> object:
+    # A lone surrogate is valid JSON, but cannot be encoded.
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+def _listed(outputs: object) -> object:
+    return [] if outputs is None else outputs
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class _TensorParameters(_Document):
+    shared_memory_region: SkipJsonSchema[object] = None
+    """Triton's extension for tensors in the memory of one machine, which is refused."""
+
+    @property
+    def asks_for_shared_memory(self) -> bool:
+        """Whether the tensor is not in the body."""
+        return "shared_memory_region" in self.model_fields_set
+
+
+class InferenceParameters(_Document):
+    """What is asked of a whole request."""
+
+    timeout: Whole = 0
+    """Microseconds that any one image may wait for its answer, from its last byte on; 0 for the default.
+
+    Place it before `inputs`: after the images it comes too late for them.
+    """
+    binary_data_output: StrictBool = False
+    """Whether outputs are returned as binary data unless they specify it themselves."""
+
+
+class InputParameters(_TensorParameters):
+    """What is said of an input."""
+
+    binary_data_size: Whole | None = None
+    """Bytes that the images have behind the JSON, in place of `data`."""
+
+
+class ImageInput(_Document):
+    """The images, each an element of the tensor."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["name", "datatype", "shape", "data"]})
+
+    name: Literal["IMAGE"]
+    datatype: Literal["BYTES"]
+    shape: Shape
+    """[N] or [N, 1] for N images."""
+    data: Annotated[
+        SkipValidation[object],
+        WithJsonSchema({"type": "array", "minItems": 1, "items": {"type": "string", "format": "byte"}}),
+        Field(json_schema_extra=lambda schema: schema.pop("default")),
+    ] = None
+    """The images in base64."""
+    # A request in JSON alone, which is what OpenAPI shows, needs none.
+    parameters: SkipJsonSchema[InputParameters | None] = None
+
+
+class OutputParameters(_TensorParameters):
+    """How an output is returned."""
+
+    classification: Whole = 0
+    """The best classes of each image as "score:class id:label", in place of every class's score; for PREDICTION."""
+    binary_data: StrictBool | None = None
+
+
+class OutputRequest(_Document):
+    """An output to return."""
+
+    name: Literal["PREDICTION", "STATUS"]
+    parameters: OutputParameters | None = None
+
+
+class InferenceBody(_Document):
+    """A request for inference."""
+
+    id: Annotated[StrictStr, BeforeValidator(_encodable)] | None = None
+    """Returned with the response."""
+    parameters: InferenceParameters | None = None
+    inputs: SkipValidation[Annotated[list[ImageInput], Field(min_length=1, max_length=1)]]
+    outputs: Annotated[list[OutputRequest], Field(strict=True), FailFast(), BeforeValidator(_listed)] = []
+    """The outputs to return; all of them by default."""
+
+
+class V2Error(_Document):
+    """Any error of a path under /v2."""
+
+    error: str
+
+
+class ServerMetadata(_Document):
+    """The gateway, as the protocol has a server introduce itself."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(_Document):
+    """An input or output; -1 in a shape is any number, the first one of images."""
+
+    name: str
+    datatype: Literal["BYTES", "FP32"]
+    shape: list[int]
+
+
+class ModelMetadata(_Document):
+    """A model, and what it takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+    @classmethod
+    def of(cls, info: ModelInfo) -> "ModelMetadata":
+        """One model in the protocol's shape."""
+        return cls(
+            name=info.name,
+            versions=list(info.versions),
+            platform=PLATFORM,
+            inputs=[TensorMetadata(name=IMAGE, datatype="BYTES", shape=[-1])],
+            outputs=[
+                TensorMetadata(name=PREDICTION, datatype="FP32", shape=[-1, info.classes]),
+                TensorMetadata(name=STATUS, datatype="BYTES", shape=[-1]),
+            ],
+        )
+
+
+class OutputTensor(_Document):
+    """An output: `data` row by row, or the bytes that it has behind the JSON as `binary_data_size`."""
+
+    name: str
+    datatype: Literal["BYTES", "FP32"]
+    shape: list[int]
+    parameters: dict[str, JsonValue] | None = None
+    data: list[float | str | None] | None = None
+    """Null for each score of an image that has none."""
+
+
+class InferenceResponse(_Document):
+    """The answer for the images of a request, in their order."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    """That of the request."""
+    outputs: list[OutputTensor]

@@ -1,0 +1,242 @@
+"""The camera tab in a real browser with a camera that is none: what it shows, what it sends, and every way it ends."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from websockets.sync.client import connect
+
+from gateway.keys import add_key
+from tests.browser.backend import ColourBackend, picture
+from tests.processes import wait_for
+from tests.streams.stub import stream_service
+
+WATCH_TRACKS = """
+  globalThis.tracks = [];
+  const { mediaDevices } = navigator;
+  const plain = mediaDevices?.getUserMedia.bind(mediaDevices);
+  if (plain) mediaDevices.getUserMedia = async (asked) => {
+    if (globalThis.fault) throw new DOMException("as the test wants it", globalThis.fault);
+    const media = await plain(asked);
+    globalThis.tracks.push(...media.getTracks());
+    return media;
+  };
+"""
+"""Notes every camera that the page was given; `fault` names an error that it gets in place of one."""
+
+
+@pytest.fixture(autouse=True)
+def healthy(backend: ColourBackend) -> Iterator[None]:
+    backend.gate.set()
+    yield
+    backend.gate.set()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
+    context.set_default_timeout(20_000)
+    context.add_init_script(WATCH_TRACKS)
+    yield context
+    context.close()
+
+
+def open_camera(page: Page, url: str) -> None:
+    page.goto(f"{url}/?tab=camera")
+    expect(page.locator("#model option")).to_have_count(4)
+    page.get_by_role("button", name="Start the camera").click()
+
+
+@pytest.fixture
+def page(context: BrowserContext, service: str) -> Iterator[Page]:
+    """The camera tab, as it was opened and started; what it throws fails the test."""
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    open_camera(page, service)
+    yield page
+    assert faults == []
+
+
+def is_live(page: Page) -> None:
+    expect(page.locator("#camera-label")).to_have_text(re.compile("blue|red"))
+
+
+def is_off(page: Page) -> None:
+    """Nothing of the camera is left, and it can be started again."""
+    expect(page.locator("#camera-on")).to_be_hidden()
+    wait_for(lambda: page.evaluate("tracks.length && tracks.every(({ readyState }) => readyState === 'ended')"))
+    assert page.evaluate("document.querySelector('video').srcObject") is None
+
+
+def reason(page: Page, words: str) -> None:
+    expect(page.locator("#camera-reason")).to_contain_text(words)
+
+
+def test_the_labels_of_the_frame_and_of_the_sequence_stand_over_the_picture(page: Page):
+    is_live(page)
+    first = page.locator("#camera-label").text_content()
+    for colour in ("red", "blue"):
+        expect(page.locator("#camera-own")).to_contain_text(f"This frame: {colour}")
+    expect(page.locator("#camera-label")).to_have_text(first or "")
+    expect(page.locator("#camera-answers h2")).to_have_text(["Over the sequence", "In this frame"])
+    expect(page.locator("#camera-fps")).to_have_text(re.compile(r"\d\.\d"))
+    expect(page.locator("#camera-latency")).to_have_text(re.compile(r"\d ms"))
+    expect(page.locator("#camera-inside")).to_contain_text("in the gateway")
+
+    page.select_option("#top-k", "3")
+    expect(page.locator("#camera-answers .label")).to_have_count(6)
+    page.select_option("#smoothing", "none")
+    expect(page.locator("#camera-answers h2")).to_have_text(["In this frame"])
+    expect(page).to_have_url(re.compile(r"top_k=3&smoothing=none&tab=camera"))
+    page.locator("#least").fill("0.95")
+    expect(page.locator("#camera-label")).to_have_text("No label is likely enough")
+
+
+def test_the_camera_stops_when_it_is_not_looked_at(page: Page):
+    is_live(page)
+    page.get_by_role("button", name="Stop the camera").click()
+    is_off(page)
+    expect(page.locator("#camera-start")).to_be_focused()
+
+    page.keyboard.press("Enter")
+    is_live(page)
+    page.get_by_role("tab", name="Images").click()
+    is_off(page)
+
+    page.get_by_role("tab", name="Images").press("ArrowRight")
+    expect(page.get_by_role("tab", name="Camera")).to_be_focused()
+    page.click("#camera-start")
+    is_live(page)
+    page.evaluate(
+        """() => {
+          Object.defineProperty(document, "hidden", { configurable: true, value: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    is_off(page)
+    reason(page, "Stopped, because this page was hidden.")
+
+    page.click("#camera-start")
+    is_live(page)
+    page.set_input_files("#files", {"name": "blue.png", "mimeType": "image/png", "buffer": picture("blue")})
+    expect(page.locator("#tally")).to_have_text("1 classified")
+    is_off(page)
+
+
+def test_a_camera_that_goes_away_or_cannot_be_had_is_told(page: Page):
+    is_live(page)
+    page.evaluate("tracks[0].dispatchEvent(new Event('ended'))")
+    reason(page, "The camera was disconnected")
+    is_off(page)
+    for fault, words in (
+        ("NotFoundError", "No camera was found."),
+        ("NotReadableError", "another program may be using it"),
+        ("AbortError", "The camera cannot be used: as the test wants it."),
+    ):
+        page.evaluate("(name) => (globalThis.fault = name)", fault)
+        page.click("#camera-start")
+        reason(page, words)
+    page.evaluate("globalThis.fault = ''")
+    page.click("#camera-start")
+    is_live(page)
+
+
+def test_without_permission_the_page_says_where_it_is_given(browser: Browser, service: str):
+    context = browser.new_context()
+    page = context.new_page()
+    open_camera(page, service)
+    reason(page, "This page may not use the camera. Allow it in your browser's settings for this site")
+    context.close()
+
+
+def test_over_plain_http_the_page_says_what_a_browser_wants(context: BrowserContext, service: str):
+    page = context.new_page()
+    open_camera(page, service.replace("127.0.0.1", "gateway.test"))
+    reason(page, "Browsers allow the camera only to pages that come over HTTPS or from localhost.")
+    port = service.rpartition(":")[2]
+    reason(page, f"ssh -L 8080:localhost:{port} gateway.test")
+
+
+def test_a_model_without_a_stateful_one_is_followed_frame_by_frame(page: Page, backend: ColourBackend):
+    is_live(page)
+    page.select_option("#model", "moods")
+    reason(page, "Triton has no stateful model for the streams of 'moods'.")
+    is_off(page)
+    page.get_by_role("button", name="Start without smoothing").click()
+    expect(page.locator("#camera-label")).to_have_text(re.compile("calm|blue"))
+    expect(page.locator("#smoothing")).to_have_value("none")
+    expect(page.locator("#camera-answers h2")).to_have_text(["In this frame"])
+
+
+def test_a_key_is_asked_for_and_then_taken(context: BrowserContext, backend: ColourBackend, tmp_path):
+    file = tmp_path / "keys"
+    key = add_key(file, "page")
+    with stream_service(backend, model="colours", api_keys_file=file) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}/?tab=camera")
+        page.get_by_role("button", name="Start the camera").click()
+        reason(page, "The gateway needs an API key: enter it under “API key”.")
+        # Neither what no key is nor what a subprotocol cannot be is one.
+        for wrong in ("tig_wrong", "a(b"):
+            page.fill("#key", wrong)
+            page.press("#key", "Tab")
+            reason(page, "The gateway does not know this API key: enter another one")
+        page.fill("#key", key)
+        page.press("#key", "Tab")
+        is_live(page)
+        page.close()
+
+
+def test_a_gateway_that_is_full_or_stops_is_asked_again(context: BrowserContext, backend: ColourBackend):
+    with stream_service(backend, model="colours", max_streams=1) as (address, server):
+        page = context.new_page()
+        with connect(f"ws://{address}/stream", proxy=None):
+            open_camera(page, f"http://{address}")
+            state = page.locator("#camera-state")
+            expect(state).to_contain_text(re.compile(r"the limit max_streams is 1\. Trying again \(\d of 5\)\."))
+        is_live(page)
+        server.should_exit = True
+        expect(state).to_contain_text("Trying again")
+        expect(page.locator("#camera-words")).to_be_hidden()
+        page.click("#camera-stop")
+        is_off(page)
+
+
+def test_what_is_not_answered_is_not_added_to(page: Page, backend: ColourBackend):
+    is_live(page)
+    backend.gate.clear()
+    expect(page.locator("#camera-where")).to_have_text(re.compile(r"[1-9]\d* in this browser"))
+    backend.gate.set()
+    expect(page.locator("#camera-where")).to_have_text(re.compile(r"[1-9]\d* by the gateway"))
+
+
+def test_what_the_network_has_not_taken_is_not_added_to(context: BrowserContext, service: str):
+    page = context.new_page()
+    page.goto(service)
+    rooms = page.evaluate(
+        """async () => {
+          let socket;
+          globalThis.WebSocket = class {
+            static OPEN = 1;
+            readyState = 1;
+            bufferedAmount = 0;
+            constructor() { socket = this; }
+            send() { this.bufferedAmount += 1000; }
+          };
+          const { Stream } = await import("/assets/stream.js");
+          const stream = new Stream("", { told() {}, over() {} });
+          const rooms = [stream.room(2)];
+          stream.send(new Blob([]), performance.now());
+          rooms.push(stream.room(2));
+          socket.bufferedAmount = 0;
+          rooms.push(stream.room(2));
+          stream.send(new Blob([]), performance.now());
+          socket.bufferedAmount = 0;
+          rooms.push(stream.room(2));
+          socket.onmessage({ data: '{"type": "frame", "frame": 1}' });
+          return [...rooms, stream.room(2)];
+        }"""
+    )
+    assert rooms == [True, False, True, False, True]

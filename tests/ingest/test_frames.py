@@ -1,0 +1,74 @@
+"""Which frames are wanted, by number and by time."""
+
+import io
+
+import pytest
+from PIL import Image
+
+from gateway.errors import InvalidParameter
+from gateway.ingest.formats.gif import count_frames
+from gateway.ingest.frames import Choice, Wanted, read_frames
+from tests.films import film, gif_of
+
+
+def chosen(wanted: Wanted, times: list[float]) -> list[int]:
+    choice = Choice(wanted, len(times))
+    return [index for index, seconds in enumerate(times) if choice.takes(index, seconds)]
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 100, 999])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 999])
+def test_a_number_of_frames_is_evenly_spread_from_the_first_one_on(total, count):
+    wanted = read_frames(str(count), 1_000)
+    number = min(count, total)
+    assert chosen(wanted, [0.0] * total) == [place * total // number for place in range(number)]
+    assert wanted.number_of(total) == number
+
+
+def test_all_are_all():
+    assert chosen(read_frames("all", 1_000), [0.0] * 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("every", "times", "expected"),
+    [
+        ("every:0.5s", [n / 10 for n in range(20)], [0, 5, 10, 15]),
+        ("every:1s", [0, 0.9, 1.3, 1.9, 2.2, 2.9], [0, 2, 4]),  # the first in each second, whenever it comes
+        ("every:1s", [0, 5, 10], [0, 1, 2]),
+        ("every:0.1s", [0, 0.1, 0.1 + 0.1 + 0.1], [0, 1, 2]),
+        ("every:60s", [n / 10 for n in range(20)], [0]),
+    ],
+)
+def test_by_time_it_is_the_first_frame_in_each_stretch(every, times, expected):
+    assert chosen(read_frames(every, 1_000), list(times)) == expected
+    assert read_frames(every, 1_000).number_of(len(times)) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "0", "-1", "1.5", "ALL", "every:0s", "every:0.0s", "every:5", "every:-1s", "every:1e3s", "all,3", "9" * 9],
+)
+def test_whatever_else_is_refused_with_what_may_be(given):
+    with pytest.raises(InvalidParameter, match=r"^'frames': "):
+        read_frames(given, 1_000)
+
+
+def test_more_than_one_request_may_have_are_refused_at_once():
+    assert read_frames("7", 7) == Wanted(7, 7)
+    with pytest.raises(InvalidParameter, match="at most 7") as caught:
+        read_frames("8", 7)
+    assert caught.value.details == {"limit": "max_frames", "value": 7}
+
+
+@pytest.mark.parametrize("data", [film("GIF", range(5)), film("GIF", [3]), gif_of(300), gif_of(1)])
+def test_a_gif_has_as_many_frames_as_pillow_finds(data):
+    assert count_frames(data, 1_000) == Image.open(io.BytesIO(data)).n_frames
+
+
+def test_frames_are_counted_no_further_than_anybody_asks():
+    assert count_frames(gif_of(300), 10) == 11
+
+
+@pytest.mark.parametrize("length", range(13, 200, 7))
+def test_a_gif_that_is_cut_off_is_counted_as_far_as_it_goes(length):
+    assert count_frames(film("GIF", range(5))[:length] + b";", 100) <= 5

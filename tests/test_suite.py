@@ -1,0 +1,122 @@
+"""The suite's own run: a busy machine loses none, and a fault fails."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.processes import PROJECT
+from tests.suite import MOST_AGAIN, Failures, run
+
+OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
+
+
+class Scripted:
+    """What the three runs of pytest give, and which of them took place."""
+
+    def __init__(self, *failed: str, others: bool = False, beside: int = FAILED, again: int = OK, alone: int = OK):
+        self.failed, self.others, self.codes = failed, others, (beside, again, alone)
+        self.began: list[object] = []
+
+    def beside(self, failures: Failures) -> int:
+        failures.tests.extend(self.failed)
+        failures.others = self.others
+        return self.codes[0]
+
+    def again(self, tests: Sequence[str]) -> int:
+        self.began.append(list(tests))
+        return self.codes[1]
+
+    def alone(self) -> int:
+        self.began.append("alone")
+        return self.codes[2]
+
+    def run(self) -> tuple[int, str]:
+        return run(self.beside, self.again, self.alone)
+
+
+def test_what_passes_at_once_is_not_run_again():
+    suite = Scripted(beside=OK)
+    assert suite.run() == (OK, "")
+    assert suite.began == ["alone"]
+
+
+def test_what_failed_beside_others_and_passes_by_itself_is_told_and_loses_no_run(capsys):
+    suite = Scripted("tests/a.py::one", "tests/b.py::two")
+    code, told = suite.run()
+    assert code == OK
+    assert told == (
+        "These failed beside others and pass by themselves; please mend them:\n  tests/a.py::one\n  tests/b.py::two"
+    )
+    assert suite.began == [["tests/a.py::one", "tests/b.py::two"], "alone"]
+    assert "are now tried by themselves:\n  tests/a.py::one" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        pytest.param(Scripted("one", again=FAILED), id="one that fails by itself as well"),
+        pytest.param(Scripted("one", again=USAGE), id="one that is not found by its name"),
+        pytest.param(Scripted(*map(str, range(MOST_AGAIN + 1))), id="many"),
+        pytest.param(Scripted("one", others=True), id="one beside a crash"),
+        pytest.param(Scripted(), id="none, and a failure all the same"),
+        pytest.param(Scripted(beside=OK, alone=FAILED), id="one that runs alone"),
+        pytest.param(Scripted("one", alone=FAILED), id="one that runs alone, and one that is told"),
+    ],
+)
+def test_a_fault_fails_and_the_last_tests_run_all_the_same(suite):
+    code, _ = suite.run()
+    assert code != OK
+    assert suite.began[-1] == "alone"
+
+
+@pytest.mark.parametrize("code", [INTERRUPTED, USAGE])
+def test_what_did_not_run_through_ends_there(code):
+    suite = Scripted("one", beside=code)
+    assert suite.run() == (code, "")
+    assert suite.began == []
+
+
+FILES = {
+    "test_a.py": """
+import pathlib, os
+def test_that_needs_quiet():
+    met = pathlib.Path("met")
+    assert met.exists() or met.touch()
+def test_of_ids_with_blanks(): pass
+""",
+    "test_c.py": "import pytest\n@pytest.mark.alone\ndef test_last(): pass\n",
+}
+CRASH = "import os\ndef test_crash(): os.kill(os.getpid(), 9)\n"
+NO_MODULE = "import nothing_such\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "code", "runs"),
+    [(None, OK, 3), (CRASH, FAILED, 2), (NO_MODULE, FAILED, 2)],
+    ids=["nothing", "a crash", "a file that cannot be imported"],
+)
+def test_pytest_tells_it_what_it_needs_to_know(tmp_path, broken, code, runs):
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\npythonpath = .\n")
+    for name, text in FILES.items() | ({"test_b.py": broken}.items() if broken else set()):
+        (folder / name).write_text(text)
+    program = (
+        f"import sys; sys.path.append({str(PROJECT)!r}); from tests.suite import main; sys.exit(main(sys.argv[1:]))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "-q", "-n", "1", "--dist", "loadfile", "--max-worker-restart", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == code, ran.stdout + ran.stderr
+    assert len(re.findall(r"^\d.* in [\d.]+s$", ran.stdout, re.MULTILINE)) == runs, ran.stdout
+    assert ("pass by themselves; please mend them:\n  tests/test_a.py::test_that_needs_quiet" in ran.stdout) is (
+        not broken
+    )
