@@ -46,6 +46,11 @@ def check_int8(entry: Entry, stages: Sequence[Step], calibrate: Path | None) -> 
             f"int8 is for ONNX, and {entry.name} is served as {entry.format.value}: {also}add it under another name "
             f"with `gateway model add {entry.versions[entry.in_use].source} --format onnx`"
         )
+    if entry.features:
+        raise NotQuantized(
+            f"{entry.name} gives vectors too, which int8 would move away from those that are kept somewhere: add it "
+            "under another name without --features"
+        )
     if entry.serving.tensorrt:
         raise NotQuantized(f"{entry.name} is written for TensorRT; int8 is for ONNX Runtime on a CPU")
     import_onnx()

@@ -128,7 +128,12 @@ class Tuner:
         if chosen.precision is Precision.INT8:
             # No made-up image can tell how far it is from the original; the measured ones can.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
-        version = replace(self.entry.versions[number], precision=chosen.precision, difference=difference)
+        version = replace(
+            self.entry.versions[number],
+            precision=chosen.precision,
+            difference=difference,
+            features_difference=network.versions[1].features_difference,
+        )
         entry = replace(
             self.entry,
             format=chosen.format,
@@ -222,6 +227,7 @@ class Tuner:
                 grayscale=version.grayscale,
                 include=tuple(map(Path, version.include)),
                 tensor=self.entry.tensor,
+                features=version.features,
                 trust=True,  # it was, when it was added, and its digest is the same
             )
             self._networks[key] = add(request, self._scratch, _say_nothing)

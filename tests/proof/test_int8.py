@@ -22,7 +22,7 @@ from gateway.proof.calibration import MAX_PICTURES, NotQuantized, calibration_fi
 from gateway.proof.pictures import NoPictures
 from gateway.proof.tune import Measured, Tuner
 from gateway.proof.variants import Step, Variant
-from gateway.repository.entry import Entry, Format, ImageTensor, Precision, read_entry
+from gateway.repository.entry import Entry, Format, ImageTensor, Precision, Serving, read_entry
 from gateway.repository.preprocessing import reference_transforms
 from tests.networks.builders import Head, save_labels, save_onnx
 from tests.repository.entries import SMALL, entry
@@ -157,6 +157,8 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
         ({}, [Step.INT8], None, "--try int8 needs --calibrate FOLDER: photos like those"),
         ({}, [Step.FORMATS], Path(), "--calibrate is for int8: add --try int8"),
         ({"format": Format.FUNCTION}, [Step.INT8], Path(), "int8 is for ONNX, and head is a Python function"),
+        ({"features": 16}, [Step.INT8], Path(), "head gives vectors too, which int8 would move"),
+        ({"serving": Serving(tensorrt=True)}, [Step.INT8], Path(), "head is written for TensorRT"),
         (
             {"format": Format.TORCHSCRIPT},
             [Step.INT8],
