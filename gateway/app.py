@@ -50,7 +50,7 @@ from gateway.triton.membership import Share, Tritons
 from gateway.triton.notes import Notes
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Pace
+from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
 from gateway.turns import keep_what_was_made
 
@@ -136,11 +136,13 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
 
 def create_backend(settings: Settings) -> TritonBackend:
     """The backend that `settings` describe; it is started inside the event loop that uses it."""
-    pace = Pace(settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures)
+    schedule = Schedule(
+        settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
+    )
     tritons = Tritons(
         settings.triton_url,
         model_name=settings.model,
-        pace=pace,
+        schedule=schedule,
         heal=settings.heal,
         share=Share(settings.triton_aperture, settings.max_images_in_flight),
     )

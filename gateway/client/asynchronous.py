@@ -11,12 +11,12 @@ import httpx
 
 from .batches import Batches, ServiceLimits
 from .errors import NotFound
-from .exchange import error_of
 from .faults import UnexpectedAnswer, Unreachable
 from .pictures import Picture, Source, number_of, pictures_of, pictures_of_async
 from .results import Model, Progress, Result
 from .sending import Asked, OnWait, Sending
 from .throttle import Throttle
+from .wire import error_of
 
 USER_AGENT = "triton-gateway-client"
 OnProgress = Callable[[Progress], None]
@@ -83,15 +83,18 @@ class AsyncGateway:
         threshold: float | None = None,
         labels: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each picture
+        frames: int | str | None = None,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
         """Yield one result for each picture, as it is ready; `Result.index` shows which one it is.
 
-        What cannot be classified has its error in its result. Raises the RequestError that befalls them all (such as
-        ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a picture.
+        What cannot be classified has its error in its result. `frames` (a number, "all", or "every:0.5s") gives each
+        frame of animated files an answer of its own, in `Result.frames`. Raises the RequestError that befalls them all
+        (such as ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a
+        picture.
         """
-        asked = self._asked(model, version, top_k, threshold, labels, timeout, on_wait)
+        asked = self._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
         async with aclosing(self._each(images, asked, progress)) as results:
             async for result in results:
                 yield result
@@ -164,6 +167,7 @@ class AsyncGateway:
         threshold: float | None,
         labels: Sequence[str],
         timeout_seconds: float | None,
+        frames: int | str | None,
         on_wait: OnWait | None,
     ) -> Asked:
         given: dict[str, Any] = {
@@ -173,6 +177,7 @@ class AsyncGateway:
             "threshold": threshold,
             "labels": list(labels) or None,
             "timeout": timeout_seconds,
+            "frames": None if frames is None else str(frames),
         }
         parameters = {name: value for name, value in given.items() if value is not None}
         return Asked(parameters, self.retry_seconds, on_wait)
@@ -187,7 +192,7 @@ class AsyncGateway:
         *,
         normalize: bool,
     ) -> Asked:
-        asked = self._asked(model, version, top_k, None, (), timeout_seconds, on_wait)
+        asked = self._asked(model, version, top_k, None, (), timeout_seconds, None, on_wait)
         parameters = {**asked.parameters, "normalize": normalize, "encoding_format": "base64"}
         return replace(asked, parameters=parameters, path="embed")
 

@@ -58,6 +58,7 @@ class Gateway:
         threshold: float | None = None,
         labels: Sequence[str] = (),
         timeout: float | None = None,
+        frames: int | str | None = None,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> Generator[Result, None, None]:
@@ -65,7 +66,7 @@ class Gateway:
 
         `progress` and `on_wait` are called from the client's thread, and an iterator of images is asked in another.
         """
-        asked = self._gateway._asked(model, version, top_k, threshold, labels, timeout, on_wait)  # its other half
+        asked = self._gateway._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
         yield from self._each(images, asked, progress)
 
     def embed(

@@ -31,7 +31,7 @@ _MOST = 2**63 - 1
 """JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
 
 Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
-Shape = Annotated[
+TensorShape = Annotated[
     list[Whole],
     Field(min_length=1, max_length=2, strict=True),
     WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 2}),
@@ -87,7 +87,7 @@ class ImageInput(_Document):
 
     name: Literal["IMAGE"]
     datatype: Literal["BYTES"]
-    shape: Shape
+    shape: TensorShape
     """[N] or [N, 1] for N images."""
     data: Annotated[
         SkipValidation[object],

@@ -18,7 +18,7 @@ from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
-from gateway.triton.reading import read_answer
+from gateway.triton.infer_response import read_answer
 from gateway.triton.stepping import read_step, step_request
 from gateway.triton.wire import infer_request
 from gateway.turns import Turn

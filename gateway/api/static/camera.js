@@ -3,10 +3,10 @@
 import { Capture, cameras } from "./capture.js";
 import { element, scores } from "./cards.js";
 import { cameraQuery, least } from "./choice.js";
-import { onKey } from "./key.js";
+import { onKey, UNAUTHORIZED } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./sift.js";
-import { Stream, UNAUTHORIZED, wouldOpen } from "./stream.js";
+import { Stream, wouldOpen } from "./stream.js";
 import { count, milliseconds, percent } from "./words.js";
 
 const ATTEMPTS = 5;
@@ -49,6 +49,7 @@ async function start() {
   $("camera-stop").focus();
   drawAnswer();
   connect();
+  clearTimeout(frameTimer);
   takeFrame();
   await offerCameras();
 }
