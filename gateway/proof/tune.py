@@ -117,6 +117,7 @@ class Tuner:
             self.entry.versions[number],
             precision=chosen.precision,
             difference=network.versions[1].difference,
+            features_difference=network.versions[1].features_difference,
         )
         entry = replace(
             self.entry,
@@ -203,6 +204,7 @@ class Tuner:
                 input=version.input,
                 output=version.output,
                 grayscale=version.grayscale,
+                features=version.features,
                 include=tuple(map(Path, version.include)),
                 tensor=self.entry.tensor,
                 trust=True,  # it was, when it was added, and its digest is the same

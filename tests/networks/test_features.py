@@ -16,6 +16,8 @@ from gateway.networks.originals import original_answers
 from gateway.networks.programs import load_program
 from gateway.networks.sources import SourceError
 from gateway.networks.torchscript import load_torchscript, without_deprecations
+from gateway.proof.tune import Tuner
+from gateway.proof.variants import Variant
 from gateway.repository.entry import AUTO, Entry, EntryError, Format, Precision
 from tests.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.networks.functions import save_function
@@ -240,3 +242,15 @@ def test_a_network_that_gives_vectors_alone_is_added_as_the_guide_says(tmp_path,
     images = torch.randn(2, 3, 224, 224)
     with torch.no_grad():
         assert torch.allclose(written_answers(entry, tmp_path / "models", images)[1], tower(images), atol=1e-5)
+
+
+def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
+    entry = add(request(SOURCES["torchscript"](tmp_path), tmp_path), tmp_path / "models", print)
+    tuner = object.__new__(Tuner)
+    tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
+    tuner._networks, tuner.measured = {}, []
+    as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
+    assert tuner._network(as_onnx).features == 16
+    kept = tuner.keep(as_onnx)
+    assert (kept.format, kept.features) == (Format.ONNX, 16)
+    assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)
