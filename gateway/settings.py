@@ -151,7 +151,7 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
     max_frames: int = Field(1_000, ge=1, le=10_000)
-    """Frames of one request's animated files that get an answer each (`frames`); beyond, `too_many_frames`."""
+    """Frames that get an answer each in one request with `frames`, of all its files; beyond, `too_many_frames`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image, of which the first frame counts; a larger one gets `image_too_large`."""
     max_image_side: int = Field(16_384, ge=1, le=65_535)

@@ -26,6 +26,6 @@ class PredictParameters(BaseModel):
     timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     """Seconds that any one file may wait for its answer, from its last byte on."""
     frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": PATTERN})] = None
-    """Frames of animated files that get an answer each: a number, evenly spread; `all`; or one in `every:0.5s`."""
+    """Frames of animated files and videos that get an answer each: a number, evenly spread; all; one in every:0.5s."""
     format: Shape = Shape.NATIVE
     """The shape of the answer: this service's own, or one that clients of another know already."""

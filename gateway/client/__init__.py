@@ -10,12 +10,13 @@ from .blocking import Gateway
 from .errors import BY_CODE, GatewayError, ImageError, RequestError, ServiceError
 from .faults import ConnectionLost, UnexpectedAnswer, Unreachable, UnreadableFile
 from .pictures import Picture
-from .results import Model, Prediction, Progress, Result
+from .results import Frame, Model, Prediction, Progress, Result
 
 __all__ = [
     "BY_CODE",
     "AsyncGateway",
     "ConnectionLost",
+    "Frame",
     "Gateway",
     "GatewayError",
     "ImageError",

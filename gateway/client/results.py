@@ -1,5 +1,6 @@
 """Results: of each picture, and of all of them."""
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,25 @@ class Prediction:
     label: str
     class_id: int
     score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The answer for one frame of an animated file: predictions, best first, or an error.
+
+    `index` is its number in the file, from 0; `seconds` when it is shown, from the first one on, and None where the
+    file could be read no further.
+    """
+
+    index: int
+    seconds: float | None
+    predictions: tuple[Prediction, ...] = ()
+    error: GatewayError | None = None
+
+    @property
+    def best(self) -> Prediction | None:
+        """The most likely class, if there is one."""
+        return self.predictions[0] if self.predictions else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +54,14 @@ class Result:
     error: GatewayError | None = None
     model: str | None = None
     version: str | None = None
+    frames: tuple[Frame, ...] = ()
+    """Where `frames` were asked for; `predictions` are then those of the first one that has any."""
+    embedding: "array[float] | None" = field(default=None, repr=False)
+    """The vector that `embed` asks for, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
 
     @property
     def ok(self) -> bool:
-        """Whether the picture was classified."""
+        """Whether the picture has an answer."""
         return self.error is None
 
     @property

@@ -1,8 +1,11 @@
 """One call of `classify`: pictures on their way, and the results that are ready."""
 
 import asyncio
+import base64
 import random
+import sys
 import time
+from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +13,19 @@ from typing import Any
 import httpx
 
 from .batches import Batches, Loaded
-from .errors import GatewayError, RequestError, RequestTooLarge, TooManyFiles, UploadTimeout, UploadTooSlow
-from .exchange import error_from, lines
+from .errors import (
+    GatewayError,
+    RequestError,
+    RequestTooLarge,
+    TooManyFiles,
+    TooManyFrames,
+    UploadTimeout,
+    UploadTooSlow,
+)
 from .faults import ConnectionLost, UnexpectedAnswer, Unreachable
-from .results import Prediction, Result
+from .results import Frame, Prediction, Result
 from .throttle import Throttle
+from .wire import error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
 """Told why nothing is sent for how many seconds."""
@@ -32,6 +43,7 @@ class Asked:
     parameters: Mapping[str, Any]
     retry_seconds: float
     on_wait: OnWait | None = None
+    path: str = "predict"
 
 
 @dataclass(slots=True)
@@ -140,6 +152,11 @@ class Sending:
                 await self._deliver(waiting[:middle])
                 await self._deliver(waiting[middle:])
                 return
+            if isinstance(fault, TooManyFrames):  # together with the others they have more than one request may
+                middle = (len(waiting) + 1) // 2
+                await self._deliver(waiting[:middle])
+                await self._deliver(waiting[middle:])
+                return
             if isinstance(fault, RequestError | UnexpectedAnswer) and not isinstance(fault, _TOO_MUCH):
                 raise fault
             pause = patience.pause(fault) if fault.retryable else None
@@ -157,9 +174,12 @@ class Sending:
         left = dict(enumerate(waiting))
         fault: GatewayError | None = None
         try:
-            async for line in lines(self._http, waiting, self._asked.parameters):
+            async for line in lines(self._http, self._asked.path, waiting, self._asked.parameters):
                 error = error_from(line["error"]) if line["error"] else None
-                if error is not None and error.retryable:
+                last = _last_error(line) if len(waiting) > 1 else None
+                if isinstance(last, TooManyFrames):  # perhaps because of what came before it
+                    fault = last
+                elif error is not None and error.retryable:
                     fault = error
                 elif (loaded := left.pop(line["index"], None)) is not None:
                     await self._put(_result(loaded, line, error))
@@ -201,8 +221,35 @@ def _result(loaded: Loaded, line: Mapping[str, Any], error: GatewayError | None)
         loaded.picture.source,
         line.get("width"),
         line.get("height"),
-        tuple(Prediction(each["label"], each["class_id"], each["score"]) for each in line.get("predictions", ())),
+        _predictions(line),
         error,
         model.get("name"),
         model.get("version"),
+        tuple(
+            Frame(
+                each["index"], each["time_s"], _predictions(each), error_from(each["error"]) if each["error"] else None
+            )
+            for each in line.get("frames", ())
+        ),
+        _vector(line.get("embedding")),
     )
+
+
+def _last_error(line: Mapping[str, Any]) -> GatewayError | None:
+    """What befell a picture, or the last of its frames."""
+    told = line["error"] or (line["frames"][-1]["error"] if line.get("frames") else None)
+    return error_from(told) if told else None
+
+
+def _predictions(line: Mapping[str, Any]) -> tuple[Prediction, ...]:
+    return tuple(Prediction(each["label"], each["class_id"], each["score"]) for each in line.get("predictions", ()))
+
+
+def _vector(encoded: str | None) -> "array[float] | None":
+    """A vector out of the base64 of its 32-bit floats, little-endian."""
+    if encoded is None:
+        return None
+    vector = array("f", base64.b64decode(encoded))
+    if sys.byteorder == "big":
+        vector.byteswap()
+    return vector

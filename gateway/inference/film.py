@@ -22,6 +22,10 @@ class FilmResult:
         self._last = -1
         self._all_begun = False
 
+    def set_size(self, width: int, height: int) -> None:
+        """The pixels of its frames, which are known of a video only once it is open."""
+        self._file = replace(self._file, width=width, height=height)
+
     def begin(self, index: int, seconds: float) -> Callable[[Result], None]:
         """A frame is in work: what takes its result."""
         self._in_work += 1

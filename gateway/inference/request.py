@@ -33,6 +33,7 @@ from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import (
     DecodePolicy,
     Image,
@@ -165,7 +166,7 @@ class RunningRequest:
         answer = self._answer if self._query.frames is None else as_film(self._answer)
         try:
             with self._stages["prepare"]:
-                info = examine(upload, policy)
+                info = examine(upload, policy, frames=self._query.frames is not None)
         except ImageError as error:
             answer(Result(upload.index, upload.filename, error=error))
             return
@@ -190,7 +191,7 @@ class RunningRequest:
 
     async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
         """Let each wanted frame of an animated file start its way, as an upload would; read no further meanwhile."""
-        film = FilmResult(Result(upload.index, upload.filename, info.width, info.height), self._answer)
+        film = FilmResult(Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer)
         try:
             await _by(deadline, self._read_frames(upload, info, wanted, film, deadline))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
@@ -208,6 +209,9 @@ class RunningRequest:
             size = await self._size()
         wanted = replace(wanted, most=wanted.most - self._frames)
         async with self._shared.decoders.film(data, info, size, self._account, wanted) as frames:
+            info = frames.info
+            film.set_size(info.width, info.height)
+            check_size(info, self._shared.policy.limits)
             while True:
                 with self._stages["wait"]:
                     permit = await self._permit(shrunk_bytes(info, size), deadline)
@@ -317,7 +321,9 @@ class RunningRequest:
         query, backend = self._query, self._shared.backend
         bears = backend.bears_cancellation
         name, version, selection = query.model_name, query.model_version, query.selection
-        call = Call(batch, name, version, selection, deadline, query.request_id, to_its_end=not bears)
+        call = Call(
+            batch, name, version, selection, deadline, query.request_id, to_its_end=not bears, vectors=query.vectors
+        )
         with metrics.CALL_SECONDS.time():
             if bears:
                 return await _by(deadline, backend.infer(call))
@@ -349,6 +355,7 @@ def _answered(image: Image, row: Row, answer: InferResult) -> Result:
         image.height,
         row.predictions,
         row.scores,
+        row.vector,
         row.error or (None if row.decoded else UndecodableImage()),
         None if row.error else answer.model_version,
         answer.multi_label,

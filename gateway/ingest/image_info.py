@@ -16,6 +16,8 @@ class ImageFormat(StrEnum):
     AVIF = "AVIF"
     HEIC = "HEIC"
     JPEG_2000 = "JPEG 2000"
+    VIDEO = "video"
+    """Only where frames are asked for."""
 
 
 SUFFIXES = frozenset(

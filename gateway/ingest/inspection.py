@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
-from gateway.ingest.formats import avif, bmp, gif, heic, jpeg, jpeg2000, png, tiff, webp
+from gateway.ingest.formats import avif, bmp, gif, heic, jpeg, jpeg2000, png, tiff, video, webp
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.upload_limits import Limits
 
-_NAMES = [form.value for form in ImageFormat if form is not ImageFormat.HEIC or heic.AVAILABLE]
+_ABSENT = {ImageFormat.VIDEO} if heic.AVAILABLE else {ImageFormat.VIDEO, ImageFormat.HEIC}
+_NAMES = [form.value for form in ImageFormat if form not in _ABSENT]
 TAKEN = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 _OTHERS = {
@@ -34,8 +35,18 @@ def inspect(data: bytes, limits: Limits) -> ImageInfo:
     if not data:
         raise EmptyFile
     info = _reader(data)(data)
-    _check_size(info, limits)
+    check_size(info, limits)
     return info
+
+
+def inspect_frames(data: bytes, limits: Limits) -> ImageInfo:
+    """`inspect`, for whom frames are asked of: of a video no more is known than that it is one."""
+    try:
+        return inspect(data, limits)
+    except UnsupportedFormat:
+        if not video.is_video(data):
+            raise
+    return ImageInfo(ImageFormat.VIDEO, 0, 0, animated=True)
 
 
 def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
@@ -59,6 +70,8 @@ def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
         return bmp.read_bmp
     if bmp.is_dib(data):
         return bmp.read_dib
+    if video.is_video(data):
+        raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
     raise UnsupportedFormat(f"{_guess(data)}not a {TAKEN} image.")
 
 
@@ -69,7 +82,8 @@ def _guess(data: bytes) -> str:
     return "The file is "
 
 
-def _check_size(info: ImageInfo, limits: Limits) -> None:
+def check_size(info: ImageInfo, limits: Limits) -> None:
+    """Raise InvalidImage or ImageTooLarge where width and height are not what is allowed."""
     width, height = info.width, info.height
     if width < 1 or height < 1:
         raise InvalidImage("The image has no width or no height.")

@@ -7,7 +7,7 @@ from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.formats.bmp import with_file_header
 from gateway.ingest.formats.png import essential
 from gateway.ingest.image_info import ImageFormat, ImageInfo
-from gateway.ingest.inspection import inspect
+from gateway.ingest.inspection import inspect, inspect_frames
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
 from gateway.settings import DecodeMode, Settings, variable
@@ -46,11 +46,14 @@ class Image:
     height: int
 
 
-def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo:
-    """Inspect an upload: microseconds, fit for the event loop. Raises any ImageError but UndecodableImage."""
+def examine(upload: Upload, policy: DecodePolicy, *, frames: bool = False) -> ImageInfo:
+    """Inspect an upload, of which `frames` may be wanted: microseconds, fit for the event loop.
+
+    Raises any ImageError but UndecodableImage.
+    """
     if upload.error is not None:
         raise upload.error
-    info = inspect(upload.data, policy.limits)
+    info = (inspect_frames if frames else inspect)(upload.data, policy.limits)
     if policy.mode is DecodeMode.NEVER and not _passes(info):
         kind = (
             ""

@@ -14,7 +14,7 @@ from gateway.errors import InferenceFailed
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
 from tests.api.stub import PNG, Client, StubBackend, client_of
-from tests.films import FORMATS, apng_that_promises, film, gif_of
+from tests.films import FORMATS, VIDEOS, apng_that_promises, avi_that_promises, film, gif_of, video
 
 NDJSON = {"Accept": "application/x-ndjson"}
 
@@ -181,8 +181,31 @@ def test_whatever_cannot_be_understood_is_refused(client, frames):
     assert "'frames'" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
+def test_a_short_video_has_frames_as_well(client, ending, codec):
+    (result,) = ask(client, video(ending, codec, tuple(range(20, 220, 10))), frames="every:0.5s")["results"]
+    assert [(frame["index"], frame["time_s"]) for frame in result["frames"]] == [(0, 0), (5, 0.5), (10, 1), (15, 1.5)]
+    assert levels(result["frames"]) == pytest.approx([20, 70, 120, 170], abs=6)
+    assert (result["width"], result["height"]) == (64, 48)
+
+
+def test_of_a_video_frames_have_to_be_asked_for(client):
+    answer = client.post("/predict", files=[("f", ("x.mp4", video("mp4", "mp4v", (1, 2))))])
+    assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (415, "unsupported_format")
+    assert "frames=10" in answer.json()["results"][0]["error"]["message"]
+
+
+def test_a_video_is_held_to_the_limits_of_images():
+    small, large = video("mp4", "mp4v", (1, 2)), video("mp4", "mp4v", (1, 2), (640, 480))
+    with client_of(Shades(), max_image_side=500) as client:
+        answer = ask(client, large, small, avi_that_promises(10**9), small[:100])
+    codes = [result["error"] and result["error"]["code"] for result in answer["results"]]
+    assert codes == ["image_too_large", None, "too_many_frames", "undecodable_image"]
+    assert (answer["results"][0]["width"], answer["results"][2]["width"]) == (640, None)
+
+
 def test_where_the_gateway_may_decode_nothing_frames_are_refused():
     with client_of(Shades(), decode="never") as client:
-        answer = ask(client, film("PNG", range(3)), PNG)
-    assert answer["results"][0]["error"]["code"] == "unsupported_format"
-    assert len(answer["results"][1]["frames"]) == 1
+        answer = ask(client, film("PNG", range(3)), video("mp4", "mp4v", (1, 2)), PNG)
+    assert [result["error"]["code"] for result in answer["results"][:2]] == ["unsupported_format"] * 2
+    assert len(answer["results"][2]["frames"]) == 1

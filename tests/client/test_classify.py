@@ -12,7 +12,8 @@ from PIL import Image
 from gateway.client import AsyncGateway, Gateway, Picture, errors
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
 from gateway.inference.backend import Call, InferResult
-from tests.api.stub import PNG, StubBackend
+from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.films import film
 from tests.stub_service import stub_service
 
 
@@ -50,6 +51,28 @@ def test_paths_bytes_pil_images_and_arrays_are_pictures(gateway, tmp_path):
     sizes = [(result.width, result.height) for result in results]
     assert sizes == [(4, 4)] * 3 + [(8, 9), (8, 9), (5, 3), (7, 6), (4, 6), (4, 4)]
     assert results[-1].name == "mine"
+
+
+def test_each_frame_of_an_animated_picture_may_have_an_answer(gateway):
+    results = sorted(gateway.classify([film("GIF", range(5)), PNG, b"text"], frames=3), key=lambda r: r.index)
+    assert [[frame.index for frame in result.frames] for result in results] == [[0, 1, 3], [0], []]
+    assert [frame.seconds for frame in results[0].frames] == pytest.approx([0, 0.1, 0.3])
+    assert {frame.best.label for frame in results[0].frames} == {results[0].best.label} == {"cat"}
+    assert [result.ok for result in results] == [True, True, False]
+    (result,) = gateway.classify(PNG)
+    assert result.frames == ()
+
+
+@pytest.mark.parametrize("frames", ["all", "every:0.1s"])
+def test_pictures_that_have_too_many_frames_together_are_sent_apart(frames):
+    films = [film("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
+    with stub_service(max_frames=8) as url, Gateway(url) as gateway:
+        results = sorted(gateway.classify(films, frames=frames), key=lambda result: result.index)
+    assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
+    assert {result.ok for result in results if result.index != 2} == {True}
+    alone = results[2]  # which is too much by itself
+    error = alone.error if frames == "all" else alone.frames[-1].error
+    assert isinstance(error, errors.TooManyFrames)
 
 
 def test_one_picture_needs_no_list(gateway):
@@ -218,3 +241,27 @@ def test_a_stream_tells_the_model_of_each_result(url):
     answer = httpx.post(f"{url}/predict", files={"f": PNG}, headers={"Accept": "application/x-ndjson"})
     first = json.loads(answer.text.splitlines()[0])
     assert first["model"] == {"name": "ensemble_model", "version": "1"}
+
+
+def test_vectors_come_as_32_bit_floats_beside_the_classes_that_are_asked_for():
+    with stub_service(VectorBackend()) as url, Gateway(url) as gateway:
+        good, bad = sorted(gateway.embed([PNG, b"no picture"], top_k=1), key=lambda result: result.index)
+        assert np.frombuffer(good.embedding, np.float32).tolist() == VECTOR.tolist()
+        assert good.best.label == "cat"
+        assert (bad.embedding, bad.error.code) == (None, "unsupported_format")
+        (one,) = gateway.embed(PNG, normalize=True)
+        assert np.allclose(np.frombuffer(one.embedding, np.float32), VECTOR / 5)
+        assert one.best is None
+        (classified,) = gateway.classify(PNG)
+        assert classified.embedding is None
+        with pytest.raises(errors.NoFeatures, match="--features auto"):
+            list(gateway.embed(PNG, model="plain"))
+
+
+def test_a_program_with_an_event_loop_gets_vectors_as_well():
+    async def vectors(url: str) -> list[list[float]]:
+        async with AsyncGateway(url) as gateway:
+            return [result.embedding.tolist() async for result in gateway.embed([PNG, PNG])]
+
+    with stub_service(VectorBackend()) as url:
+        assert asyncio.run(vectors(url)) == [VECTOR.tolist()] * 2

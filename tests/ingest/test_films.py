@@ -8,14 +8,25 @@ import signal
 import numpy as np
 import pytest
 
-from gateway.errors import TooCostly, TooManyFrames, UndecodableImage
+from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decoders.budget import DecodeLimits, film_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
 from gateway.ingest.formats.png import essential
 from gateway.ingest.frames import MOST_IN_FILE, read_frames
-from gateway.ingest.inspection import inspect
-from tests.films import FORMATS, apng_that_promises, film, gif_of, level_of
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.inspection import inspect, inspect_frames
+from tests.films import (
+    FORMATS,
+    VIDEOS,
+    apng_that_promises,
+    avi_that_promises,
+    film,
+    gif_of,
+    level_of,
+    video,
+    webm_without_duration,
+)
 from tests.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
@@ -36,7 +47,7 @@ async def pool():
 
 
 def opened(pool, data, frames="all", most=1_000, account=None):
-    info = inspect(data, LIMITS)
+    info = inspect_frames(data, LIMITS)
     assert info.animated
     data = essential(data, animated=True) if data.startswith(b"\x89PNG") else data
     return pool.film(data, info, MAX_SIDE, account or pool.account(), read_frames(frames, most))
@@ -138,7 +149,11 @@ async def test_where_only_their_times_tell_how_many_they_are_the_one_too_many_is
 
 
 @pytest.mark.parametrize("frames", ["1", "all", "every:1s"])
-@pytest.mark.parametrize("bomb", [gif_of(1_000_000), apng_that_promises(10**9)], ids=["a million", "a promise"])
+@pytest.mark.parametrize(
+    "bomb",
+    [gif_of(1_000_000), apng_that_promises(10**9), avi_that_promises(10**9)],
+    ids=["a million", "a promise", "a video's promise"],
+)
 async def test_a_file_of_frames_without_number_is_refused_for_next_to_nothing(pool, bomb, frames):
     (worker,) = pool._idle
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE} frames"):
@@ -218,3 +233,57 @@ async def test_a_film_that_waits_for_another_one_keeps_no_picture_from_its_turn(
         assert not waiting.done()
         await rest(reader)
     assert len(await waiting) == 4
+
+
+SHADES = tuple(range(20, 220, 10))
+
+
+@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
+async def test_every_frame_of_a_video_comes_in_order_with_its_time_and_what_it_shows(pool, ending, codec):
+    async with opened(pool, video(ending, codec, SHADES)) as reader:
+        assert (reader.info.width, reader.info.height) == (64, 48)
+        frames = await rest(reader)
+    assert [frame.index for frame in frames] == list(range(20))
+    assert [frame.seconds for frame in frames] == pytest.approx([n / 10 for n in range(20)], abs=0.002)
+    assert [level_of(frame.picture) for frame in frames] == pytest.approx(SHADES, abs=6)
+
+
+@pytest.mark.parametrize("data", [video("mp4", "mp4v", SHADES), webm_without_duration(SHADES)], ids=["told", "untold"])
+async def test_frames_of_a_video_are_spread_whether_or_not_it_says_how_many_it_has(pool, data):
+    assert [frame.index for frame in await read(pool, data, "4")] == [0, 5, 10, 15]
+    assert [frame.index for frame in await read(pool, data, "every:0.7s")] == [0, 7, 14]
+    assert len(await read(pool, data)) == 20
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+async def test_a_video_that_is_cut_off_says_so_behind_its_last_frame_or_at_once(pool, share):
+    for ending, codec in VIDEOS:
+        data = video(ending, codec, tuple(range(0, 250, 5)))
+        with pytest.raises(UndecodableImage, match="cut off or damaged"):
+            await read(pool, data[: int(len(data) * share)] if ending != "webm" else data[:100])
+    assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_what_is_a_video_by_its_first_bytes_alone_is_refused(pool):
+    for begin in (b"\x1aE\xdf\xa3", b"\0\0\0\x18ftypisom", b"RIFF\0\0\0\0AVI LIST"):
+        with pytest.raises(UndecodableImage):
+            await read(pool, begin + os.urandom(5_000))
+
+
+async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
+    path = tmp_path / "secret.avi"
+    path.write_bytes(video("avi", "MJPG", SHADES))
+    for text in (f"#EXTM3U\n#EXTINF:10,\n{path}\n", f"ffconcat version 1.0\nfile {path}\n"):
+        with pytest.raises(UnsupportedFormat):
+            inspect_frames(text.encode(), LIMITS)
+        with pytest.raises(UndecodableImage):
+            async with pool.film(
+                text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)
+            ):
+                pass
+
+
+async def test_a_video_of_an_odd_codec_is_not_decoded(pool):
+    with pytest.raises(UnsupportedFormat, match=r"another codec than AV1, H\.264"):
+        await read(pool, video("avi", "FFV1", SHADES))
+    assert (await picture(pool)).startswith(b"P6")

@@ -18,6 +18,8 @@ _BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.HEIC: 30, ImageFormat.JPEG
 """That a decoder needs for a moment, its own working memory included; 16 for the formats that are not named."""
 _FILM_BYTES_PER_PIXEL = 48
 """Of an animated picture: its canvas, the one before, what a frame covers, and the frame on white."""
+_VIDEO_BYTES = 384 * MIB
+"""A video's size is not known before it is opened: of 4K in H.264, sixteen pictures kept for those that follow."""
 _SECONDS_PER_PIXEL = 200e-9
 """The slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel on a core of a small server."""
 _SECONDS_PER_BYTE = 50e-9
@@ -87,7 +89,8 @@ def memory_limit(info: ImageInfo, nbytes: int) -> int:
 
 def film_bytes(info: ImageInfo, nbytes: int) -> int:
     """The address space that an animated file of `nbytes` may add to its process."""
-    return _MARGIN_BYTES + 3 * nbytes + info.width * info.height * _FILM_BYTES_PER_PIXEL
+    canvas_bytes = info.width * info.height * _FILM_BYTES_PER_PIXEL
+    return _MARGIN_BYTES + 3 * nbytes + (_VIDEO_BYTES if info.format is ImageFormat.VIDEO else canvas_bytes)
 
 
 class Account:

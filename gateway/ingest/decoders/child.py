@@ -108,7 +108,7 @@ class _Decoder:
             # A copy: the frames go where the file came from.
             data = _input(self._memory, job["nbytes"]).tobytes()
             self._film = Film(data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]))
-        return {}
+        return {"width": self._film.info.width, "height": self._film.info.height}
 
     def _next(self, cpu_seconds: float) -> dict[str, Any]:
         assert self._film is not None

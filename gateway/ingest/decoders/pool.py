@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,7 +16,7 @@ from gateway.ingest.decoders.budget import Account, Budget, DecodeLimits, Size, 
 from gateway.ingest.decoders.room import Room
 from gateway.ingest.decoders.worker import START_SECONDS, Answer, FilmJob, Job, Worker, WorkerLost
 from gateway.ingest.frames import Wanted
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_info import ImageFormat, ImageInfo
 
 log = structlog.get_logger("gateway")
 
@@ -171,7 +171,8 @@ class Film:
     def __init__(self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int) -> None:
         self._decoders = decoders
         self._worker = worker
-        self._info = info
+        self.info = info
+        """What is known of the file; of a video that is not much before it is open."""
         self._account = account
         self._nbytes = nbytes
         self.ended = False
@@ -179,12 +180,14 @@ class Film:
 
     async def open(self, data: bytes, job: FilmJob) -> None:
         """See what the file has; raises what Decoders.film does."""
-        await self._step(lambda cpu_seconds: self._worker.open_film(data, job, cpu_seconds))
+        answer, _ = await self._step(lambda cpu_seconds: self._worker.open_film(data, job, cpu_seconds))
+        if self.info.format is ImageFormat.VIDEO:
+            self.info = replace(self.info, width=answer["width"], height=answer["height"])
 
     async def next(self) -> "FilmFrame | None":
         """The next frame that is wanted, as an uncompressed PPM (P6); None behind the last one. Raises as `decode`."""
         while True:
-            answer, picture = await self._step(lambda cpu_seconds: self._worker.next_frame(self._info, cpu_seconds))
+            answer, picture = await self._step(lambda cpu_seconds: self._worker.next_frame(self.info, cpu_seconds))
             if answer["ends"]:
                 self.ended = True
                 return None
@@ -193,7 +196,7 @@ class Film:
 
     async def _step(self, work: Callable[[float], Awaitable[tuple[Answer, bytes]]]) -> tuple[Answer, bytes]:
         try:
-            return await self._decoders.step(self._worker, self._account, self._info, self._nbytes, work)
+            return await self._decoders.step(self._worker, self._account, self.info, self._nbytes, work)
         except ImageError:
             self.ended = True  # by the process itself, if it lives
             raise

@@ -61,10 +61,13 @@ class FilmJob:
 class Answer(TypedDict):
     """What a child says of a picture: `size` in bytes, or an `error` by its code, with a public message and a cause.
 
-    Of a film also which `frame` it is, from when on it is shown, and whether the film `ends` without one.
+    Of a film that was opened its `width` and `height`; then which `frame` it is, from when on it is shown, and whether
+    the film `ends` without one.
     """
 
     size: int
+    width: int
+    height: int
     frame: int
     shown_seconds: float
     ends: bool
@@ -173,6 +176,8 @@ def _checked(line: bytes) -> Answer:
     error, message, cause = (str(said.get(name, ""))[:500] for name in ("error", "message", "cause"))
     return Answer(
         size=int(said.get("size", 0)),
+        width=int(said.get("width", 0)),
+        height=int(said.get("height", 0)),
         frame=int(said.get("frame", 0)),
         shown_seconds=float(said.get("shown_seconds", 0.0)),
         ends=said.get("ends") is True,

@@ -1,0 +1,90 @@
+"""The frames of a video, by OpenCV's FFmpeg; for `decoders.child`, whose process may be lost."""
+
+import math
+import os
+from collections.abc import Iterator
+
+from gateway.errors import UndecodableImage, UnsupportedFormat
+from gateway.ingest.decoding import Pixels
+from gateway.ingest.frames import MOST_IN_FILE
+from gateway.ingest.opencv import cv2
+
+# Read whenever a file is opened. FFmpeg's other formats include lists of further files and addresses to be read.
+os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "protocol_whitelist;file|format_whitelist;mov,matroska,webm,avi"
+_CODECS = {
+    "AV1": ("av01", "av1"),
+    "H.264": ("avc1", "avc3", "h264", "x264"),
+    "HEVC": ("hev1", "hevc", "hvc1", "h265"),
+    "Motion JPEG": ("jpeg", "mjpg"),
+    "MPEG-4": ("divx", "dx50", "fmp4", "mp4v", "xvid"),
+    "VP8": ("vp08", "vp80", "vp8"),
+    "VP9": ("vp09", "vp90", "vp9"),
+}
+"""What is taken, and how containers name it: out of some hundred decoders, the ones that are fuzzed day and night."""
+_NAMED = frozenset(name for names in _CODECS.values() for name in names)
+_LEAST_SHARE = 0.9
+"""Of the frames that a container tells of, some of which estimate; where less come the file is cut off."""
+
+
+class Video:
+    """A video, whose first frame comes next; raises UndecodableImage or UnsupportedFormat."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = os.memfd_create("video")
+        with os.fdopen(os.dup(self._file), "wb") as file:
+            file.write(data)
+        self._open()
+        codec = int(self._video.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little").decode("latin-1")
+        if codec.strip("\0 ").lower() not in _NAMED:
+            raise UnsupportedFormat(f"The video is of another codec than {', '.join(_CODECS)}.")
+        self.width, self.height = (
+            int(self._video.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
+        )
+        told, rate = self._video.get(cv2.CAP_PROP_FRAME_COUNT), self._video.get(cv2.CAP_PROP_FPS)
+        self.total: int | None = min(int(told), MOST_IN_FILE + 1) if 0 < told < math.inf else None
+        """How many frames it has, by its container; None where that does not say."""
+        self._rate = rate if 0 < rate < 1e6 else 25.0
+
+    def count(self) -> Iterator[None]:
+        """Find `total` by going through the file once, a frame at a time, where its container does not say."""
+        number = 0
+        while number <= MOST_IN_FILE and self._video.grab():
+            number += 1
+            yield
+        self.total = max(number, 1)
+        self._video.release()
+        self._open()
+
+    def walk(self) -> Iterator[tuple[int, float]]:
+        """Come to one frame after the other: its number, and when it is shown. Raises UndecodableImage."""
+        index, before = 0, -1.0
+        first = 0.0
+        while self._video.grab():
+            seconds = self._video.get(cv2.CAP_PROP_POS_MSEC) / 1e3
+            if index == 0:
+                first = seconds if math.isfinite(seconds) else 0.0
+            seconds -= first
+            if not before < seconds < math.inf:
+                seconds = index / self._rate if index / self._rate > before else before
+            yield index, seconds
+            index, before = index + 1, seconds
+        if index < (self.total or 1) * _LEAST_SHARE:
+            raise UndecodableImage(
+                f"The video ends after {index} of {self.total or 1} frames: it is cut off or damaged."
+            )
+
+    def pixels(self) -> Pixels:
+        """The frame that the walk stands at, RGB of 8 bits, upright."""
+        decoded, pixels = self._video.retrieve()
+        if not decoded or pixels.shape != (self.height, self.width, 3):
+            raise UndecodableImage("A frame cannot be decoded, or is not as large as the video.")
+        return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+
+    def _open(self) -> None:
+        one_thread = [cv2.CAP_PROP_N_THREADS, 1]
+        self._video = cv2.VideoCapture(f"/proc/self/fd/{self._file}", cv2.CAP_FFMPEG, one_thread)
+        if not self._video.isOpened():
+            raise UndecodableImage("The video cannot be opened: it is cut off or damaged.")
+
+    def __del__(self) -> None:
+        os.close(self._file)
