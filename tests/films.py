@@ -60,7 +60,7 @@ def video(ending: str, codec: str, levels: tuple[int, ...], size: tuple[int, int
     """A video of ten frames a second, one for each gray level, which it keeps within some levels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"video.{ending}"
-        writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*codec), 10.0, size)
+        writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*codec), 10.0, size)
         for level in levels:
             writer.write(np.full((size[1], size[0], 3), level, np.uint8))
         writer.release()

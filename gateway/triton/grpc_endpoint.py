@@ -18,7 +18,7 @@ from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
-from gateway.triton.reading import read_answer
+from gateway.triton.infer_response import read_answer
 from gateway.triton.stepping import read_step, step_request
 from gateway.triton.wire import infer_request
 from gateway.turns import Turn
@@ -80,15 +80,17 @@ class GrpcEndpoint:
         """Of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[Any]] = set()
 
-    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
         """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
+
+        And for their `vectors`, which the model must have, whatever the call says of them.
 
         The call's selection is left to the caller; here its model is an ensemble of Triton's.
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
         turn, timeout_seconds, bears = Turn(), call.deadline.left_seconds, self.bears_cancellation
-        request = infer_request(call, class_count, timeout_seconds)
+        request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
         await turn.pause_if_over()  # gRPC makes another copy of what may be 20 MB
         attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
         with tracing.call(INFER, attributes) as headers:
@@ -101,7 +103,7 @@ class GrpcEndpoint:
             response = await (
                 self._ask(asked) if bears or call.to_its_end else self._ask_uncancelled(asked, timeout_seconds)
             )
-        return await read_answer(response, rows=len(call.batch), classified=class_count is not None)
+        return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
     async def advance(self, step: Step) -> SequenceScores:
         """Take a sequence one step on; see Endpoint.advance."""

@@ -68,9 +68,12 @@ def served(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     found.add("flowers")
     found.add("flowers", seed=1, version=2, preprocessing=None)
     found.add("signs", multi_label=True)
-    with found.triton:
+    try:
+        found.triton.start()
         found.triton.wait_ready()
         yield found
+    finally:
+        found.triton.stop(grace_seconds=0)
 
 
 @pytest.fixture(scope="module")

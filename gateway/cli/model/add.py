@@ -125,6 +125,14 @@ def add(
             "--output", help="Which of several outputs are the scores: a name, or a number from 0.", show_default=False
         ),
     ] = "",
+    features: Annotated[
+        str,
+        typer.Option(
+            "--features",
+            help="Vectors for POST /embed: auto for what the last linear layer is given, or the name of a layer.",
+            show_default=False,
+        ),
+    ] = "",
     sha256: Annotated[
         str | None,
         typer.Option("--sha256", help="For a SOURCE or --weights that is a URL: its checksum.", show_default=False),
@@ -273,6 +281,8 @@ def add(
 
         gateway model add better.pt --name flowers --version 2
 
+        gateway model add torchvision:resnet50 --name vectors --features auto
+
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
     from gateway.repository.stateful import provide_stateful
@@ -320,6 +330,7 @@ def add(
         ),
         input=input_form,
         output=output,
+        features=features,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
