@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -q
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-.PHONY: help install up test check test-python coverage lint fmt docs bench attack fuzz sanitize clean
+.PHONY: help install up test check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -87,6 +87,18 @@ docs: $(VENV)/.installed-dev ## rewrite what is made from code: README's tables,
 
 bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)
+
+PERFORMANCE := --write docs/performance.md
+
+figures: $(VENV)/.installed-dev ## measure the tables of docs/performance.md again, on a quiet machine; BESIDE=../before
+	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(PERFORMANCE)
+	@$(BIN)/python -m bench --seconds 6 --rounds 3 --model efficientnet-lite0 $(PERFORMANCE)
+	@$(BIN)/python -m bench --seconds 8 --rounds 2 --peers $(PERFORMANCE)
+	@$(BIN)/python -m bench.tensors --seconds 6 --rounds 3 $(PERFORMANCE)
+ifdef BESIDE
+	@$(BIN)/python -m bench.hot --seconds 4 --rounds 4 --beside $(BESIDE) $(PERFORMANCE)
+	@$(BIN)/python -m bench.large --seconds 8 --rounds 2 --beside $(BESIDE) $(PERFORMANCE)
+endif
 
 attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
 	@$(BIN)/python -m bench.attack $(ARGS)

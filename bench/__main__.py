@@ -14,6 +14,7 @@ import typer
 
 from bench import photos as photographs
 from bench.document import NoMarkers, put
+from bench.options import Into
 from bench.parts import TITLES, Limit, Part, limit_processes, parts_of
 from bench.peers import measure as compared
 from bench.photos import NoPhotos, Photo
@@ -70,7 +71,7 @@ def main(
         bool, typer.Option("--peers", help="Measure other ways to serve the network instead, each alone.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench/results"),
-    into: Annotated[Path | None, typer.Option("--write", help="Put the table into this document as well.")] = None,
+    into: Into = None,
 ) -> None:
     """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
 
@@ -94,7 +95,7 @@ def main(
                 text = compared.report(compared.measure(models, photos, seconds, rounds, concurrency, say))
             print(text)
             if into is not None:
-                put(into, f"make bench ARGS='--peers --model {model}'", text)
+                put(into, f"bench of {model} beside peers", text)
             return
         with measured_parts(model, photos, concurrency, parts, processes or cores, changes or []) as measured:
             tallies = measure(measured, seconds, rounds, quiet)
@@ -117,7 +118,7 @@ def main(
     report = Report(conditions, tallies)
     report.print()
     if into is not None:
-        put(into, f"make bench ARGS='--model {model}'", report.markdown())
+        put(into, f"bench of {model}", report.markdown())
     for path in report.save(out, f"{Path(model).stem}-{now:%Y%m%d-%H%M%S}"):
         say(f"wrote {path}")
 

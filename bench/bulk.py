@@ -16,8 +16,8 @@ from gateway.bulk.own_service import own_service
 from gateway.bulk.run import FileRun, Job
 from gateway.client import Gateway
 from gateway.client.batches import Loaded
-from gateway.client.exchange import NDJSON, multipart
 from gateway.client.pictures import Picture
+from gateway.client.wire import NDJSON, multipart
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -15,8 +15,9 @@ import psutil
 import typer
 
 from bench.cpu import accounted
+from bench.document import put
 from bench.http_load import HttpLoad
-from bench.options import Beside
+from bench.options import Beside, Into
 from bench.photos import coffee
 from bench.remote import Remote
 from bench.scale import simulated, table
@@ -33,6 +34,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 5.0,
     rounds: Annotated[int, typer.Option(help="Each measures every gateway once; medians count.", min=1)] = 7,
     concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 16,
+    into: Into = None,
 ) -> None:
     """Print the gateway's processor time for a request with one image; GATEWAY_ variables reach the gateway."""
     photo = replace(coffee(), label=LABELS[0])
@@ -52,7 +54,10 @@ def main(
                 tallies.setdefault(name, []).append(tally)
                 cost = tally.cpu_milliseconds()["gateway"]
                 print(f"bench | round {number + 1}: {name} {cost:.2f} ms, {tally.rate:.0f}/s", file=sys.stderr)
-    print(table(["gateway", "CPU an image", "least – most", "images/s", "p50", "beside this one"], _rows(tallies)))
+    text = table(["gateway", "CPU an image", "least – most", "images/s", "p50", "beside this one"], _rows(tallies))
+    print(text)
+    if into is not None:
+        put(into, "bench.hot", text)
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 import typer
 
 from bench.cpu import accounted
+from bench.document import put
 from bench.http_load import HttpLoad
-from bench.options import Beside
+from bench.options import Beside, Into
 from bench.photos import Photo, coffee, enlarged
 from bench.remote import Remote
 from bench.repository import repository
@@ -67,6 +68,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 10.0,
     rounds: Annotated[int, typer.Option(help="Each measures everything once; medians count.", min=1)] = 3,
     model: Annotated[str, typer.Option(help="As for python -m bench.")] = "mobilenet-v3-small",
+    into: Into = None,
 ) -> None:
     """Print how many large pictures are answered, and how long small ones wait beside them."""
     with ExitStack() as stack:
@@ -78,7 +80,10 @@ def main(
                 candidate.run(seconds)
                 rate, p50 = candidate.alone[-1].rate, percentile(candidate.mixed[-1].latencies_seconds, 50)
                 print(f"bench | round {number + 1}: {name} {rate:.1f}/s, {1e3 * p50:.0f} ms", file=sys.stderr)
-        print(table(HEADER, _rows(candidates)))
+        text = table(HEADER, _rows(candidates))
+    print(text)
+    if into is not None:
+        put(into, "bench.large", text)
 
 
 @contextmanager

@@ -6,3 +6,8 @@ from typing import Annotated
 import typer
 
 Beside = Annotated[list[Path] | None, typer.Option(help="Another checkout, to compare with; repeatable.", exists=True)]
+
+Into = Annotated[
+    Path | None, typer.Option("--write", help="Put the table into this document as well.", show_default=False)
+]
+"""The document that a command keeps its table in, between lines of its own."""

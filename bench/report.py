@@ -126,7 +126,7 @@ class Report:
             )
         others = max(self.cores(part)[1] for part in self.rounds)
         rounds, seconds, cores = (self.conditions[name] for name in ("rounds", "seconds", "cores"))
-        said = f"{rounds} rounds of {seconds:g} s each on {cores} cores"
+        said = f"Rounds: {rounds} of {seconds:g} s each, on {cores} cores"
         return f"{markdown(header, rows)}\n{said}; others filled {others:.1f} of them at most.\n"
 
     def save(self, folder: Path, name: str) -> list[Path]:

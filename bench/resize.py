@@ -51,7 +51,7 @@ def ways(pixels: Pixels, size: tuple[int, int], kernel: str) -> dict[str, Callab
     return {
         "Pillow": lambda: np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling[kernel.upper()])),
         "kernel": lambda: exact(whole),
-        "its middle": lambda: exact(middle, corner),
+        "middle only": lambda: exact(middle, corner),
         "portable": lambda: exact(whole, portable=True),
         "torch": lambda: functional.resize(channels_first, list(size), mode, antialias=True).permute(1, 2, 0).numpy(),
     }

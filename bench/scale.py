@@ -32,13 +32,13 @@ from gateway.triton.balancing import less_loaded
 from gateway.triton.membership import Member, Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Pace
+from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
 
 MODEL = "ensemble_model"
 IMAGE_BYTES = 100_000
 GOOD_SECONDS = 1.0
-PACE = Pace(5.0, 5.0)
+SCHEDULE = Schedule(5.0, 5.0)
 
 
 class Simulated:
@@ -115,7 +115,12 @@ async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple
         return list(addresses)
 
     tritons = Tritons(
-        ["triton:8001"], model_name=MODEL, pace=PACE, heal=False, share=Share(aperture, 32, "bench"), lookup=lookup
+        ["triton:8001"],
+        model_name=MODEL,
+        schedule=SCHEDULE,
+        heal=False,
+        share=Share(aperture, 32, "bench"),
+        lookup=lookup,
     )
     backend = TritonBackend(tritons, model_name=MODEL, seal=Seal(b"secret of a bench"), quarantine=Quarantine(0))
     await backend.start()

@@ -21,6 +21,7 @@ from PIL import Image
 
 from bench.document import put
 from bench.limit import preprocessor
+from bench.options import Into
 from bench.scale import table
 from bench.tally import percentile
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
@@ -38,6 +39,8 @@ from gateway.settings import load_settings
 
 Pixels = NDArray[np.uint8]
 Scores = NDArray[np.float32]
+TOLERANCE = 1e-3
+"""What `gateway model parity` allows; photographs beyond it are named."""
 HEADER = ["", "photographs", "other top-1", "likeliest of those", "largest difference", "p99", "median"]
 
 
@@ -92,18 +95,20 @@ class Network:
 
 def main(
     folders: Annotated[list[Path], typer.Argument(help="Folders of photographs.", exists=True)],
-    into: Annotated[Path | None, typer.Option("--write", help="Put the table into this document as well.")] = None,
+    into: Into = None,
 ) -> None:
     """Print a table of how far the scores of photographs are from those of Pillow and torchvision."""
     torch.set_num_threads(2)
     network, policy = Network(), DecodePolicy.from_settings(load_settings())
     rows: dict[str, Row] = {}
-    for data in _photographs(folders):
+    for path, data in _photographs(folders):
         try:
             image, counted = _compared(data, network, policy)
         except (ImageError, OSError, ValueError):
             continue
         large = image.width * image.height > policy.above_pixels
+        if (far := float(np.abs(counted["decode exact"] - counted["reference"]).max())) > TOLERANCE:
+            print(f"bench | {path}: {far:.1e} away, decoded exactly", file=sys.stderr)
         for way, scores in counted.items():
             for size in ("all", "large") if large else ("all",):
                 rows.setdefault(f"{size}: {way}", Row()).add(scores, counted["reference"])
@@ -112,7 +117,7 @@ def main(
     text = table(HEADER, ([name, *row.cells()] for name, row in named))
     print(text)
     if into is not None:
-        put(into, "python -m bench.scores", text)
+        put(into, "bench.scores", text)
 
 
 def _compared(data: bytes, network: Network, policy: DecodePolicy) -> tuple[Image.Image, dict[str, Scores]]:
@@ -136,7 +141,7 @@ def _compared(data: bytes, network: Network, policy: DecodePolicy) -> tuple[Imag
     return image, {name: way() for name, way in ways.items()}
 
 
-def _photographs(folders: list[Path]) -> Iterator[bytes]:
+def _photographs(folders: list[Path]) -> Iterator[tuple[Path, bytes]]:
     """Every JPEG once, whatever copies there are of it."""
     seen = set()
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
@@ -144,7 +149,7 @@ def _photographs(folders: list[Path]) -> Iterator[bytes]:
         digest = hashlib.sha256(data).digest()
         if data[:2] == b"\xff\xd8" and digest not in seen:
             seen.add(digest)
-            yield data
+            yield path, data
             if len(seen) % 50 == 0:
                 print(f"bench | {len(seen)} photographs", file=sys.stderr)
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +67,15 @@ def _triton_processes(server: psutil.Process) -> dict[str, list[psutil.Process]]
 
 
 @contextmanager
-def gateway_at(triton_url: str, tree: Path | None = None) -> Iterator[tuple[str, int]]:
-    """A gateway with this environment's settings; its URL and process id. `tree`: another checkout, whose code it runs.
+def gateway_at(
+    triton_url: str, tree: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, int]]:
+    """A gateway with this environment's settings and some others; its URL and process id.
 
-    Raises GatewayFailed.
+    `tree` is another checkout, whose code it runs. Raises GatewayFailed.
     """
     port = free_port()
-    environment = {**os.environ, variable("triton_url"): triton_url, variable("port"): str(port)}
+    environment = {**os.environ, **(settings or {}), variable("triton_url"): triton_url, variable("port"): str(port)}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log, cwd=tree)
         try:

@@ -17,11 +17,14 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from gateway.triton.contract import PREPROCESSOR
 from gateway.triton.fake_endpoint import FakeTriton
 
 LABELS = ("cat", "dog", "bird", "fish", "horse")
 OPTIONS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
 
+RESIZE = {"resize_size": "224,224", "crop_size": "224", "interpolation": "bicubic", "resize_library": "pillow"}
+"""The preprocessor's, so that large pictures are made as small here as for a real one."""
 _TEXTS = [b"%.6f:%d:%b" % (0.5**number, number, label.encode()) for number, label in enumerate(LABELS, 1)]
 CLASSES = [len(text).to_bytes(4, "little") + text for text in _TEXTS]
 """What every picture shows, as the classification extension has it: each text after its length."""
@@ -48,7 +51,11 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: object) -> pb.ModelConfigResponse:
         """What config.pbtxt would say."""
-        return pb.ModelConfigResponse(config=self._fake.config(request.name))
+        config = self._fake.config(request.name)
+        if request.name == PREPROCESSOR:
+            for name, value in RESIZE.items():
+                config.parameters[name].string_value = value
+        return pb.ModelConfigResponse(config=config)
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: object) -> pb.ModelInferResponse:
         """A few classes for each image, after a while."""

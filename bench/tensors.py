@@ -16,6 +16,7 @@ from bench.cpu import accounted
 from bench.document import put
 from bench.http_load import HttpLoad
 from bench.limit import Loop
+from bench.options import Into
 from bench.photos import Photo, coffee
 from bench.remote import Remote
 from bench.repository import repository
@@ -61,7 +62,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 8.0,
     rounds: Annotated[int, typer.Option(help="Each measures everything once; medians count.", min=1)] = 3,
     model: Annotated[str, typer.Option(help="As for python -m bench.")] = "mobilenet-v3-small",
-    into: Annotated[Path | None, typer.Option("--write", help="Put the table into this document as well.")] = None,
+    into: Into = None,
 ) -> None:
     """Print what an image costs each stage where the network gets fp32, and where it gets uint8."""
     with ExitStack() as stack:
@@ -74,7 +75,7 @@ def main(
     text = table(HEADER, _rows(candidates))
     print(text)
     if into is not None:
-        put(into, "python -m bench.tensors", text)
+        put(into, "bench.tensors", text)
 
 
 def of_pixels(models: Path) -> None:

@@ -25,7 +25,7 @@ from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
 from gateway.api.query_bound import QueryBound
-from gateway.api.routes import health, limits, models, predict, stream
+from gateway.api.routes import embed, health, limits, models, predict, stream
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.inference.admission import Admission
@@ -50,7 +50,7 @@ from gateway.triton.membership import Share, Tritons
 from gateway.triton.notes import Notes
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Pace
+from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
 from gateway.turns import keep_what_was_made
 
@@ -71,7 +71,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
-        triton = backend or _triton_backend(settings)
+        triton = backend or create_backend(settings)
         limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
         async with Decoders(settings.decoders, limits=limits) as decoders:
             service = InferenceService(
@@ -119,6 +119,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     add_handlers(app)
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.include_router(predict.router)
+    app.include_router(embed.router)
     app.include_router(stream.router)
     app.include_router(models.router)
     if settings.admin_keys_file is not None:
@@ -133,12 +134,15 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     return app
 
 
-def _triton_backend(settings: Settings) -> TritonBackend:
-    pace = Pace(settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures)
+def create_backend(settings: Settings) -> TritonBackend:
+    """The backend that `settings` describe; it is started inside the event loop that uses it."""
+    schedule = Schedule(
+        settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
+    )
     tritons = Tritons(
         settings.triton_url,
         model_name=settings.model,
-        pace=pace,
+        schedule=schedule,
         heal=settings.heal,
         share=Share(settings.triton_aperture, settings.max_images_in_flight),
     )

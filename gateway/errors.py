@@ -32,6 +32,7 @@
     │   ├── MethodNotAllowed      405 method_not_allowed
     │   ├── UpgradeRequired       426 upgrade_required
     │   ├── ModelNotFound         404 model_not_found
+    │   ├── NoFeatures            422 no_features
     │   ├── Forbidden             403 forbidden
     │   └── ModelInUse            409 model_in_use
     └── ServiceError              the service, and trying again may help
@@ -268,6 +269,21 @@ class ModelNotFound(RequestError):
 
     status = HTTPStatus.NOT_FOUND
     code, summary = "model_not_found", "There is no such model"
+
+
+class NoFeatures(RequestError):
+    """The model gives no vectors: it was added without `--features`."""
+
+    status = HTTPStatus.UNPROCESSABLE_ENTITY
+    code, summary = "no_features", "The model gives no vectors"
+
+
+def no_features(model_name: str) -> NoFeatures:
+    """The error of a model that is asked for vectors and gives none, with what to do."""
+    return NoFeatures(
+        f"The model {model_name!r} gives no vectors: add it under another name with `gateway model add … --features "
+        "auto`, and ask for that; 'vector_size' in GET /models says which models give some."
+    )
 
 
 class Forbidden(RequestError):

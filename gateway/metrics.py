@@ -17,7 +17,7 @@ from gateway import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-CLASSIFYING_ROUTES = ("/predict", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+CLASSIFYING_ROUTES = ("/predict", "/embed", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
 """Where images are sent; the stages of these are measured."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _LIVE_GAUGES = re.compile(r"gauge_live[a-z]+_(\d+)\.db")

@@ -20,8 +20,10 @@ from gateway.embedded.server import EmbeddedTriton
 from gateway.networks import isolation
 from gateway.networks.export import export_default
 from gateway.repository.entry import Entry
+from tests.light_models import lightened
 from tests.networks.warm_jobs import WarmProcess
 from tests.photos import PHOTOS, photo
+from tests.tritons import running_triton
 
 
 def pytest_configure() -> None:
@@ -43,6 +45,7 @@ LONGEST = (
     "tests/docs/",
     "tests/reliability/",
     "tests/proof/test_tune.py",
+    "tests/proof/test_vectors.py",
     "tests/e2e/test_versions.py",
     "tests/triton_models/",
     "tests/triton/test_batching.py",
@@ -123,10 +126,15 @@ def lean_repository(model_repository: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
+def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model's contract without its network: each picture is a cat, and no process imports torch."""
+    return lightened(lean_repository, tmp_path_factory.mktemp("light") / "triton_models")
+
+
+@pytest.fixture(scope="session")
 def triton(runtime: Runtime, model_repository: Path) -> Iterator[EmbeddedTriton]:
     """A ready Triton on free ports, with its response cache on."""
-    with EmbeddedTriton(runtime, model_repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, model_repository) as server:
         yield server
 
 

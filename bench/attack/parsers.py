@@ -17,7 +17,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def json_of_blanks(target: Target) -> str:
-    """JSON of nothing but blanks."""
+    """JSON of nothing but spaces."""
     return target.post("/predict", b" " * target.nbytes, JSON)
 
 
@@ -43,7 +43,7 @@ def json_of_escapes(target: Target) -> str:
 
 
 def json_of_junk(target: Target) -> str:
-    """Base64 that is none."""
+    """Text that is not base64."""
     return target.post("/predict", _pieces(b'{"images": [{"b64": "', b"=A-_ \\n", b'"}]}', target.nbytes), JSON)
 
 
@@ -91,7 +91,7 @@ def pipelined_requests(target: Target) -> str:
 
 
 def host_that_is_none(target: Target) -> str:
-    """A Host header that is no host."""
+    """A Host header that is not a host."""
     return target.raw([b"GET /nowhere HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n"])
 
 
@@ -118,7 +118,7 @@ def headers_of_a_part(target: Target) -> str:
 
 
 def blanks_of_a_part(target: Target) -> str:
-    """Blanks behind a boundary and before a header's value, which the parser takes one by one."""
+    """Spaces after a boundary and before a header's value, which the parser reads one by one."""
     part = b'Content-Disposition:%bform-data; name="f"; filename="x"\r\n\r\nx' % (b" " * 15_000)
     delimiter = DELIMITER[:-2] + b" " * 15_000 + b"\r\n"
     count = min(900, target.nbytes // len(delimiter + part))

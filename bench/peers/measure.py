@@ -44,20 +44,19 @@ class Running:
 
 def environment(say: Say) -> Path:
     """The Python of a virtual environment with the peers, made on the first call."""
-    folder = default_cache_dir() / "bench" / "peers"
+    folder = default_cache_dir() / "bench" / f"peers-{sys.version_info.major}.{sys.version_info.minor}"
     python = folder / "bin" / "python"
     wanted = "\n".join(REQUIREMENTS)
     kept = folder / "requirements.txt"
-    if kept.is_file() and kept.read_text() == wanted:
-        return python
-    say(f"installing {', '.join(REQUIREMENTS)} into {folder}")
-    venv.create(folder, with_pip=True, clear=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
-    # Behind the peers' own packages, so that only what they lack is taken from here.
+    if not (kept.is_file() and kept.read_text() == wanted):
+        say(f"installing {', '.join(REQUIREMENTS)} into {folder}")
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
+        kept.write_text(wanted)
+    # Behind the peers' own packages, so that only what they lack is taken from here, wherever that is today.
     (site,) = folder.glob("lib/python*/site-packages")
     ours = Path(httpx.__file__).parents[1]
     (site / "measured.pth").write_text(f"{ours}\n")
-    kept.write_text(wanted)
     return python
 
 
@@ -118,11 +117,13 @@ def _peer(repository: Path, command: Callable[[int], list[object]]) -> Iterator[
             parent = psutil.Process(process.pid)
             yield Running(f"http://127.0.0.1:{port}", [parent, *parent.children(recursive=True)])
         finally:
-            children = psutil.Process(process.pid).children(recursive=True)
-            process.terminate()
-            _, alive = psutil.wait_procs([psutil.Process(process.pid), *children], STOP_SECONDS)
-            for each in alive:
-                each.kill()
+            if process.poll() is None:
+                parent = psutil.Process(process.pid)
+                every = [parent, *parent.children(recursive=True)]
+                process.terminate()
+                _, alive = psutil.wait_procs(every, STOP_SECONDS)
+                for each in alive:
+                    each.kill()
             process.wait()
 
 

@@ -5,6 +5,7 @@ from deploy.generate.panels import IMAGE_FAULTS, Board, Panel, Query, Row, quant
 _BAD = rate("gateway_images_total", f'outcome!~"ok|{IMAGE_FAULTS}"')
 # Images that nobody has answered have no model.
 _ANSWERED = 'model=~"$model", model!=""'
+_SHADOWED = 'model=~"$model"'
 _BY = "model, version"
 _LEGEND = "{{model}} {{version}}"
 OWNERS = Board(
@@ -79,6 +80,57 @@ OWNERS = Board(
                     ),
                     "percentunit",
                     maximum=1,
+                ),
+            ),
+        ),
+        Row(
+            "Shadow versions",
+            (
+                Panel(
+                    "Agreement with the answers",
+                    "Share of images of which a shadow version finds the same class likeliest.",
+                    (
+                        Query(
+                            share(
+                                rate("gateway_shadow_images_total", f'{_SHADOWED}, outcome="same"', _BY),
+                                rate("gateway_shadow_images_total", f'{_SHADOWED}, outcome=~"same|different"', _BY),
+                            ),
+                            _LEGEND,
+                            quiet=True,
+                        ),
+                    ),
+                    "percentunit",
+                    maximum=1,
+                ),
+                Panel(
+                    "Difference of scores: median and highest hundredth",
+                    "Largest difference between a shadow's scores and the answer's, of each image.",
+                    (
+                        Query(
+                            quantile(0.5, "gateway_shadow_difference_score", _SHADOWED, _BY),
+                            f"median {_LEGEND}",
+                            quiet=True,
+                        ),
+                        Query(
+                            quantile(0.99, "gateway_shadow_difference_score", _SHADOWED, _BY),
+                            f"hundredth {_LEGEND}",
+                            quiet=True,
+                        ),
+                    ),
+                    maximum=1,
+                ),
+                Panel(
+                    "Images for shadows, by outcome",
+                    "Those compared, those skipped for want of room, and those that failed, which no client noticed.",
+                    (
+                        Query(
+                            rate("gateway_shadow_images_total", _SHADOWED, "outcome"),
+                            "{{outcome}}",
+                            quiet=True,
+                        ),
+                    ),
+                    "ops",
+                    stacked=True,
                 ),
             ),
         ),

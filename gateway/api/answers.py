@@ -14,7 +14,7 @@ from gateway.inference.query import Result
 from gateway.turns import Turn
 
 SCORES_PER_PREDICTION = 10
-"""A score without its label is a tenth of a prediction, in bytes as in work."""
+"""A score without its label, or a number of a vector, is a tenth of a prediction, in bytes as in work."""
 PIECE_BYTES = 64 * 1024
 RESULT_BYTES, PREDICTION_BYTES = 512, 20
 """What a result holds without its predictions, and with each of them; see gateway.inference.prediction."""
@@ -22,9 +22,9 @@ RESULT_BYTES, PREDICTION_BYTES = 512, 20
 
 def held_bytes(result: Result) -> int:
     """What a result holds, more or less."""
-    scores = 0 if result.scores is None else result.scores.nbytes
+    numbers = sum(each.nbytes for each in (result.scores, result.vector) if each is not None)
     count = 1 + len(result.frames or ())
-    return RESULT_BYTES * count + PREDICTION_BYTES * result.prediction_count + scores
+    return RESULT_BYTES * count + PREDICTION_BYTES * result.prediction_count + numbers
 
 
 class AnswerSize:
@@ -40,9 +40,10 @@ class AnswerSize:
     def add(self, result: Result) -> None:
         """Count one result; raises AnswerTooLarge."""
         self.add_predictions(result.prediction_count)
-        if result.scores is not None:
-            self._scores += len(result.scores)
-            self._check()
+        for numbers in (result.scores, result.vector):
+            if numbers is not None:
+                self._scores += len(numbers)
+                self._check()
 
     def add_predictions(self, count: int) -> None:
         """Count predictions with a label; raises AnswerTooLarge."""

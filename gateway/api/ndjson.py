@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.disconnect import leaving, note_gone
 from gateway.api.exchange import exchange
 from gateway.api.problems import note
-from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut, streamed_result
+from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
+from gateway.api.shapes import Native
 from gateway.api.state import state
 from gateway.errors import GatewayError
 from gateway.inference.query import Query
@@ -18,6 +19,7 @@ from gateway.inference.request import RunningRequest, Uploads
 from gateway.problem import members
 
 NDJSON = "application/x-ndjson"
+NATIVE = Native()
 
 
 class ResultStream(Response):
@@ -28,11 +30,18 @@ class ResultStream(Response):
 
     media_type = NDJSON
 
-    def __init__(self, request: Request, query: Query, uploads: Uploads) -> None:
+    def __init__(
+        self,
+        request: Request,
+        query: Query,
+        uploads: Uploads,
+        shape: Native = NATIVE,
+    ) -> None:
         super().__init__()
         self._request = request
         self._query = query
         self._uploads = uploads
+        self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send the lines while the body is still being read."""
@@ -57,7 +66,8 @@ class ResultStream(Response):
                 failed += result.error is not None
                 ok += result.error is None
                 version = version or result.model_version
-                await send_line(to_json(streamed_result(result, self._query.model_name), inf_nan_mode="null"))
+                model = {"name": self._query.model_name, "version": result.model_version}
+                await send_line(to_json({**self._shape.item(result, self._query), "model": model}, inf_nan_mode="null"))
         except GatewayError as error:
             if not (ok or failed):
                 raise

@@ -7,8 +7,9 @@ from pydantic import BaseModel
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
+RESULT_PATHS = ("/predict", "/embed")
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
-"""With these /predict also answers in results, where no file of several, or of different faults, was classified."""
+"""With these they also answer in results, where no file of several, or of different faults, was classified."""
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES: dict[str, Any] = {}
@@ -35,20 +36,24 @@ def document_answers(app: FastAPI) -> None:
         # What FastAPI says of a wrong parameter, where this service has problem documents.
         for unused in ("HTTPValidationError", "ValidationError"):
             schema["components"]["schemas"].pop(unused, None)
-        answers = schema["paths"]["/predict"]["post"]["responses"]
-        results = answers["200"]["content"]["application/json"]["schema"]
-        for status in RESULT_STATUSES:
-            # Clients that are generated read every body by the first media type that they know, and as the first
-            # of these that it fits.
-            as_json = {"schema": {"anyOf": [PROBLEM, *results["anyOf"]]}}
-            answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
-        answers["200"]["content"]["application/x-ndjson"] = {
-            "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
-        }
+        for path in RESULT_PATHS:
+            _declare_results(schema["paths"][path]["post"]["responses"])
         schema["components"]["schemas"] |= _BODIES
         return schema
 
     app.openapi = with_answers  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _declare_results(answers: dict[str, Any]) -> None:
+    results = answers["200"]["content"]["application/json"]["schema"]
+    for status in RESULT_STATUSES:
+        # Clients that are generated read every body by the first media type that they know, and as the first
+        # of these that it fits.
+        as_json = {"schema": {"anyOf": [PROBLEM, *results["anyOf"]]}}
+        answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
+    answers["200"]["content"]["application/x-ndjson"] = {
+        "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
+    }
 
 
 def _declare_problem(status: str, response: dict[str, Any]) -> None:

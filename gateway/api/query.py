@@ -10,6 +10,7 @@ from starlette.requests import Request
 from gateway.api.exchange import Exchange
 from gateway.api.parameters import PredictParameters
 from gateway.errors import ImageError, ServiceError
+from gateway.inference.backend import Vectors
 from gateway.inference.query import Query, Result, timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.split import version_of
@@ -49,6 +50,7 @@ def make_query(
     timeout_seconds: float | None,
     selection: Selection | None,
     frames: Wanted | None = None,
+    vectors: Vectors = Vectors.NONE,
 ) -> Query:
     """The query of a request, whose version is the one that it names, or else its share of the model's split.
 
@@ -63,6 +65,7 @@ def make_query(
         model_name=model_name,
         model_version=model_version,
         selection=selection,
+        vectors=vectors,
         timeout_seconds=seconds,
         request_id=exchange.request_id,
         split=split,

@@ -117,6 +117,8 @@ class ModelDetail(Schema):
     tensor: str | None
     """What passes from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
     classes: int
+    vector_size: int
+    """How many numbers each vector of `POST /embed` has; 0 where the model gives none."""
     input_height: int | None
     input_width: int | None
     resize_size: list[int]
@@ -203,11 +205,6 @@ def _error_out(error: GatewayError | None) -> dict[str, str] | None:
     return None if error is None else {"code": error.code, "message": error.message}
 
 
-def streamed_result(result: Result, model_name: str) -> dict[str, object]:
-    """One result as a line of a stream, in StreamedResult's shape."""
-    return {**result_out(result), "model": {"name": model_name, "version": result.model_version}}
-
-
 def summarise(results: Iterable[Result]) -> SummaryOut:
     """How many of the results are answers, and how many errors."""
     failed = [result.error is not None for result in results]
@@ -227,6 +224,7 @@ def model_detail(info: ModelInfo) -> ModelDetail:
         ready=info.ready,
         reason=info.reason,
         classes=info.classes,
+        vector_size=info.vector_size,
         input_height=info.input_height,
         input_width=info.input_width,
         resize_size=list(info.resize_size),

@@ -48,10 +48,10 @@ class AnswerShape(ABC):
 class Native(AnswerShape):
     """The gateway's own: the model, the results and a summary."""
 
-    documents = PredictResponse
+    documents: ClassVar[Any] = PredictResponse
     shows_a_lone_error = True
 
-    def item(self, result: Result, query: Query) -> object:  # noqa: ARG002
+    def item(self, result: Result, query: Query) -> dict[str, object]:  # noqa: ARG002
         """As ResultOut has it."""
         return result_out(result)
 

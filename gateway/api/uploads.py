@@ -1,6 +1,6 @@
 """A request's body as uploads, read as a stream."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from starlette.requests import Request
 
@@ -20,8 +20,10 @@ NO_FILES = "The request has no files: send them as multipart/form-data, such as 
 NO_IMAGES = 'The body has no images: send at least one, such as {"images": [{"b64": "…"}]}.'
 
 
-async def open_uploads(request: Request, body: Body, limits: Limits) -> tuple[dict[str, list[str]], Uploads]:
-    """Read up to the first file: the form's parameters, and the uploads as they will arrive.
+async def open_uploads(
+    request: Request, body: Body, limits: Limits, names: Sequence[str] = tuple(PredictParameters.model_fields)
+) -> tuple[dict[str, list[str]], Uploads]:
+    """Read up to the first file: the form's parameters, of which there are `names`, and the uploads as they arrive.
 
     Raises UnsupportedMediaType, and what the readers of gateway.ingest raise, without reading a body that announces
     itself as too large; so does the iterator, which also raises NoFiles at the end of a body without one.
@@ -43,16 +45,18 @@ async def open_uploads(request: Request, body: Body, limits: Limits) -> tuple[di
     if raw:
         return {}, at_least_one(_one(body, limits))
     if media_type == "application/json":
-        return await _json(body, limits)
-    return await _split(read_multipart(body, content_type, limits, body.hold))
+        return await _json(body, limits, names)
+    return await _split(read_multipart(body, content_type, limits, body.hold), names)
 
 
-async def _json(body: Body, limits: Limits) -> tuple[dict[str, list[str]], Uploads]:
+async def _json(body: Body, limits: Limits, names: Sequence[str]) -> tuple[dict[str, list[str]], Uploads]:
     source = JsonSource(body, limits)
     name = await first_member(source)
     if name not in MEMBERS:
         return {}, at_least_one(read_images(source, name, limits, body.hold), NO_IMAGES)
     form, upload = await read_huggingface(source, name, limits, body.hold)
+    if "labels" not in names:
+        raise UnknownField('Hugging Face\'s \'inputs\' is for POST /predict: send {"images": [{"b64": "…"}]}.')
     # Whoever asks in Hugging Face's shape wants the answer in it.
     return {"format": [Shape.HUGGINGFACE], **form}, at_least_one(resumed(upload, _nothing()))
 
@@ -63,15 +67,17 @@ async def _nothing() -> AsyncIterator[Upload]:
         yield upload
 
 
-async def _split(parts: AsyncIterator[Upload | Parameter]) -> tuple[dict[str, list[str]], Uploads]:
+async def _split(
+    parts: AsyncIterator[Upload | Parameter], names: Sequence[str]
+) -> tuple[dict[str, list[str]], Uploads]:
     parameters: dict[str, list[str]] = {}
     async for part in parts:
         if isinstance(part, Upload):
             return parameters, at_least_one(resumed(part, _files(parts)))
-        if part.name not in PredictParameters.model_fields:
+        if part.name not in names:
             raise UnknownField(
                 f"The form field {part.name!r} has no file name and is not a parameter; parameters are "
-                f"{', '.join(PredictParameters.model_fields)}."
+                f"{', '.join(names)}."
             )
         parameters.setdefault(part.name, []).append(part.value)
     raise NoFiles(NO_FILES)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.bulk.rows import Row
+from gateway.bulk.rows import FEATURES, Row
 from gateway.client import BY_CODE, Picture
 from gateway.errors import UserError
 from gateway.files import whole_file
@@ -30,8 +30,9 @@ def journal_of(out: Path) -> Path:
 class Journal:
     """Rows on the disk, in the order in which they came."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, features: bool = False) -> None:
         self.path = path
+        self._features = features
         self.done: Counter[bytes] = Counter()
         """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
         self.rows = self.failed = 0
@@ -63,6 +64,11 @@ class Journal:
                 row = _parsed(line)
                 if row is None:
                     raise JournalUnreadable(f"line {number} of {self.path} is not a row that `gateway classify` wrote")
+                if (FEATURES in row) != self._features:
+                    now, then = ("with", "without")[:: 1 if self._features else -1]
+                    raise JournalUnreadable(
+                        f"{self.path} was written {then} --features, not {now}: say --overwrite to start again"
+                    )
                 yield row
 
     def left(self, pictures: Iterable[Picture]) -> Iterator[Picture]:

@@ -21,11 +21,19 @@ COLUMNS = (
     "message",
 )
 """`label`, `class_id` and `score` are the best class's; `error` is a code, `message` says it in words."""
+FEATURES = "features"
+"""One column more, of a run that asks for vectors: the numbers of each."""
 
 
-def row_of(result: Result) -> Row:
-    """A result as a row, whose members are COLUMNS, and `frames` where it has any."""
+def columns(*, features: bool) -> tuple[str, ...]:
+    """Those of a run."""
+    return (*COLUMNS, FEATURES) if features else COLUMNS
+
+
+def row_of(result: Result, *, features: bool = False) -> Row:
+    """A result as a row, whose members are `columns`, and `frames` where it has any."""
     best, error = result.best, result.error
+    vector = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
     row = {
         "path": result.name,
         "status": "ok" if error is None else "error",
@@ -39,6 +47,7 @@ def row_of(result: Result) -> Row:
         "version": result.version,
         "error": error and error.code,
         "message": error and error.message,
+        **vector,
     }
     if result.frames:
         row["frames"] = [

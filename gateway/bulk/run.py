@@ -31,17 +31,20 @@ class Job:
     sources: tuple[str, ...]
     column: str | None = None
     parameters: dict[str, Any] | None = None
-    """Of `Gateway.classify`."""
+    """Of `Gateway.classify`, or of `Gateway.embed`."""
     max_failures: int | None = None
+    features: bool = False
+    """Whether each row has the picture's vector as well."""
 
 
 def rows(job: Job, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> Iterator[Row]:
     """A row for each picture as it is ready; raises TooManyFailures, and what the client raises."""
-    results = gateway.classify(left, on_wait=meter.wait, **(job.parameters or {}))
+    ask = gateway.embed if job.features else gateway.classify
+    results = ask(left, on_wait=meter.wait, **(job.parameters or {}))
     with closing(results):
         for result in results:
             meter.count(result)
-            yield row_of(result)
+            yield row_of(result, features=job.features)
             if job.max_failures is not None and meter.failed > job.max_failures:
                 codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
                 raise TooManyFailures(f"{meter.failed} pictures failed, more than --max-failures: {codes}")
@@ -52,8 +55,8 @@ class FileRun:
 
     def __init__(self, job: Job, out: Path, *, resume: bool, overwrite: bool) -> None:
         self.job, self.out = job, out
-        self._convert = converter(out)
-        self.journal = Journal(journal_of(out))
+        self._convert = converter(out, features=job.features)
+        self.journal = Journal(journal_of(out), features=job.features)
         self._pictures = pictures(job.sources, column=job.column)
         self._begin(resume=resume, overwrite=overwrite)
         self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)
@@ -64,6 +67,7 @@ class FileRun:
             if not part.exists() and self.out.exists():
                 if self._convert is not None:
                     raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
+                next(Journal(self.out, features=self.job.features).read(), None)  # refused before it is moved
                 self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
             self.journal.resume() if part.exists() else self.journal.begin()
             return

@@ -3,14 +3,16 @@
 import csv
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from gateway.bulk.parquet import arrow, parquet
-from gateway.bulk.rows import COLUMNS, Row
+from gateway.bulk.rows import FEATURES, Row, columns
 from gateway.errors import UserError
 
 ROW_GROUP = 10_000
+VECTOR_GROUP = 1_000
 Convert = Callable[[Iterator[Row], Path], None]
 
 
@@ -18,30 +20,38 @@ class FormatUnknown(UserError):
     """The output's file name extension is unknown."""
 
 
-def converter(out: Path) -> Convert | None:
-    """What writes rows in the format of a file, None for JSON lines; raises FormatUnknown and ParquetUnavailable."""
+def converter(out: Path, *, features: bool = False) -> Convert | None:
+    """What writes rows in the format of a file, None for JSON lines; raises FormatUnknown and ParquetUnavailable.
+
+    With `features` the rows have vectors.
+    """
     match out.suffix.lower():
         case ".jsonl" | ".ndjson":
             return None
         case ".csv":
-            return write_csv
+            return partial(write_csv, features=features)
         case ".parquet":
             parquet()  # better missing now than after an hour's work
-            return write_parquet
+            return partial(write_parquet, features=features)
     raise FormatUnknown(f"{out.name!r}: the output's ending must be .jsonl, .csv or .parquet")
 
 
-def write_csv(rows: Iterator[Row], path: Path) -> None:
-    """Rows as CSV (RFC 4180); `predictions` are JSON."""
+def write_csv(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
+    """Rows as CSV (RFC 4180); `predictions` and vectors are JSON."""
     with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer = csv.DictWriter(file, columns(features=features), extrasaction="ignore")
         writer.writeheader()
         for row in rows:
-            writer.writerow({**row, "predictions": json.dumps(row["predictions"], ensure_ascii=False)})
+            inner = {
+                name: json.dumps(row[name], ensure_ascii=False)
+                for name in ("predictions", FEATURES)
+                if row.get(name) is not None
+            }
+            writer.writerow({**row, **inner})
 
 
-def write_parquet(rows: Iterator[Row], path: Path) -> None:
-    """Rows as Parquet, ROW_GROUP of them at a time in memory."""
+def write_parquet(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
+    """Rows as Parquet, ROW_GROUP of them at a time in memory, or fewer where they have vectors."""
     pa = arrow()
     prediction = pa.struct([("label", pa.string()), ("class_id", pa.int32()), ("score", pa.float32())])
     types = {
@@ -50,10 +60,11 @@ def write_parquet(rows: Iterator[Row], path: Path) -> None:
         "predictions": pa.list_(prediction),
         "width": pa.int32(),
         "height": pa.int32(),
+        FEATURES: pa.list_(pa.float32()),
     }
-    schema = pa.schema([(name, types.get(name, pa.string())) for name in COLUMNS])
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in columns(features=features)])
     with parquet().ParquetWriter(path, schema) as writer:
-        while group := list(islice(rows, ROW_GROUP)):
+        while group := list(islice(rows, VECTOR_GROUP if features else ROW_GROUP)):
             writer.write_table(pa.Table.from_pylist(list(map(_printable, group)), schema))
 
 

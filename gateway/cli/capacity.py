@@ -9,7 +9,7 @@ from gateway.capacity import GPU_NETWORK_MS, MIB, NETWORK_MS, Plan, plan
 from gateway.settings import variable
 
 
-class Shape(StrEnum):
+class Output(StrEnum):
     """What is printed."""
 
     TEXT = "text"
@@ -35,8 +35,8 @@ def capacity(
         float, typer.Option("--cpu-ms", help="The same on one core, without a GPU.", min=0.001, max=100_000)
     ] = NETWORK_MS,
     shape: Annotated[
-        Shape, typer.Option("--format", help="`env` prints only the GATEWAY_ variables, for .env.")
-    ] = Shape.TEXT,
+        Output, typer.Option("--format", help="`env` prints only the GATEWAY_ variables, for .env.")
+    ] = Output.TEXT,
 ) -> None:
     """Compute settings for a machine that runs the gateway and Triton; docs/gpu.md has the arithmetic.
 
@@ -54,7 +54,7 @@ def capacity(
         network_ms=cpu_ms,
     )
     variables = [f"{variable(field)}={value}" for field, value in found.settings().items()]
-    if shape is Shape.ENV:
+    if shape is Output.ENV:
         typer.echo("\n".join(variables))
         return
     typer.echo("\n".join(_report(found, variables)))

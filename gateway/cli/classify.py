@@ -96,6 +96,10 @@ def classify(
         typer.Option(help="Stop when more pictures than this have failed.", min=0, show_default="never"),
     ] = None,
     *,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Add each picture's vector, of a model that was added with --features."),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")
     ] = False,
@@ -121,7 +125,12 @@ def classify(
         parameters["frames"] = frames
     if labels:
         parameters["labels"] = [labels]
-    job = Job(tuple(sources), column, parameters, max_failures)
+    if features:
+        if threshold is not None or labels:
+            raise typer.BadParameter("--features excludes --threshold and --labels")
+        # The best class too, as its columns are there.
+        parameters = {"model": model, "version": version, "top_k": top_k or 1}
+    job = Job(tuple(sources), column, parameters, max_failures, features)
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_sigterm())
         try:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
@@ -10,12 +11,12 @@ import httpx
 
 from .batches import Batches, ServiceLimits
 from .errors import NotFound
-from .exchange import error_of
 from .faults import UnexpectedAnswer, Unreachable
 from .pictures import Picture, Source, number_of, pictures_of, pictures_of_async
 from .results import Model, Progress, Result
 from .sending import Asked, OnWait, Sending
 from .throttle import Throttle
+from .wire import error_of
 
 USER_AGENT = "triton-gateway-client"
 OnProgress = Callable[[Progress], None]
@@ -94,10 +95,31 @@ class AsyncGateway:
         picture.
         """
         asked = self._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
-        async with aclosing(self._lists(images, asked, progress)) as lists:
-            async for ready in lists:
-                for result in ready:
-                    yield result
+        async with aclosing(self._each(images, asked, progress)) as results:
+            async for result in results:
+                yield result
+
+    async def embed(
+        self,
+        images: Source | Iterable[Source] | AsyncIterable[Source],
+        *,
+        model: str | None = None,
+        version: str | int | None = None,
+        normalize: bool = False,
+        top_k: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # as of `classify`
+        progress: OnProgress | None = None,
+        on_wait: OnWait | None = None,
+    ) -> AsyncGenerator[Result, None]:
+        """Yield one result for each picture, with its vector as `Result.embedding`; otherwise as `classify`.
+
+        The model must be one that gives vectors; NoFeatures is raised where it is not. `normalize` scales each vector
+        to length 1; `top_k` asks for so many classes as well.
+        """
+        asked = self._asked_vectors(model, version, top_k, timeout, on_wait, normalize=normalize)
+        async with aclosing(self._each(images, asked, progress)) as results:
+            async for result in results:
+                yield result
 
     async def models(self) -> list[Model]:
         """What can be asked."""
@@ -159,6 +181,29 @@ class AsyncGateway:
         }
         parameters = {name: value for name, value in given.items() if value is not None}
         return Asked(parameters, self.retry_seconds, on_wait)
+
+    def _asked_vectors(
+        self,
+        model: str | None,
+        version: str | int | None,
+        top_k: int | None,
+        timeout_seconds: float | None,
+        on_wait: OnWait | None,
+        *,
+        normalize: bool,
+    ) -> Asked:
+        asked = self._asked(model, version, top_k, None, (), timeout_seconds, None, on_wait)
+        parameters = {**asked.parameters, "normalize": normalize, "encoding_format": "base64"}
+        return replace(asked, parameters=parameters, path="embed")
+
+    async def _each(
+        self, images: Source | Iterable[Source] | AsyncIterable[Source], asked: Asked, progress: OnProgress | None
+    ) -> AsyncGenerator[Result, None]:
+        """Results as they are ready, one by one."""
+        async with aclosing(self._lists(images, asked, progress)) as lists:
+            async for ready in lists:
+                for result in ready:
+                    yield result
 
     async def _lists(
         self, images: Source | Iterable[Source] | AsyncIterable[Source], asked: Asked, progress: OnProgress | None

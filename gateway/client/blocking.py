@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack
 from .asynchronous import AsyncGateway, OnProgress, Options
 from .pictures import Source
 from .results import Model, Result
-from .sending import OnWait
+from .sending import Asked, OnWait
 
 T = TypeVar("T")
 
@@ -66,19 +66,38 @@ class Gateway:
 
         `progress` and `on_wait` are called from the client's thread, and an iterator of images is asked in another.
         """
-        asked = self._gateway._asked(
-            model, version, top_k, threshold, labels, timeout, frames, on_wait
-        )  # its other half
+        asked = self._gateway._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
+        yield from self._each(images, asked, progress)
+
+    def embed(
+        self,
+        images: Source | Iterable[Source],
+        *,
+        model: str | None = None,
+        version: str | int | None = None,
+        normalize: bool = False,
+        top_k: int | None = None,
+        timeout: float | None = None,
+        progress: OnProgress | None = None,
+        on_wait: OnWait | None = None,
+    ) -> Generator[Result, None, None]:
+        """Yield one result for each picture, with its vector; see AsyncGateway.embed."""
+        asked = self._gateway._asked_vectors(model, version, top_k, timeout, on_wait, normalize=normalize)
+        yield from self._each(images, asked, progress)
+
+    def models(self) -> list[Model]:
+        """What can be asked."""
+        return self._run(self._gateway.models())
+
+    def _each(
+        self, images: Source | Iterable[Source], asked: Asked, progress: OnProgress | None
+    ) -> Generator[Result, None, None]:
         lists = self._gateway._lists(images, asked, progress)
         try:
             while ready := self._run(_next(lists)):
                 yield from ready
         finally:
             self._run(lists.aclose())
-
-    def models(self) -> list[Model]:
-        """What can be asked."""
-        return self._run(self._gateway.models())
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         ended = threading.Event()

@@ -246,6 +246,13 @@ class ModelNotFound(RequestError):
     code = "model_not_found"
 
 
+class NoFeatures(RequestError):
+    """The model gives no vectors: it was added without `--features`."""
+
+    status = 422
+    code = "no_features"
+
+
 class Forbidden(RequestError):
     """The API key is valid but is not an admin key."""
 
@@ -354,6 +361,7 @@ BY_CODE: dict[str, type[GatewayError]] = {
     "method_not_allowed": MethodNotAllowed,
     "upgrade_required": UpgradeRequired,
     "model_not_found": ModelNotFound,
+    "no_features": NoFeatures,
     "forbidden": Forbidden,
     "model_in_use": ModelInUse,
     "overloaded": Overloaded,

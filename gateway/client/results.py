@@ -1,5 +1,6 @@
 """Results: of each picture, and of all of them."""
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +56,12 @@ class Result:
     version: str | None = None
     frames: tuple[Frame, ...] = ()
     """Where `frames` were asked for; `predictions` are then those of the first one that has any."""
+    embedding: "array[float] | None" = field(default=None, repr=False)
+    """The vector that `embed` asks for, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
 
     @property
     def ok(self) -> bool:
-        """Whether the picture was classified."""
+        """Whether the picture has an answer."""
         return self.error is None
 
     @property

@@ -1,8 +1,11 @@
 """One call of `classify`: pictures on their way, and the results that are ready."""
 
 import asyncio
+import base64
 import random
+import sys
 import time
+from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +22,10 @@ from .errors import (
     UploadTimeout,
     UploadTooSlow,
 )
-from .exchange import error_from, lines
 from .faults import ConnectionLost, UnexpectedAnswer, Unreachable
 from .results import Frame, Prediction, Result
 from .throttle import Throttle
+from .wire import error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
 """Told why nothing is sent for how many seconds."""
@@ -40,6 +43,7 @@ class Asked:
     parameters: Mapping[str, Any]
     retry_seconds: float
     on_wait: OnWait | None = None
+    path: str = "predict"
 
 
 @dataclass(slots=True)
@@ -170,7 +174,7 @@ class Sending:
         left = dict(enumerate(waiting))
         fault: GatewayError | None = None
         try:
-            async for line in lines(self._http, waiting, self._asked.parameters):
+            async for line in lines(self._http, self._asked.path, waiting, self._asked.parameters):
                 error = error_from(line["error"]) if line["error"] else None
                 last = _last_error(line) if len(waiting) > 1 else None
                 if isinstance(last, TooManyFrames):  # perhaps because of what came before it
@@ -227,6 +231,7 @@ def _result(loaded: Loaded, line: Mapping[str, Any], error: GatewayError | None)
             )
             for each in line.get("frames", ())
         ),
+        _vector(line.get("embedding")),
     )
 
 
@@ -238,3 +243,13 @@ def _last_error(line: Mapping[str, Any]) -> GatewayError | None:
 
 def _predictions(line: Mapping[str, Any]) -> tuple[Prediction, ...]:
     return tuple(Prediction(each["label"], each["class_id"], each["score"]) for each in line.get("predictions", ()))
+
+
+def _vector(encoded: str | None) -> "array[float] | None":
+    """A vector out of the base64 of its 32-bit floats, little-endian."""
+    if encoded is None:
+        return None
+    vector = array("f", base64.b64decode(encoded))
+    if sys.byteorder == "big":
+        vector.byteswap()
+    return vector

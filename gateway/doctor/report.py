@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gateway.doctor import configuration, machine, repository
 from gateway.doctor.finding import Finding, Level
+from gateway.doctor.shares import shares
 from gateway.doctor.tritons import tritons
 from gateway.embedded.runtime import default_cache_dir
 from gateway.gpus import gpu_count
@@ -46,6 +47,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         yield repository.batching(configs)
         in_flight = settings.workers * settings.max_images_in_flight
         yield repository.gpu_memory(configs, gpu_count(), in_flight)
+        yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))
     instances = repository.instances(configs)
     yield machine.memory(settings, instances)
     yield machine.shared_memory(instances)

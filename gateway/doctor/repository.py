@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
-from gateway.triton.contract import CLASSIFIER, breaches, mismatches
+from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
 from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway.triton.model_config import ModelConfig, read_model_config, steps
 
@@ -85,6 +85,11 @@ def files(repository: Path, configs: Configs) -> Finding:
     if CLASSIFIER in configs and lacks == [f"{repository / CLASSIFIER / '1' / 'model.pt'} is missing"]:
         return warn("model files", lacks[0], "gateway up makes it at its first start; gateway model export does so now")
     return fail("model files", "\n".join(lacks), "add the files, or run gateway model export for the default model")
+
+
+def has_version(repository: Path, name: str, version: str) -> bool:
+    """Whether a version of a model can be asked for."""
+    return (repository / pinned(name, version)).is_dir() or (repository / name / version).is_dir()
 
 
 def labels(repository: Path, configs: Configs) -> Finding:

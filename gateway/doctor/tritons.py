@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from gateway.deadline import Deadline
 from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.doctor.shares import shares
 from gateway.errors import GatewayError, ModelNotFound
 from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
 from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
-from gateway.triton.contract import breaches
+from gateway.triton.contract import breaches, pinned
 from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
 from gateway.triton.endpoint import Endpoint, step_configs
 from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
@@ -88,6 +89,7 @@ async def _examine(endpoint: Endpoint, settings: Settings) -> list[Finding]:
         await _control_mode(endpoint, settings),
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
+        *await _shares(endpoint, settings),
     ]
 
 
@@ -143,6 +145,15 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
         )
     delay = KEEPS_INSTANCES_TEXT if any(loses_instances(step) for step in steps) else ""
     return ok("model", f"{model} fits the gateway's contract{delay}")
+
+
+async def _shares(endpoint: Endpoint, settings: Settings) -> list[Finding]:
+    try:
+        there = {(model.name, model.version) for model in (await endpoint.index()).models}
+    except GatewayError:
+        return []  # said already
+    names = {name for name, _ in there}
+    return list(shares(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
 
 
 async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +29,16 @@ class Batch:
         return len(self.images)
 
 
+class Vectors(Enum):
+    """Whether the vectors of images are wanted beside their classes."""
+
+    NONE = "none"
+    IF_ANY = "if any"
+    """Of a model that gives some."""
+    NEEDED = "needed"
+    """NoFeatures is raised where the model gives none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One batch and what is asked of a model about it."""
@@ -42,6 +53,7 @@ class Call:
     request_id: str
     to_its_end: bool = False
     """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
+    vectors: Vectors = Vectors.NONE
     aside: bool = False
     """Whether no client waits for the answer: it is asked for once, of a server that is known to answer, and what comes
     of it is held neither for nor against servers, models and images."""
@@ -57,6 +69,8 @@ class Row:
     """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
     """Why this image alone has no answer."""
+    vector: NDArray[np.float32] | None = None
+    """fp32 [size], where the call wants it and the model gives one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +86,7 @@ class InferResult:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that keeps the contract RAW_IMAGE, RAW_IMAGE_LENGTH → PREDICTION, IMAGE_STATUS."""
+    """A model that keeps the contract RAW_IMAGE, RAW_IMAGE_LENGTH → PREDICTION, IMAGE_STATUS, and maybe FEATURES."""
 
     name: str
     versions: tuple[str, ...]
@@ -98,6 +112,8 @@ class ModelInfo:
     """Pixels that it then cuts from the middle: height and width, or one for both; () where it does not say."""
     reason: str | None = None
     """Why the model is not ready, where Triton says so."""
+    vector_size: int = 0
+    """How many numbers the vectors of FEATURES have; 0 where the model gives none."""
     steps: tuple[str, ...] = field(default=())
     """The models that the ensemble runs, in order."""
 
@@ -167,8 +183,8 @@ class Backend(Protocol):
         Returns or raises by the deadline, unless the call is asked `to_its_end` of a server that does not bear
         cancellation.
 
-        Raises ModelNotFound, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or InferenceFailed, and
-        what the selection raises.
+        Raises ModelNotFound, NoFeatures, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or
+        InferenceFailed, and what the selection raises.
         """
         ...
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError, InvalidParameter
+from gateway.inference.backend import Vectors
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
@@ -32,6 +33,8 @@ class Query:
     """What each image's result contains; None for the scores of every class, without labels."""
     timeout_seconds: float
     request_id: str
+    vectors: Vectors = Vectors.NONE
+    """Whether each image's result has its vector as well."""
     split: bool = False
     """Whether the version is a share that the operator sends there, not the client's wish."""
     frames: Wanted | None = None
@@ -63,11 +66,18 @@ class Result:
     predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = field(default=None, compare=False)
     """In place of predictions, where the query has no selection: fp32 [classes], by class id."""
+    vector: NDArray[np.float32] | None = field(default=None, compare=False)
+    """fp32 [size], where the query wants it and the model gives one."""
     error: GatewayError | None = None
     model_version: str | None = None
     multi_label: bool = False
     frames: tuple[FrameResult, ...] | None = None
     """Of a query for frames; then `predictions` are the first one's that has an answer."""
+
+    @property
+    def extent(self) -> int:
+        """How much there is to send, in predictions; a number of a vector is a tenth of one."""
+        return self.prediction_count + (0 if self.vector is None else len(self.vector) // 10)
 
     @property
     def top_score(self) -> float | None:

@@ -321,7 +321,9 @@ class RunningRequest:
         query, backend = self._query, self._shared.backend
         bears = backend.bears_cancellation
         name, version, selection = query.model_name, query.model_version, query.selection
-        call = Call(batch, name, version, selection, deadline, query.request_id, to_its_end=not bears)
+        call = Call(
+            batch, name, version, selection, deadline, query.request_id, to_its_end=not bears, vectors=query.vectors
+        )
         with metrics.CALL_SECONDS.time():
             if bears:
                 return await _by(deadline, backend.infer(call))
@@ -353,6 +355,7 @@ def _answered(image: Image, row: Row, answer: InferResult) -> Result:
         image.height,
         row.predictions,
         row.scores,
+        row.vector,
         row.error or (None if row.decoded else UndecodableImage()),
         None if row.error else answer.model_version,
         answer.multi_label,

@@ -18,7 +18,7 @@ class ReadyResults:
 
     def put(self, result: Result) -> None:
         """Add a result; what is in work when there is enough still comes in."""
-        self._predictions += result.prediction_count
+        self._predictions += result.extent
         self._queue.put_nowait(result)
 
     def end(self) -> None:
@@ -29,7 +29,7 @@ class ReadyResults:
         """The next result, or None at the end."""
         result = await self._queue.get()
         if result is not None:
-            self._predictions -= result.prediction_count
+            self._predictions -= result.extent
             self._taken.set()
         return result
 

@@ -70,12 +70,15 @@ class Shadows:
         for version, percent in shares.items():
             if version == answer.model_version or 100 * self._chance() >= percent:
                 continue
-            chosen = [(image, row) for image, row in zip(images, answer.rows, strict=True) if _has_top(row)]
+            comparable = [(image, row) for image, row in zip(images, answer.rows, strict=True) if _has_top(row)]
+            chosen = comparable[: self._spare.max_images]  # of a batch that is larger than all places, a part
             if not chosen:
                 continue
             place = self._spare.take(len(chosen), sum(len(image) for image, _ in chosen))
+            skipped = len(comparable) - (0 if place is None else len(chosen))
+            if skipped:
+                metrics.SHADOW_IMAGES.labels(SKIPPED, query.model_name, version).inc(skipped)
             if place is None:
-                metrics.SHADOW_IMAGES.labels(SKIPPED, query.model_name, version).inc(len(chosen))
                 continue
             compared = _Compared(query.model_name, version, query.request_id, *map(tuple, zip(*chosen, strict=True)))
             # In a context of its own: the request whose trace and log it would be part of may be over before it.

@@ -15,7 +15,7 @@ class Spare:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._max_images = max(1, admission.max_images // PART)
+        self.max_images = max(1, admission.max_images // PART)
         self._max_bytes = admission.max_bytes // PART
         self.images = 0
         """Images that have a place."""
@@ -25,7 +25,7 @@ class Spare:
     def take(self, images: int, nbytes: int) -> "Place | None":
         """A place for some images, of `nbytes` together, or None where there is none now."""
         images_in_all, bytes_in_all = self.images + images, self.nbytes + nbytes
-        if images_in_all > self._max_images or bytes_in_all > self._max_bytes:
+        if images_in_all > self.max_images or bytes_in_all > self._max_bytes:
             return None
         if not self._admission.has_room(images_in_all, bytes_in_all):
             return None

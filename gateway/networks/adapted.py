@@ -79,8 +79,12 @@ class Adapted(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores [N, classes]."""
+        return chosen(self.network(self.taken(images)), self.output)
+
+    def taken(self, images: Tensor) -> Tensor:
+        """Images in the form and type that the network takes."""
         images = arranged(images, self.form)
-        return chosen(self.network(images.to(self.dtype) if images.is_floating_point() else images), self.output)
+        return images.to(self.dtype) if images.is_floating_point() else images
 
 
 class Normalising(nn.Module):

@@ -76,6 +76,8 @@ class Request:
     """Of the source, or of the weights, where that is a URL."""
     offline: bool = False
     """Whether no network is asked for what is not here."""
+    features: str = ""
+    """The layer whose vectors it gives as FEATURES, or AUTO; "" for none, or as the other versions do."""
 
 
 def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
@@ -96,6 +98,8 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     kind = {"onnx": Format.ONNX, "function": Format.FUNCTION}.get(source.kind, Format.TORCHSCRIPT)
     written_as = request.format or (old.format if old else kind)
     _check_format(kind, written_as, request.precision)
+    layer = request.features or (old.versions[old.in_use].features if old else "")
+    _check_features(layer, written_as, old)
     tensor = _tensor(request, old, written_as)
     if request.serving.tensorrt and written_as is not Format.ONNX:
         raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
@@ -150,6 +154,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 normalise=(preprocessing.mean, preprocessing.std) if tensor is ImageTensor.UINT8 else None,
                 may_export=source.kind == "exported" and request.format is None and old is None,
                 mapped_bytes=source.function.size() if source.function else 0,
+                features=layer,
             ),
             say,
             timeout_seconds=timeout_seconds,
@@ -168,7 +173,14 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             request.output,
             request.grayscale,
             tuple(map(str, source.function.include)) if source.function else (),
+            layer,
+            outcome.features_difference,
         )
+        if old and old.features != outcome.features:
+            raise EntryError(
+                f"its vectors have {outcome.features} numbers and those of the other versions {old.features}: add it "
+                f"under another name, which clients select by ?model=, not as a version of {old.name!r}"
+            )
         if old:
             entry = replace(old, versions={**old.versions, number: version})
             extend(old, entry, network, repository)
@@ -183,6 +195,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 versions={number: version},
                 in_use=number,
                 tensor=tensor,
+                features=outcome.features,
             )
             write(entry, labels, network, repository)
     return entry
@@ -228,8 +241,8 @@ def _check_devices(cpu_only: Sequence[str], serving: Serving, say: Say) -> None:
         return
     what = (
         f"it makes tensors on the CPU whatever it runs on ({', '.join(cpu_only)}): a trace keeps the device of its "
-        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, or put that "
-        "code into a function with @torch.jit.script_if_tracing, and save it again"
+        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, and save "
+        "it again; or add it with --format onnx, in which nothing belongs to a device"
     )
     if serving.gpus:
         raise EntryError(f"on the GPU that --gpus names it would fail: {what}")
@@ -263,6 +276,11 @@ def _first_version(repository: Path, name: str) -> int:
 
 
 def _check_format(kind: Format, written_as: Format, precision: Precision) -> None:
+    if precision is Precision.INT8:
+        raise SourceError(
+            "int8 needs photos to find the range of each number by, and proof that it is right: add the model in fp32 "
+            "with --format onnx, then gateway model tune NAME PHOTOS --try int8 --calibrate FOLDER"
+        )
     if Format.FUNCTION in {kind, written_as}:
         if kind is not written_as:
             raise SourceError(
@@ -279,6 +297,19 @@ def _check_format(kind: Format, written_as: Format, precision: Precision) -> Non
         )
     if written_as is Format.ONNX and precision is Precision.BF16:
         raise SourceError("ONNX Runtime has no bf16 convolutions: use --precision fp16 or --format torchscript")
+
+
+def _check_features(layer: str, written_as: Format, old: Entry | None) -> None:
+    """Raise SourceError or EntryError where vectors are asked of what cannot give them."""
+    if not layer:
+        return
+    if written_as is Format.FUNCTION:
+        raise SourceError("--features is for networks: a Python function has no layers, and gives its scores alone")
+    if old and not old.features:
+        raise EntryError(
+            f"the other versions of {old.name!r} give no vectors, and versions share their outputs: add it under "
+            "another name, which clients select by ?model="
+        )
 
 
 def _tensor(request: Request, old: Entry | None, written_as: Format) -> ImageTensor:

@@ -57,6 +57,8 @@ class Job:
     """Whether a program of torch.export may stay one, where TorchScript would answer otherwise."""
     mapped_bytes: int = 0
     """Of files that a function may read."""
+    features: str = ""
+    """The layer whose vectors are wanted as well, or AUTO; "" for scores alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class Outcome:
     input: str = ""
     format: Format | None = None
     """Another format than the job's, where that would answer otherwise."""
+    features: int = 0
+    """How many numbers each vector has; 0 where it gives none."""
+    features_difference: float = 0.0
+    """1 minus the least cosine of a vector and the original's."""
 
 
 JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)

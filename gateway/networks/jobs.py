@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from gateway.errors import UserError
 from gateway.networks import onnx_graph
 from gateway.networks.adapted import Adapted, Form, Gray, Normalising, arranged
 from gateway.networks.confinement import confine
+from gateway.networks.features import Featured, check_vectors, vector_difference
 from gateway.networks.files import ModelFileError
 from gateway.networks.functions import FUNCTION, Said
 from gateway.networks.hub import HUGGING_FACE
 from gateway.networks.isolation import JOB, OUTCOME, PROGRESS, TIMEOUT_SECONDS, Job, Outcome
+from gateway.networks.onnx_features import add_vectors, dims_of, inner_tensor, pair_runner
 from gateway.networks.originals import original_module
 from gateway.networks.programs import export_program
 from gateway.networks.staged import load_staged
@@ -38,10 +40,22 @@ from gateway.networks.trial import (
     try_out,
 )
 from gateway.repository.entry import Format, Precision
+from gateway.triton.contract import CLASSIFIER_FEATURES, CLASSIFIER_OUTPUT
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 ALLOWED = {Precision.FP32: 1e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
 """How far probabilities of made-up images may be from the original's: more is not rounding, but something broken."""
+ALLOWED_COSINE = {Precision.FP32: 1e-5, Precision.FP16: 1e-3, Precision.BF16: 1e-2}
+"""And how far from 1 the cosine of a vector and the original's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of `size` numbers, and the tensor of an ONNX graph, of 2 or 4 `dims`, that they come from."""
+
+    size: int
+    tensor: str
+    dims: int
 
 
 def do(job: Job) -> Outcome:
@@ -61,11 +75,16 @@ def _do_torch(job: Job) -> Outcome:
         findings = try_out(module, job.side, pixels=job.pixels)
         check_classes(findings, job.labels, multi_label=job.multi_label)
         finished = activation(findings.ending, multi_label=job.multi_label)
-        expected = [finished(module(batch).float()) for batch in _images(job)]
+        if job.features:
+            network = module.network if isinstance(module, Adapted) else module
+            module = Featured(network, form, job.pick, job.features, findings.classes).eval()
+        vectors = _vectors(job, module)
         served: torch.nn.Module = Served(module, finished, torch.float32)
+        expected = [served(batch) for batch in _images(job)]
         if job.format is Format.ONNX:
-            model = onnx_graph.from_module(served, job.side)
-            outcome = _write_onnx(job, findings, model, Ending.SIGMOID if job.multi_label else Ending.SOFTMAX, expected)
+            model = onnx_graph.from_module(served, job.side, vectors=vectors is not None)
+            ending = Ending.SIGMOID if job.multi_label else Ending.SOFTMAX
+            outcome = _write_onnx(job, findings, model, ending, expected, vectors=vectors)
             return replace(outcome, input="" if form.is_plain else form.input)
         dtype = DTYPES[job.precision]
         if dtype is not torch.float32:
@@ -85,7 +104,7 @@ def _do_torch(job: Job) -> Outcome:
         output = output.with_name(written_as.filename)
         job = replace(job, format=written_as, output=str(output))
         written = original_module(str(output), "", None)
-        outcome = replace(_outcome(job, findings, expected, written), format=written_as)
+        outcome = replace(_outcome(job, findings, expected, written, vectors), format=written_as)
         outcome = replace(outcome, input="" if form.is_plain else form.input)
         return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
 
@@ -142,10 +161,23 @@ def _do_onnx(job: Job) -> Outcome:
     findings = try_out(run, job.side, pixels=job.pixels)
     check_classes(findings, job.labels, multi_label=job.multi_label)
     finished = activation(findings.ending, multi_label=job.multi_label)
-    expected = [finished(run(batch).float()) for batch in _images(job)]
+    vectors = None
+    if job.features:
+        tensor = inner_tensor(model, signature.output, job.features)
+        both = pair_runner(model, signature.output, tensor)
+
+        def run_both(images: Tensor) -> tuple[Tensor, Tensor]:
+            scores, inner = both(arranged(images, signature.form))
+            return finished(scores.float()), inner.float()
+
+        dims = dims_of(model, tensor, arranged(_images(job)[0], signature.form))
+        vectors = _vectors(job, run_both, tensor, dims)
+        expected: list[Any] = [run_both(batch) for batch in _images(job)]
+    else:
+        expected = [finished(run(batch).float()) for batch in _images(job)]
     if signature.one_by_one:
-        return _write_any_batch(job, findings, model, signature, expected)
-    return _write_onnx(job, findings, model, findings.ending, expected, signature)
+        return _write_any_batch(job, findings, model, signature, expected, vectors)
+    return _write_onnx(job, findings, model, findings.ending, expected, signature, vectors)
 
 
 def _write_any_batch(
@@ -153,12 +185,13 @@ def _write_any_batch(
     findings: Findings,
     model: Any,  # noqa: ANN401
     signature: onnx_graph.Signature,
-    expected: list[Tensor],
+    expected: list[Any],
+    vectors: Vectors | None,
 ) -> Outcome:
     """A model for one image at a time, as one for any number: proven by its answers, or refused."""
     _say("it takes one image at a time; giving it any number")
     try:
-        return _write_onnx(job, findings, onnx_graph.any_batch(model), findings.ending, expected, signature)
+        return _write_onnx(job, findings, onnx_graph.any_batch(model), findings.ending, expected, signature, vectors)
     except Exception as exc:  # of onnx, of ONNX Runtime, and ours where answers differ
         Path(job.output).unlink(missing_ok=True)
         raise ModelFileError(
@@ -218,10 +251,11 @@ def _write_onnx(
     findings: Findings,
     model: Any,  # noqa: ANN401
     ending: Ending,
-    expected: list[Tensor],
+    expected: list[Any],
     signature: onnx_graph.Signature | None = None,
+    vectors: Vectors | None = None,
 ) -> Outcome:
-    form, output = (signature.form, signature.output) if signature else (Form(), "")
+    form, output = (signature.form, signature.output) if signature else (Form(), "answers")
     model = onnx_graph.finish(
         model,
         ending,
@@ -232,17 +266,49 @@ def _write_onnx(
         output=output,
         normalise=job.normalise,
     )
+    if vectors is not None:
+        model = add_vectors(model, vectors.tensor, vectors.size, vectors.dims)
     if job.precision is Precision.FP16:
         _say("converting to fp16")
         model = onnx_graph.to_fp16(model)
     _say(f"writing {Path(job.output).name}")
     onnx_graph.write(model, Path(job.output))
-    outcome = _outcome(job, findings, expected, onnx_graph.runner(Path(job.output)))
+    path = Path(job.output)
+    written: Callable[[Tensor], Any] = (
+        onnx_graph.runner(path) if vectors is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
+    )
+    outcome = _outcome(job, findings, expected, written, vectors)
     return replace(outcome, input="" if form.is_plain else form.input)
 
 
-def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Callable[[Tensor], Tensor]) -> Outcome:
+def _vectors(job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.VECTORS, dims: int = 2) -> Vectors | None:
+    """What is known of the vectors that a network gives beside its scores; None where it is to give none."""
+    if not job.features:
+        return None
+    size = check_vectors(run, job.side, pixels=job.pixels)
+    _say(f"its vectors have {size} numbers")
+    return Vectors(size, tensor, dims)
+
+
+def _outcome(
+    job: Job,
+    findings: Findings,
+    expected: list[Any],
+    written: Callable[[Tensor], Any],
+    vectors: Vectors | None = None,
+) -> Outcome:
+    """What was written, held to what was expected of it: scores, or pairs of scores and vectors."""
     answers = [written(batch) for batch in _probes(job)]
+    off = 0.0
+    if vectors is not None:
+        off = vector_difference([answer[1] for answer in answers], [wanted[1] for wanted in expected])
+        answers, expected = [answer[0] for answer in answers], [wanted[0] for wanted in expected]
+        if not off <= ALLOWED_COSINE[job.precision]:
+            Path(job.output).unlink(missing_ok=True)
+            raise ModelFileError(
+                f"in {job.precision.value} as {job.format.value} its vectors differ from the original's, by a cosine "
+                f"of {1 - off:.6f}: leave it in fp32, or in its own format"
+            )
     difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
     if not difference <= ALLOWED[job.precision]:
         Path(job.output).unlink(missing_ok=True)
@@ -250,7 +316,8 @@ def _outcome(job: Job, findings: Findings, expected: list[Tensor], written: Call
             f"in {job.precision.value} as {job.format.value} its probabilities differ from the original's by up to "
             f"{difference:.2g}: leave it in fp32, or in its own format"
         )
-    return Outcome(findings.classes, findings.ending.value, difference)
+    size = 0 if vectors is None else vectors.size
+    return Outcome(findings.classes, findings.ending.value, difference, features=size, features_difference=off)
 
 
 def _probes(job: Job) -> list[Tensor]:

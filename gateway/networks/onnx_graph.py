@@ -25,6 +25,8 @@ ANY_BATCH = (
 OPSET = 17
 """The oldest that has all that torchvision's classifiers need; older runtimes read it too."""
 BATCH = "N"
+VECTORS = "vectors"
+"""The name of the second output of what `from_module` writes."""
 ARRANGED = "gateway/arranged"
 """How the names of the nodes begin that make of `input__0` what a model takes."""
 _ACTIVATIONS = {
@@ -151,11 +153,11 @@ def finish(
     result = _output(model, output)
     arranged, extra = _arrangement(form, normalise)
     casts = [
-        helper.make_node("Cast", [arranged], [_inner(given.name)], to=given.type.tensor_type.elem_type),
-        helper.make_node("Cast", [_inner(result.name)], ["gateway/scores"], to=float32),
+        helper.make_node("Cast", [arranged], [inner_name(given.name)], to=given.type.tensor_type.elem_type),
+        helper.make_node("Cast", [inner_name(result.name)], ["gateway/scores"], to=float32),
     ]
     # Under names of its own what is inside cannot clash with the contract's.
-    _rename(graph, {name: _inner(name) for name in (given.name, result.name)})
+    rename(graph, {name: inner_name(name) for name in (given.name, result.name)})
     operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
     last = helper.make_node(operator, ["gateway/scores"], [CLASSIFIER_OUTPUT], **attributes)
     nodes = [*extra, casts[0], *graph.node, casts[1], last]
@@ -188,13 +190,17 @@ def to_fp16(model: Any) -> Any:  # noqa: ANN401
     return converted
 
 
-def from_module(module: "nn.Module", side: int) -> Any:  # noqa: ANN401
-    """The ONNX form of an eager or TorchScript module from fp32 [N, 3, side, side]; raises ModelFileError."""
+def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any:  # noqa: ANN401
+    """The ONNX form of an eager or TorchScript module from fp32 [N, 3, side, side]; raises ModelFileError.
+
+    One that gives `vectors` as well has them as its output VECTORS.
+    """
     onnx, _ = import_onnx()
     import torch
 
     from gateway.networks.torchscript import without_deprecations
 
+    outputs = ["answers", VECTORS] if vectors else ["answers"]
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         path = Path(folder) / "model.onnx"
         try:
@@ -206,8 +212,8 @@ def from_module(module: "nn.Module", side: int) -> Any:  # noqa: ANN401
                     (example,),
                     path,
                     input_names=["images"],
-                    output_names=["answers"],
-                    dynamic_axes={"images": {0: BATCH}, "answers": {0: BATCH}},
+                    output_names=outputs,
+                    dynamic_axes={name: {0: BATCH} for name in ("images", *outputs)},
                     opset_version=OPSET,
                     # The exporter that also takes TorchScript, and needs no further package.
                     dynamo=False,
@@ -232,6 +238,12 @@ def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noq
 
     One for a batch of one is given one image after the other. `output` is a name, or "" for the only one.
     """
+    run = session_of(model, [output] if output else None)
+    return lambda images: run(images)[0]
+
+
+def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], list[Tensor]]":  # noqa: ANN401
+    """A model, or the path of one, as a function of tensors that gives the outputs `wanted`; see `runner`."""
     _, onnxruntime = import_onnx()
     import torch
 
@@ -245,14 +257,12 @@ def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noq
     given = session.get_inputs()[0]
     dtypes = {"tensor(float16)": torch.float16, "tensor(uint8)": torch.uint8}
     dtype = dtypes.get(given.type, torch.float32)
-    wanted = [output] if output else None
     at_once = 1 if given.shape and given.shape[0] == 1 else None
 
-    def run(images: "Tensor") -> "Tensor":
+    def run(images: "Tensor") -> "list[Tensor]":
         batches = torch.split(images.to(dtype), at_once or len(images))
-        return torch.cat(
-            [torch.from_numpy(session.run(wanted, {given.name: batch.contiguous().numpy()})[0]) for batch in batches]
-        )
+        answers = [session.run(wanted, {given.name: batch.contiguous().numpy()}) for batch in batches]
+        return [torch.cat([torch.from_numpy(part) for part in parts]) for parts in zip(*answers, strict=True)]
 
     return run
 
@@ -320,11 +330,12 @@ def _dims(tensor: Any) -> list[Any]:  # noqa: ANN401
     return list(tensor.type.tensor_type.shape.dim)
 
 
-def _inner(name: str) -> str:
+def inner_name(name: str) -> str:
+    """What a tensor of a model is called once the contract's names are beside it."""
     return f"network/{name}"
 
 
-def _rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401
+def rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401
     """Give tensors other names wherever nodes use them, in the graphs inside of If and Loop as well."""
     for node in graph.node:
         for names in (node.input, node.output):
@@ -332,4 +343,4 @@ def _rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401
                 names[index] = new.get(name, name)
         for attribute in node.attribute:
             for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _rename(inner, new)
+                rename(inner, new)

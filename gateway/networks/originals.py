@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway.networks.adapted import PLAIN, Adapted, Form, Gray, arranged
+from gateway.networks.features import Featured
 from gateway.networks.files import Kind, ModelFileError, kind_of
 from gateway.networks.function_process import FunctionProcess
 from gateway.networks.functions import find_function, is_function
@@ -45,13 +46,24 @@ def original_module(source: str, weights: str, classes: int | None) -> nn.Module
     return module
 
 
+Answers = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""From images fp32 [N, 3, side, side] to probabilities [N, classes], and vectors [N, size] where there are some."""
+
+
 def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor], Tensor]:
-    """What a version's original makes of fp32 [N, 3, side, side], with softmax or sigmoid where it has none.
+    """The first half of `original_answers`."""
+    answers = original_answers(entry, version)
+    return lambda images: answers(images)[0]
+
+
+def original_answers(entry: Entry, version: Version) -> Answers:
+    """What a version's original makes of images, with softmax or sigmoid where it has none.
 
     Raises EntryError where the original is no longer there or another, and ModelFileError.
     """
     if is_function(version.source):
-        return _function_probabilities(entry, version)
+        probabilities = _function_probabilities(entry, version)
+        return lambda images: (probabilities(images), None)
     if version.source.startswith(HUGGING_FACE):
         _check_folder(version)
     file = Path(
@@ -65,23 +77,37 @@ def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor],
     finished = activation(Ending(version.ending), multi_label=entry.multi_label)
     gray = Gray(entry.preprocessing.mean[0], entry.preprocessing.std[0]) if version.grayscale else None
     form = Form(version.input or PLAIN, gray)
+    run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
     if file.suffix == ".onnx":
-        run = _onnx(file, entry.preprocessing.crop_size, form, version.output)
+        run = _onnx(file, entry.preprocessing.crop_size, form, version)
     else:
-        run = Adapted(original_module(version.source, version.weights, entry.classes), form, version.output).eval()
+        module = original_module(version.source, version.weights, entry.classes)
+        run = (
+            Featured(module, form, version.output, version.features, entry.classes)
+            if version.features
+            else Adapted(module, form, version.output)
+        ).eval()
 
-    def probabilities(images: Tensor) -> Tensor:
+    def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
-            return finished(run(images).float())
+            answer = run(images)
+            scores, vectors = answer if isinstance(answer, tuple) else (answer, None)
+            return finished(scores.float()), None if vectors is None else vectors.float()
 
-    return probabilities
+    return answers
 
 
-def _onnx(file: Path, side: int, form: Form, output: str) -> Callable[[Tensor], Tensor]:
+def _onnx(file: Path, side: int, form: Form, version: Version) -> Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]:
     from gateway.networks.onnx_graph import check_signature, load_onnx, runner
 
-    answers = runner(file, check_signature(load_onnx(file), side, form, output).output)
-    return lambda images: answers(arranged(images, form))
+    model = load_onnx(file)
+    scores = check_signature(model, side, form, version.output).output
+    run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]] = runner(file, scores)
+    if version.features:
+        from gateway.networks.onnx_features import inner_tensor, pair_runner
+
+        run = pair_runner(model, scores, inner_tensor(model, scores, version.features))
+    return lambda images: run(arranged(images, form))
 
 
 def _check_folder(version: Version) -> None:

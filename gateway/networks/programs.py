@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from gateway.files import whole_file
 from gateway.networks.files import ModelFileError
-from gateway.networks.torchscript import TOLERANCE, ExportError, without_deprecations
+from gateway.networks.torchscript import TOLERANCE, ExportError, largest_difference, without_deprecations
 
 ANY_BATCH = (
     "export it again for any batch: torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
@@ -102,6 +102,6 @@ def export_program(module: nn.Module, example: Tensor, path: Path, *, tolerance:
             written = torch.export.load(file).module()
         for batch in (example, example[:1], torch.cat((example, example))):
             with torch.no_grad():
-                difference = float((module(batch) - written(batch)).abs().max())
+                difference = largest_difference(written(batch), module(batch))
             if not difference <= tolerance:
                 raise ExportError(f"the program's answers differ from the original's by {difference:.2g}")

@@ -1,7 +1,7 @@
 """Turning a PyTorch module into a TorchScript file that Triton's libtorch backend serves."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,22 @@ class Served(nn.Module):
         super().__init__()
         self.network, self.activation, self.dtype = network, activation, dtype
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W]."""
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W], with vectors where the network gives some."""
+        answer = self.network(images.to(self.dtype))
         # Probabilities in fp32: in bf16 a softmax over 1,000 classes does not sum to one.
-        return self.activation(self.network(images.to(self.dtype)).float())
+        if isinstance(answer, tuple):
+            return self.activation(answer[0].float()), answer[1].float()
+        return self.activation(answer.float())
+
+
+def largest_difference(answer: Tensor | Sequence[Tensor], expected: Tensor | Sequence[Tensor]) -> float:
+    """The largest difference of a number in two answers; of vectors, which have any scale, by that of theirs."""
+    if isinstance(answer, Tensor) and isinstance(expected, Tensor):
+        return float((expected - answer).abs().max())
+    (scores, vectors), (wanted, wanted_vectors) = answer, expected
+    scale = max(1.0, float(wanted_vectors.abs().max()))
+    return max(largest_difference(scores, wanted), largest_difference(vectors, wanted_vectors) / scale)
 
 
 def load_torchscript(path: Path) -> torch.jit.ScriptModule:
@@ -129,7 +141,7 @@ def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: fl
         expected = eager(batch)
         # More than once: TorchScript compiles again after its first calls.
         for _ in range(3):
-            difference = float((expected - exported(batch)).abs().max())
+            difference = largest_difference(exported(batch), expected)
             if not difference <= tolerance:
                 raise ExportError(
                     f"the exported model's answers differ from the eager model's by {difference:.2g} "

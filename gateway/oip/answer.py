@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_json
 
-from gateway.errors import ModelUnavailable
+from gateway.errors import ModelUnavailable, no_features
 from gateway.inference.query import Result
-from gateway.oip.documents import PREDICTION, STATUS
+from gateway.oip.documents import FEATURES, PREDICTION, STATUS
 from gateway.oip.reader import LENGTH_BYTES
 from gateway.oip.request import InferenceRequest, RequestedOutput
 from gateway.turns import Turn
@@ -28,11 +28,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The results of one request: fp32 [N, classes], NaN for images without an answer, and a status for each."""
+    """The results of one request: fp32 [N, classes], NaN for images without an answer, and a status for each.
+
+    `vectors` fp32 [N, size] are those of a model that gives some.
+    """
 
     scores: NDArray[np.float32]
     statuses: list[str]
     model_version: str
+    vectors: NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> "Scored":
@@ -44,16 +48,19 @@ class Scored:
         first = next(result for result in results if result.scores is not None)
         assert first.scores is not None
         scores = np.full((len(results), len(first.scores)), np.nan, np.float32)
+        vectors = None if first.vector is None else np.full((len(results), len(first.vector)), np.nan, np.float32)
         statuses = []
-        for row, result in zip(scores, results, strict=True):
+        for number, (row, result) in enumerate(zip(scores, results, strict=True)):
             if result.error is not None:
                 statuses.append(result.error.code)
-            elif result.scores is None or len(result.scores) != len(row):
+            elif result.scores is None or np.shape(result.scores) != row.shape or not _fits(result, vectors):
                 statuses.append(ModelUnavailable.code)
             else:
                 row[:] = result.scores
+                if vectors is not None:
+                    vectors[number] = result.vector
                 statuses.append(OK)
-        return cls(scores, statuses, first.model_version or "")
+        return cls(scores, statuses, first.model_version or "", vectors)
 
     def best(self, row: int, class_count: int, labels: Sequence[str]) -> list[str]:
         """Triton's classification of one image: "score:class id:label" by falling score; "" without an answer."""
@@ -65,13 +72,16 @@ class Scored:
 
 
 async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> Answer:
-    """The answer with the outputs that were asked for; `labels` are those of the classes, by class id."""
+    """The answer with the outputs that were asked for; `labels` are those of the classes, by class id.
+
+    Raises NoFeatures where FEATURES is asked for by name of a model that gives no vectors.
+    """
     head: dict[str, Any] = {"model_name": model_name, "model_version": scored.model_version}
     if request.id is not None:
         head["id"] = request.id
     turn = Turn()
     header, tail = [to_json(head)[:-1], b',"outputs":['], []
-    for number, output in enumerate(request.outputs):
+    for number, output in enumerate(_there(request, model_name, scored)):
         tensor, rows = _tensor(output, scored, labels)
         pieces = []
         for row in rows:
@@ -88,6 +98,20 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
     return Answer([*header, *tail], sum(map(len, header)) if tail else None)
 
 
+def _there(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
+    """The outputs of the answer; raises NoFeatures."""
+    if scored.vectors is not None:
+        return request.outputs
+    there = [output for output in request.outputs if output.name != FEATURES]
+    if len(there) < len(request.outputs) and not request.everything:
+        raise no_features(model_name)
+    return there
+
+
+def _fits(result: Result, vectors: NDArray[np.float32] | None) -> bool:
+    return vectors is None or (result.vector is not None and result.vector.shape == vectors.shape[1:])
+
+
 def _tensor(
     output: RequestedOutput, scored: Scored, labels: Sequence[str]
 ) -> tuple[dict[str, Any], Iterable[NDArray[np.float32] | list[str]]]:
@@ -95,6 +119,9 @@ def _tensor(
     count, classes = scored.scores.shape
     if output.name == STATUS:
         return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
+    if output.name == FEATURES:
+        assert scored.vectors is not None
+        return {"name": FEATURES, "datatype": "FP32", "shape": list(scored.vectors.shape)}, scored.vectors
     assert output.name == PREDICTION
     if output.class_count:
         most = min(output.class_count, classes)

@@ -23,14 +23,15 @@ from pydantic.json_schema import SkipJsonSchema
 from gateway.inference.backend import ModelInfo
 
 IMAGE = "IMAGE"
-PREDICTION, STATUS = "PREDICTION", "STATUS"
-OUTPUTS = (PREDICTION, STATUS)
+PREDICTION, STATUS, FEATURES = "PREDICTION", "STATUS", "FEATURES"
+OUTPUTS = (PREDICTION, STATUS, FEATURES)
+"""FEATURES is a model's that gives vectors."""
 PLATFORM = "ensemble"
 _MOST = 2**63 - 1
 """JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
 
 Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
-Shape = Annotated[
+TensorShape = Annotated[
     list[Whole],
     Field(min_length=1, max_length=2, strict=True),
     WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 2}),
@@ -86,7 +87,7 @@ class ImageInput(_Document):
 
     name: Literal["IMAGE"]
     datatype: Literal["BYTES"]
-    shape: Shape
+    shape: TensorShape
     """[N] or [N, 1] for N images."""
     data: Annotated[
         SkipValidation[object],
@@ -109,7 +110,7 @@ class OutputParameters(_TensorParameters):
 class OutputRequest(_Document):
     """An output to return."""
 
-    name: Literal["PREDICTION", "STATUS"]
+    name: Literal["PREDICTION", "STATUS", "FEATURES"]
     parameters: OutputParameters | None = None
 
 
@@ -121,7 +122,7 @@ class InferenceBody(_Document):
     parameters: InferenceParameters | None = None
     inputs: SkipValidation[Annotated[list[ImageInput], Field(min_length=1, max_length=1)]]
     outputs: Annotated[list[OutputRequest], Field(strict=True), FailFast(), BeforeValidator(_listed)] = []
-    """The outputs to return; all of them by default."""
+    """The outputs to return; by default all that the model has."""
 
 
 class V2Error(_Document):
@@ -166,8 +167,18 @@ class ModelMetadata(_Document):
             outputs=[
                 TensorMetadata(name=PREDICTION, datatype="FP32", shape=[-1, info.classes]),
                 TensorMetadata(name=STATUS, datatype="BYTES", shape=[-1]),
+                *(
+                    [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])]
+                    if info.vector_size
+                    else []
+                ),
             ],
         )
+
+
+def _vectors(info: ModelInfo) -> list[TensorMetadata]:
+    """The output of a model that gives vectors."""
+    return [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])] if info.vector_size else []
 
 
 class OutputTensor(_Document):

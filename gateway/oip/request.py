@@ -26,7 +26,7 @@ _INPUT_SENTENCES = {
     "datatype": f"'datatype': {IMAGE} is BYTES, not {{}}.",
     "shape": f"'shape': {IMAGE} has the shape [N] or [N, 1] for N images, not {{}}.",
 }
-_OUTPUT_SENTENCES = {"name": f"'outputs': unknown output {{}}, only {' and '.join(OUTPUTS)}."}
+_OUTPUT_SENTENCES = {"name": f"'outputs': unknown output {{}}, only {', '.join(OUTPUTS)}."}
 
 D = TypeVar("D", ImageInput, InferenceBody)
 
@@ -45,11 +45,15 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """What a request says of its answer; `timeout_microseconds` 0 for the default."""
+    """What a request says of its answer; `timeout_microseconds` 0 for the default.
+
+    `everything`: it names no outputs, and gets those that there are, which may be fewer than `outputs`.
+    """
 
     id: str | None
     timeout_microseconds: int
     outputs: tuple[RequestedOutput, ...]
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ def parse_request(members: Mapping[str, object], *, max_class_count: int) -> Inf
         id=body.id,
         timeout_microseconds=0 if said is None else said.timeout,
         outputs=outputs or tuple(RequestedOutput(name, all_binary) for name in OUTPUTS),
+        everything=not outputs,
     )
 
 

@@ -57,7 +57,14 @@ class OverHttp:
         self._client.close()
 
     def scores(self, data: bytes) -> NDArray[np.float32]:
-        """fp32 [classes] of a file; raises PictureRefused, or GatewayRefused where others would be refused too."""
+        """fp32 [classes] of a file; raises what `answer` raises."""
+        return self.answer(data)[0]
+
+    def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """fp32 [classes] of a file, and its vector fp32 [size] where the model gives some.
+
+        Raises PictureRefused, or GatewayRefused where others would be refused too.
+        """
         image = {
             "name": "IMAGE",
             "datatype": "BYTES",
@@ -65,13 +72,16 @@ class OverHttp:
             "data": [base64.b64encode(data).decode()],
         }
         try:
-            response = self._client.post(self._path, json={"inputs": [image], "outputs": [{"name": "PREDICTION"}]})
+            response = self._client.post(self._path, json={"inputs": [image]})
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise GatewayRefused(f"{self._path} does not answer: {exc}") from exc
         try:
             answer: dict[str, Any] = response.json()
             if response.is_success:
-                return np.asarray(answer["outputs"][0]["data"], np.float32)
+                given = {output["name"]: output["data"] for output in answer["outputs"]}
+                vector = given.get("FEATURES")
+                scores = np.asarray(given["PREDICTION"], np.float32)
+                return scores, None if vector is None else np.asarray(vector, np.float32)
             said = str(answer["error"])
         except (ValueError, LookupError, TypeError) as exc:
             raise GatewayRefused(f"{self._path} answers {response.status_code}, and not as a gateway does") from exc

@@ -8,10 +8,12 @@ Both ways have three stages, and the difference between their answers is the sum
     decode = original(preprocessor(the file)) - original(preprocessor(PIL's pixels))
     resize = original(preprocessor(PIL's pixels)) - original(torchvision(PIL's pixels))
     model  = served(the file) - original(preprocessor(the file))
+
+The vectors of a model that gives some are held to the original's by their cosine.
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from gateway.networks.originals import original_probabilities
+from gateway.networks.originals import Answers, original_answers
 from gateway.proof.over_http import OverHttp, PictureRefused
 from gateway.proof.pictures import Picture
 from gateway.proof.reference import shown
@@ -35,16 +37,37 @@ Probabilities = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class Vectors:
+    """One image's vectors, served and expected: fp32 [size]."""
+
+    served: Probabilities
+    expected: Probabilities
+
+    @property
+    def cosine(self) -> float:
+        """Of the angle between the two."""
+        served, expected = self.served.astype(np.float64), self.expected.astype(np.float64)
+        lengths = float(np.linalg.norm(served)) * float(np.linalg.norm(expected))
+        return float(served @ expected) / max(lengths, 1e-30)
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a number."""
+        return _largest(self.served - self.expected)
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """One image's answers, served and expected, and what each stage adds to their difference: fp32 [classes].
 
-    Of answers over HTTP the stages are not known.
+    Of answers over HTTP the stages are not known. `vectors` are those of a model that gives some.
     """
 
     path: Path
     served: Probabilities
     expected: Probabilities
     stages: dict[str, Probabilities]
+    vectors: Vectors | None = None
 
     @property
     def same_top1(self) -> bool:
@@ -103,20 +126,30 @@ class Parity:
         """The mean of the images' means."""
         return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
 
+    @property
+    def vectors(self) -> Sequence[Vectors]:
+        """Those of all images; () where the model gives none."""
+        return [each.vectors for each in self.comparisons if each.vectors is not None]
+
+    @property
+    def least_cosine(self) -> float:
+        """The least cosine of an image's vector and the original's; 1 where there are none."""
+        return min((each.cosine for each in self.vectors), default=1.0)
+
     def from_stage(self, stage: str) -> float:
         """The largest difference of a probability that comes from one stage in any image."""
         return max((each.from_stage(stage) for each in self.comparisons), default=0.0)
 
     def holds(self, tolerance: float) -> bool:
-        """Whether something was compared and no probability is further off than the tolerance."""
-        return bool(self.comparisons) and self.largest <= tolerance
+        """Whether something was compared, and no probability and no vector's cosine is further off."""
+        return bool(self.comparisons) and self.largest <= tolerance and 1 - self.least_cosine <= tolerance
 
 
 def compare(
     entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[Picture]
 ) -> Iterator[Comparison | Refused]:
     """Compare each picture, as it comes; raises UserError where the original is gone or Triton refuses to answer."""
-    original = original_probabilities(entry, entry.versions[version])
+    original = original_answers(entry, entry.versions[version])
     ensemble = entry.ensemble_of(version)
     transforms = reference_transforms(entry.preprocessing)
     for picture in pictures:
@@ -133,18 +166,19 @@ def compare(
             yield Refused(picture.path, f"the preprocessor gives it status {answers.status[0]}")
             continue
         images = normalised(triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values, entry)
-        yield _compared(picture.path, original, answers.values[0], images, transforms(image).numpy())
+        vectors = None if answers.vectors is None else answers.vectors[0]
+        yield _compared(picture.path, original, answers.values[0], vectors, images, transforms(image).numpy())
 
 
 def compare_over_http(
     entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
 ) -> Iterator[Comparison | Refused]:
     """Compare what clients of a gateway get for each file, sent as it is; raises UserError as `compare` does."""
-    original = original_probabilities(entry, entry.versions[version])
+    original = original_answers(entry, entry.versions[version])
     transforms = reference_transforms(entry.preprocessing)
     for path in paths:
         try:
-            served = gateway.scores(path.read_bytes())
+            served, vector = gateway.answer(path.read_bytes())
             image = pil_image(path)
         except PictureRefused as exc:
             yield Refused(path, str(exc))
@@ -152,9 +186,9 @@ def compare_over_http(
         except OSError as exc:
             yield Refused(path, f"PIL does not read it: {exc}")
             continue
-        expected: Probabilities = original(transforms(image)[None])[0].numpy()
+        expected, wanted = _answer(original, transforms(image).numpy())
         _check_classes(served, expected, "The gateway")
-        yield Comparison(path, served, expected, {})
+        yield Comparison(path, served, expected, {}, _vectors(vector, wanted, "The gateway"))
 
 
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
@@ -188,23 +222,35 @@ def normalised(images: NDArray[np.float32] | NDArray[np.uint8], entry: Entry) ->
 
 def _compared(
     path: Path,
-    original: "Callable[[torch.Tensor], torch.Tensor]",
+    original: Answers,
     served: Probabilities,
+    vector: Probabilities | None,
     preprocessed: NDArray[np.float32],
     reference: NDArray[np.float32],
 ) -> Comparison:
-    def answer(image: Probabilities) -> Probabilities:
-        # One by one: in a batch the same sums may be made in another order.
-        values: Probabilities = original(torch.tensor(image[None]))[0].numpy()
-        return values
-
-    expected = answer(reference)
+    expected, wanted = _answer(original, reference)
     # Mostly the images are the reference's to the last bit, and need no second run.
-    of_pixels = expected if np.array_equal(preprocessed[1], reference) else answer(preprocessed[1])
-    of_file = of_pixels if np.array_equal(preprocessed[0], preprocessed[1]) else answer(preprocessed[0])
+    of_pixels = expected if np.array_equal(preprocessed[1], reference) else _answer(original, preprocessed[1])[0]
+    same = np.array_equal(preprocessed[0], preprocessed[1])
+    of_file = of_pixels if same else _answer(original, preprocessed[0])[0]
     _check_classes(served, expected, "Triton")
     stages = {"decode": of_file - of_pixels, "resize": of_pixels - expected, "model": served - of_file}
-    return Comparison(path, served, expected, stages)
+    return Comparison(path, served, expected, stages, _vectors(vector, wanted, "Triton"))
+
+
+def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Probabilities | None]:
+    """What the original makes of one image: in a batch the same sums may be made in another order."""
+    scores, vectors = original(torch.tensor(image[None]))
+    return scores[0].numpy(), None if vectors is None else vectors[0].numpy()
+
+
+def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> Vectors | None:
+    if wanted is None:
+        return None
+    if served is None or len(served) != len(wanted):
+        given = "no vectors" if served is None else f"vectors of {len(served)} numbers"
+        raise TritonRefused(f"{who} gives {given}, and the original has {len(wanted)}: is it another model?")
+    return Vectors(served, wanted)
 
 
 def _check_classes(served: Probabilities, expected: Probabilities, who: str) -> None:

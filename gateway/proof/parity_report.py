@@ -56,6 +56,12 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     out.print(f"mean difference  {parity.mean:.1e}")
     if parity.stages:
         out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in parity.stages))
+    if parity.vectors:
+        most = max(each.largest for each in parity.vectors)
+        size = len(parity.vectors[0].served)
+        out.print(
+            f"vectors          {size} numbers, cosine {parity.least_cosine:.7f} at least, max difference {most:.1e}"
+        )
     if parity.on_gpu:
         out.print(TF32)
     if parity.holds(tolerance):
@@ -66,6 +72,9 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
         return
     if not parity.stages:
         out.print("[red]the answers over HTTP are not the original's[/]: without --gateway each stage is compared")
+        return
+    if parity.largest <= tolerance:
+        out.print("[red]the served vectors are not the original's[/]: has the network changed since it was added?")
         return
     worst = max(parity.stages, key=parity.from_stage)
     out.print(f"[red]the served answers are not the original's[/]: most comes from {worst}. {CAUSES[worst]}")

@@ -22,6 +22,8 @@ from gateway.triton.contract import EXACT, FAST, pinned
 RECORD = "origin.json"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
 """What lies beside a function's model.py: the adapter, how it is called, and somebody's code."""
+AUTO = "auto"
+"""In place of a layer's name for FEATURES: what the last linear layer is given."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -36,6 +38,8 @@ class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
+    INT8 = "int8"
+    """Of an ONNX network that `gateway model tune` quantized by photographs."""
 
 
 class Format(StrEnum):
@@ -138,6 +142,10 @@ class Version:
     """Whether the original takes one channel."""
     include: tuple[str, ...] = ()
     """Files and folders that go with a function."""
+    features: str = ""
+    """The layer of the original whose vectors are FEATURES, or AUTO; "" where there are none."""
+    features_difference: float = 0.0
+    """1 minus the least cosine of a vector and the original's on made-up images, when it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,8 @@ class Entry:
     in_use: int = 1
     preprocessor: str = ""
     classifier: str = ""
+    features: int = 0
+    """How many numbers each vector of FEATURES has; 0 where the model gives none."""
     tensor: ImageTensor = ImageTensor.FP32
 
     def __post_init__(self) -> None:

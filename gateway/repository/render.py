@@ -21,6 +21,22 @@ _QUEUE_POLICY = """\
 _STREAM = """
 # The stateful model that follows its streams.
 parameters { key: "sequence_model" value: { string_value: "%s" } }"""
+_FEATURES = """
+  {
+    # The vector of an image, as `gateway model add --features` has it: what POST /embed answers with.
+    name: "FEATURES"
+    data_type: TYPE_FP32
+    dims: [ %d ]
+  },"""
+_NETWORK_FEATURES = """,
+  {
+    # What the layer gives that --features names: the vector of an image.
+    name: "output__1"
+    data_type: TYPE_FP32
+    dims: [ %d ]
+  }"""
+_FEATURES_MAP = """
+      output_map { key: "output__1" value: "FEATURES" }"""
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
@@ -79,6 +95,9 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(serving.preferred, side, IMAGE_TYPES[entry.tensor.value]),
+        "features_output": _FEATURES % entry.features if entry.features else "",
+        "network_features": _NETWORK_FEATURES % entry.features if entry.features else "",
+        "features_map": _FEATURES_MAP if entry.features else "",
     }
     texts = {
         entry.preprocessor: _template("preprocessor").substitute(shared),

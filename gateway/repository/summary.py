@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.repository.entry import FUNCTION_FILES, RECORD, Entry, Format, ImageTensor
+from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
 from gateway.repository.writing import LABELS
 from gateway.triton.contract import pinned
 
@@ -22,12 +22,14 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     out = console()
     out.print(f"[bold]{entry.name}[/] version {version} is in {repository}")
     table = Table.grid(padding=(0, 2))
+    on = "the images of `tune`" if this.precision is Precision.INT8 else "made-up images"
     facts = {
         "network": f"{this.source}, ends in {this.ending}",
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
         "images": entry.preprocessing.described(),
+        **_vectors(entry, this),
         "stored as": f"{entry.format.value}, {this.precision.value}{_takes(entry)}; probabilities differ from the "
-        f"original's by up to {this.difference:.1e} on made-up images",
+        f"original's by up to {this.difference:.1e} on {on}",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():
@@ -82,6 +84,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "labels": some,
         "multi-label": "yes" if entry.multi_label else "no",
         "images": entry.preprocessing.described(),
+        **_vectors(entry, entry.versions[entry.in_use]),
         "format": f"{entry.format.value}{_takes(entry)}",
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
@@ -123,6 +126,15 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
         for item in items:
             yield item
             bar.advance(task)
+
+
+def _vectors(entry: Entry, version: Version) -> dict[str, str]:
+    """What is said of the vectors, where there are some."""
+    if not entry.features:
+        return {}
+    layer = "what the last linear layer is given" if version.features == AUTO else version.features
+    off = version.features_difference
+    return {"vectors": f"{entry.features} numbers, {layer}; 1 - cosine to the original's is up to {off:.1e}"}
 
 
 def _takes(entry: Entry) -> str:

@@ -16,6 +16,7 @@ from gateway.ingest.padding import pad
 from gateway.triton.contract import (
     CLASSIFIER_INPUT,
     CLASSIFIER_OUTPUT,
+    FEATURES,
     IMAGE_STATUS,
     PREDICTION,
     PREPROCESSED_IMAGE,
@@ -33,10 +34,14 @@ class TritonRefused(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came for N images: `status` int32 [N], 0 where the image was decoded; `values` [N, …], mostly fp32."""
+    """What came for N images: `status` int32 [N], 0 where the image was decoded; `values` [N, …], mostly fp32.
+
+    `vectors` fp32 [N, size] are those of a model that gives some.
+    """
 
     status: NDArray[np.int32]
     values: NDArray[Any]
+    vectors: NDArray[np.float32] | None = None
 
 
 class BlockingTriton:
@@ -57,7 +62,7 @@ class BlockingTriton:
         self.close()
 
     def predict(self, ensemble: str, images: Sequence[bytes]) -> Answers:
-        """Probabilities fp32 [N, classes] of encoded images."""
+        """Probabilities fp32 [N, classes] of encoded images, and their vectors where the model gives some."""
         return self._ask_images(ensemble, images, PREDICTION)
 
     def preprocess(self, preprocessor: str, images: Sequence[bytes]) -> Answers:
@@ -97,7 +102,7 @@ class BlockingTriton:
         ]
         with self._translated():
             result = self._client.infer(model, inputs, client_timeout=TIMEOUT_SECONDS)
-        return Answers(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(output))
+        return Answers(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(output), result.as_numpy(FEATURES))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ import contextlib
 import difflib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -13,8 +13,16 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
 from gateway.deadline import Deadline
-from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Call, InferResult, ModelInfo, Row
+from gateway.errors import (
+    ContractBroken,
+    GatewayError,
+    LoadFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    NoFeatures,
+    no_features,
+)
+from gateway.inference.backend import Call, InferResult, ModelInfo, Row, Vectors
 from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
 from gateway.ingest.resizing import Resize, resize_of, sizes
@@ -33,6 +41,7 @@ from gateway.triton.contract import (
     image_tensor,
     pinned,
     pinned_versions,
+    vector_size,
 )
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
 from gateway.triton.model_config import parameters, steps
@@ -61,13 +70,21 @@ class Evidence(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What has to be known of an ensemble before it is asked."""
+
+    multi_label: bool
+    vector_size: int
+
+
 class Models:
     """What one Triton serves; every method raises errors of gateway.errors only."""
 
     def __init__(self, endpoint: Endpoint, evidence: Evidence | None = None) -> None:
         self._endpoint = endpoint
         self._evidence = evidence
-        self._multi_label: dict[str, tuple[float, bool]] = {}
+        self._traits: dict[str, tuple[float, Traits]] = {}
         self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
         self._resizes: dict[tuple[str, str], tuple[float, Resize | None]] = {}
         self._answered: set[str] = set()
@@ -91,15 +108,19 @@ class Models:
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
             try:
-                multi_label = await self._is_multi_label(ensemble)
+                traits = await self._read_traits(ensemble)
+                vectors = _wants_vectors(call, traits)
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
                     call if known_as else replace(call, model_name=ensemble, model_version=version),
-                    class_count=_class_count(call.selection, multi_label=multi_label),
+                    class_count=_class_count(call.selection, multi_label=traits.multi_label),
+                    vectors=vectors,
                 )
             except ModelNotFound as exc:
                 missing = exc
                 continue
+            except NoFeatures:
+                raise
             except GatewayError as exc:
                 if evidence is not None:
                     evidence.suspect(ensemble, exc, sent_at)
@@ -113,9 +134,9 @@ class Models:
                 self._pinned.add((model_name, model_version))
             turn, rows = Turn(), []
             for row in result.rows:
-                rows.append(_select(row, call.selection, multi_label=multi_label))
+                rows.append(_select(row, call.selection, multi_label=traits.multi_label))
                 await turn.pause_if_over()
-            return InferResult(result.model_name, result.model_version, tuple(rows), multi_label)
+            return InferResult(result.model_name, result.model_version, tuple(rows), traits.multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise missing
@@ -216,12 +237,13 @@ class Models:
                 missing = exc
         raise missing
 
-    async def _is_multi_label(self, ensemble: str) -> bool:
-        until, multi_label = self._multi_label.get(ensemble, (0.0, False))
-        if time.monotonic() >= until:
-            multi_label = _is_multi_label(await self._endpoint.config(ensemble))
-            self._multi_label[ensemble] = (time.monotonic() + REMEMBERED_SECONDS, multi_label)
-        return multi_label
+    async def _read_traits(self, ensemble: str) -> Traits:
+        until, traits = self._traits.get(ensemble, (0.0, None))
+        if traits is None or time.monotonic() >= until:
+            config = await self._endpoint.config(ensemble)
+            traits = Traits(_is_multi_label(config), vector_size(config))
+            self._traits[ensemble] = (time.monotonic() + REMEMBERED_SECONDS, traits)
+        return traits
 
     async def _index_with(self, name: str) -> RepositoryIndexResponse:
         index = await self._endpoint.index()
@@ -247,6 +269,7 @@ class Models:
             classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
             precision=told.get(PRECISION_PARAMETER),
             multi_label=_is_multi_label(config),
+            vector_size=vector_size(config),
             decode=told.get(DECODE_PARAMETER, EXACT),
             steps=names,
         )
@@ -290,7 +313,7 @@ class Models:
         return sizes(told.get("resize_size", "")), sizes(told.get("crop_size", ""))
 
     def _forget(self, name: str) -> None:
-        self._multi_label.pop(name, None)
+        self._traits.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
         self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
 
@@ -301,6 +324,13 @@ def _names(index: RepositoryIndexResponse) -> set[str]:
 
 def _is_multi_label(config: ModelConfig) -> bool:
     return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"
+
+
+def _wants_vectors(call: Call, traits: Traits) -> bool:
+    """Whether to ask for FEATURES; raises NoFeatures where the call needs what the model does not give."""
+    if call.vectors is Vectors.NEEDED and not traits.vector_size:
+        raise no_features(call.model_name)
+    return call.vectors is not Vectors.NONE and traits.vector_size > 0
 
 
 def _class_count(selection: Selection | None, *, multi_label: bool) -> int | None:

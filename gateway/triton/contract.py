@@ -1,6 +1,7 @@
 """The names and types that the gateway and the model repository agree on.
 
-    RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1]  →  PREDICTION fp32 [N, classes], IMAGE_STATUS int32 [N, 1]
+    RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1]  →  PREDICTION fp32 [N, classes], IMAGE_STATUS int32 [N, 1],
+                                                              and FEATURES fp32 [N, size] of models that give vectors
 
 The same names stand in every ensemble's config.pbtxt; nothing else ties the two together.
 """
@@ -18,6 +19,8 @@ RAW_IMAGE_LENGTH = "RAW_IMAGE_LENGTH"
 """Their true lengths in bytes: int32 [N, 1]."""
 PREDICTION = "PREDICTION"
 """A score for each class: fp32 [N, classes]."""
+FEATURES = "FEATURES"
+"""The vector of each image, where a model gives some: fp32 [N, size]."""
 IMAGE_STATUS = "IMAGE_STATUS"
 """0 for an image that was decoded: int32 [N, 1]."""
 
@@ -36,6 +39,8 @@ IMAGE_TYPES = {"fp32": "TYPE_FP32", "uint8": "TYPE_UINT8"}
 """Normalised by the preprocessor, or pixels that the network normalises itself; by the names that people use."""
 CLASSIFIER_INPUT, CLASSIFIER_OUTPUT = "input__0", "output__0"
 """The names that Triton's libtorch backend gives to a TorchScript model's first input and output."""
+CLASSIFIER_FEATURES = "output__1"
+"""And to its second output: the vectors of a network that gives some."""
 
 MODEL_PARAMETER, VERSION_PARAMETER = "model", "version"
 """Parameters of an ensemble: the name and the version that it answers for.
@@ -69,14 +74,17 @@ def pinned_versions(name: str, ensembles: Iterable[str]) -> dict[str, str]:
 
 INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}
 OUTPUTS = {PREDICTION: "TYPE_FP32", IMAGE_STATUS: "TYPE_INT32"}
+OPTIONAL_OUTPUTS = {FEATURES: "TYPE_FP32"}
 DIMS = {RAW_IMAGE: [-1], RAW_IMAGE_LENGTH: [1], IMAGE_STATUS: [1]}
 
 
 def breaches(config: ModelConfig) -> list[str]:
     """What keeps a model from serving images, in words that name its config.pbtxt's lines; [] where nothing does."""
     found = []
-    for kind, wanted, tensors in (("input", INPUTS, config.input), ("output", OUTPUTS, config.output)):
+    for kind, needed, tensors in (("input", INPUTS, config.input), ("output", OUTPUTS, config.output)):
         given = {tensor.name: tensor for tensor in tensors}
+        optional = OPTIONAL_OUTPUTS if kind == "output" else {}
+        wanted = {**needed, **{name: data_type for name, data_type in optional.items() if name in given}}
         for name, data_type in wanted.items():
             if name not in given:
                 found.append(f"{kind} {name!r} is missing")
@@ -86,12 +94,19 @@ def breaches(config: ModelConfig) -> list[str]:
             dims = list(given[name].dims)
             if name == PREDICTION and len(dims) != 1:
                 found.append(f"{kind} {name!r} has dims {dims}, not [ the number of classes ]")
+            if name == FEATURES and (len(dims) != 1 or dims[0] < 1):
+                found.append(f"{kind} {name!r} has dims {dims}, not [ how many numbers a vector has ]")
             if name in DIMS and dims != DIMS[name]:
                 found.append(f"{kind} {name!r} has dims {dims}, not {DIMS[name]}")
         found += [f"{kind} {name!r} is not part of the contract" for name in given if name not in wanted]
     if config.max_batch_size < 1:
         found.append("max_batch_size is 0, which allows no batches")
     return found
+
+
+def vector_size(config: ModelConfig) -> int:
+    """How many numbers the vectors of a model that keeps the contract have; 0 where it gives none."""
+    return next((int(output.dims[0]) for output in config.output if output.name == FEATURES), 0)
 
 
 def mismatches(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:

@@ -22,8 +22,10 @@ class Endpoint(Protocol):
     bears_cancellation: bool
     """Whether a call may be cancelled; false until `learn_version` knows better."""
 
-    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
         """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
+
+        And for their `vectors`, which the model must have, whatever the call says of them.
 
         The call's selection is left to the caller; here its model is an ensemble of Triton's.
         """

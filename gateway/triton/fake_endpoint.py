@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
@@ -11,7 +12,16 @@ from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUn
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.sequence import SequenceScores, Step
-from gateway.triton.contract import DIMS, INPUTS, OUTPUTS, PREDICTION, SEQUENCE_MODEL, SEQUENCE_PREDICTION
+from gateway.triton.contract import (
+    DIMS,
+    FEATURES,
+    INPUTS,
+    OPTIONAL_OUTPUTS,
+    OUTPUTS,
+    PREDICTION,
+    SEQUENCE_MODEL,
+    SEQUENCE_PREDICTION,
+)
 from gateway.triton.errors import SequenceLost, StubDied
 from gateway.triton.steps import NEWEST
 
@@ -42,6 +52,8 @@ class FakeTriton:
     latency_seconds: Callable[[], float] | None = None
     load_seconds: float = 0.0
     labelled: bool = True
+    vector_size: int = 0
+    """Of FEATURES; 0 where the ensembles give none."""
     image_type: int = DataType.TYPE_FP32
     """Of what passes between the steps."""
 
@@ -80,6 +92,8 @@ class FakeTriton:
             for kind, tensors in ((config.input, INPUTS), (config.output, OUTPUTS)):
                 for tensor, data_type in tensors.items():
                     kind.add(name=tensor, data_type=data_type, dims=DIMS.get(tensor, [2]))
+            if self.vector_size:
+                config.output.add(name=FEATURES, data_type=OPTIONAL_OUTPUTS[FEATURES], dims=[self.vector_size])
             for step in self.ensembles[name]:
                 version = int(step.partition(":")[2] or NEWEST)
                 config.ensemble_scheduling.step.add(model_name=_model(step), model_version=version)
@@ -89,7 +103,7 @@ class FakeTriton:
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 
-    def answer(self, call: Call) -> InferResult:
+    def answer(self, call: Call, *, vectors: bool = False) -> InferResult:
         """What a request gets; raises what Endpoint.infer raises."""
         steps = self.ensembles.get(call.model_name)
         if steps is None:
@@ -105,7 +119,8 @@ class FakeTriton:
                 raise StubDied(_model(step))
             if step in self.failing:
                 raise InferenceFailed
-        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1)))
+        known = (Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1))
+        row = Row(decoded=True, predictions=known, vector=np.ones(self.vector_size, np.float32) if vectors else None)
         return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
@@ -119,13 +134,13 @@ class FakeEndpoint:
         self.triton = triton or FakeTriton()
         self.closed = False
 
-    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:  # noqa: ARG002  # all there are
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:  # noqa: ARG002
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)
         if self.triton.latency_seconds is not None:
             await asyncio.sleep(self.triton.latency_seconds())
-        return self.triton.answer(call)
+        return self.triton.answer(call, vectors=vectors)
 
     async def advance(self, step: Step) -> SequenceScores:
         """Tell the frame's own scores; SequenceLost unless the sequence has begun here."""

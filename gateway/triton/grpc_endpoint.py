@@ -1,6 +1,7 @@
 """One Triton at one address over gRPC: the only calls that the gateway makes to it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from gateway.inference.sequence import SequenceScores, Step
 from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.errors import translate
-from gateway.triton.reading import read_answer
+from gateway.triton.infer_response import read_answer
 from gateway.triton.stepping import read_step, step_request
 from gateway.triton.wire import infer_request
 from gateway.turns import Turn
@@ -46,6 +47,8 @@ INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
 """The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
+RENEWED_PARAMETER = "renewed_by_gateway"
+"""Tells Triton's configuration of a model from the one before."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
 
@@ -80,15 +83,17 @@ class GrpcEndpoint:
         """Of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[Any]] = set()
 
-    async def infer(self, call: Call, *, class_count: int | None) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
         """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
+
+        And for their `vectors`, which the model must have, whatever the call says of them.
 
         The call's selection is left to the caller; here its model is an ensemble of Triton's.
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
         turn, timeout_seconds, bears = Turn(), call.deadline.left_seconds, self.bears_cancellation
-        request = infer_request(call, class_count, timeout_seconds)
+        request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
         await turn.pause_if_over()  # gRPC makes another copy of what may be 20 MB
         attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
         with tracing.call(INFER, attributes) as headers:
@@ -101,7 +106,7 @@ class GrpcEndpoint:
             response = await (
                 self._ask(asked) if bears or call.to_its_end else self._ask_uncancelled(asked, timeout_seconds)
             )
-        return await read_answer(response, rows=len(call.batch), classified=class_count is not None)
+        return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
     async def advance(self, step: Step) -> SequenceScores:
         """Take a sequence one step on; see Endpoint.advance."""
@@ -140,10 +145,11 @@ class GrpcEndpoint:
 
     async def renew(self, name: str) -> None:
         """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
-        # Triton takes a configuration that comes with the request for a change, whatever it says.
-        config = MessageToJson(await self.config(name), preserving_proto_field_name=True)
+        config = await self.config(name)
+        # Triton loads again what has changed, and one parameter more is a change; the same one twice is none.
+        config.parameters[RENEWED_PARAMETER].string_value = str(time.time_ns())
         request = pb.RepositoryModelLoadRequest(model_name=name)
-        request.parameters["config"].string_param = config
+        request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
         await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def unload(self, name: str) -> None:

@@ -16,7 +16,7 @@ from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.healing import Healer
-from gateway.triton.trials import Pace
+from gateway.triton.trials import Schedule
 from gateway.triton.watch import Watch
 
 log = structlog.get_logger("gateway")
@@ -64,7 +64,7 @@ class Tritons:
         urls: Sequence[str],
         *,
         model_name: str,
-        pace: Pace,
+        schedule: Schedule,
         heal: bool,
         share: Share | None = None,
         connect: Callable[[str], Endpoint] = GrpcEndpoint,
@@ -72,7 +72,7 @@ class Tritons:
     ) -> None:
         self._addresses = Addresses(urls, lookup)
         self._model_name = model_name
-        self._pace = pace
+        self._schedule = schedule
         self._heals = heal
         self._share = share or Share()
         self._connect = connect
@@ -134,7 +134,7 @@ class Tritons:
 
     async def _keep_resolving(self) -> None:
         while True:
-            await asyncio.sleep(self._pace.interval_seconds)
+            await asyncio.sleep(self._schedule.interval_seconds)
             try:
                 await self.resolve()
             except Exception:
@@ -159,7 +159,7 @@ class Tritons:
         watch = Watch(
             endpoint,
             model_name=self._model_name,
-            pace=self._pace,
+            schedule=self._schedule,
             healer=Healer(endpoint) if self._heals else None,
             tell=self._tell,
         )

@@ -16,6 +16,16 @@ SEAL_BYTES = 16
 PURPOSE = b"RAW_IMAGE seal 1"
 """Sets these codes apart from any other use of the secret. A new number where the gateway asks for other outputs: the
 cache's key knows nothing of them, and an answer with other outputs must not be found."""
+WITH_VECTORS = b"and FEATURES 1"
+"""For calls that ask for FEATURES as well; what is said of PURPOSE holds for it."""
+
+
+def with_vectors(code: bytes) -> bytes:
+    """The end of an image's row where FEATURES is asked for as well: another answer, and so another key.
+
+    As hard to guess as the code, which stays what identifies the image.
+    """
+    return hashlib.blake2b(code, digest_size=SEAL_BYTES, person=WITH_VECTORS).digest()
 
 
 class Seal:

@@ -25,8 +25,8 @@ log = structlog.get_logger("gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How often things are tried."""
+class Schedule:
+    """When models are tried, and when they are mended."""
 
     interval_seconds: float
     """Between trials of a model that nobody asks."""
@@ -46,9 +46,9 @@ class Pace:
 class Trials:
     """Tries the models of one Triton, each with an image that no cache has seen."""
 
-    def __init__(self, endpoint: Endpoint, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, endpoint: Endpoint, schedule: Schedule, clock: Callable[[], float] = time.monotonic) -> None:
         self._endpoint = endpoint
-        self._pace = pace
+        self._schedule = schedule
         self._clock = clock
         self._no_ensembles: set[str] = set()
 
@@ -107,7 +107,7 @@ class Trials:
 
     async def _probe(self, record: Record) -> None:
         metrics.PROBES.inc()
-        deadline = Deadline.after(self._pace.timeout_seconds)
+        deadline = Deadline.after(self._schedule.timeout_seconds)
         await self._endpoint.infer(Call(probe(), record.name, "", None, deadline, "readiness"), class_count=1)
 
     async def _check(self, record: Record) -> None:

@@ -23,7 +23,7 @@ from gateway.triton.errors import StubDied
 from gateway.triton.healing import Healer, Outcome
 from gateway.triton.record import Record
 from gateway.triton.steps import Step
-from gateway.triton.trials import Pace, Trials
+from gateway.triton.trials import Schedule, Trials
 
 log = structlog.get_logger("gateway")
 
@@ -45,7 +45,7 @@ class Watch:
         endpoint: Endpoint,
         *,
         model_name: str,
-        pace: Pace,
+        schedule: Schedule,
         healer: Healer | None,
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
@@ -53,8 +53,8 @@ class Watch:
         self.endpoint = endpoint
         self._default = Record(model_name)
         self._records = {model_name: self._default}
-        self._pace = pace
-        self._trials = Trials(endpoint, pace, clock)
+        self._schedule = schedule
+        self._trials = Trials(endpoint, schedule, clock)
         self._healer = healer
         self._tell_model = tell
         self._clock = clock
@@ -158,8 +158,8 @@ class Watch:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.endpoint.address)
             failing = self._dead_steps or self._lone or not all(record.sound for record in self._records.values())
-            seconds = self._pace.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # so that gateways spread
-            seconds = min(self._pace.quick_seconds, seconds) if failing else seconds
+            seconds = self._schedule.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # so that gateways spread
+            seconds = min(self._schedule.quick_seconds, seconds) if failing else seconds
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await sooner.wait()
@@ -198,7 +198,7 @@ class Watch:
 
     async def _discover(self) -> None:
         """Take note of the ensembles that Triton lists."""
-        if self._clock() - self._discovered_at >= 2 * self._pace.interval_seconds:
+        if self._clock() - self._discovered_at >= 2 * self._schedule.interval_seconds:
             with contextlib.suppress(GatewayError):
                 for name in await self._trials.ensembles(but=self._records):
                     self._records.setdefault(name, Record(name))
@@ -208,8 +208,10 @@ class Watch:
         if not record.sound or record.name in self._healing or self._is_hurt(record):
             return False
         age_seconds = self._clock() - max(record.tried_at, record.answered_at)
-        interval_seconds = self._pace.interval_seconds * (1 if record is self._default else self._pace.others_intervals)
-        return age_seconds <= 1.5 * interval_seconds + 2 * self._pace.timeout_seconds
+        interval_seconds = self._schedule.interval_seconds * (
+            1 if record is self._default else self._schedule.others_intervals
+        )
+        return age_seconds <= 1.5 * interval_seconds + 2 * self._schedule.timeout_seconds
 
     def _is_hurt(self, record: Record) -> bool:
         """Whether a process of one of its steps is dead, in the version that it asks."""
@@ -220,10 +222,12 @@ class Watch:
             return False
         if not record.sound:
             return True
-        interval_seconds = self._pace.interval_seconds * (1 if record is self._default else self._pace.others_intervals)
+        interval_seconds = self._schedule.interval_seconds * (
+            1 if record is self._default else self._schedule.others_intervals
+        )
         now = self._clock()
         if now - record.answered_at < interval_seconds:
-            interval_seconds *= self._pace.trust_intervals
+            interval_seconds *= self._schedule.trust_intervals
         return now - record.tried_at >= 0.8 * interval_seconds
 
     def _drop_unloaded(self) -> None:
@@ -253,7 +257,7 @@ class Watch:
             await self._reload(self._healer, (step,))
         sound = {step for record in self._records.values() if record.sound for step in record.steps}
         for record in list(self._records.values()):
-            if record.failures >= self._pace.failures and record.steps:
+            if record.failures >= self._schedule.failures and record.steps:
                 # A step through which other models answer is not at fault, unless every step is such a one.
                 own = tuple(step for step in record.steps if step not in sound)
                 await self._reload(self._healer, own or record.steps)
@@ -330,7 +334,7 @@ class Watch:
     async def _load_orphans(self, healer: Healer) -> None:
         """Load what another gateway unloaded to heal it, and did not load again."""
         now = self._clock()
-        late = [step for step, since in self._left_to_others.items() if now - since > self._pace.orphaned_seconds]
+        late = [step for step, since in self._left_to_others.items() if now - since > self._schedule.orphaned_seconds]
         if late:
             in_service = await healer.states()
             if in_service and (missing := [step for step in late if step not in in_service]):
@@ -342,7 +346,7 @@ class Watch:
             self._unavailable_since = None
             return
         self._unavailable_since = self._unavailable_since or now
-        if now - self._unavailable_since > self._pace.orphaned_seconds:
+        if now - self._unavailable_since > self._schedule.orphaned_seconds:
             await healer.load([*(state.name for state in self._states), self._default.name])
             self._unavailable_since = None
 

@@ -7,24 +7,28 @@ as they are.
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from gateway.inference.backend import Batch, Call
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.seal import with_vectors
 
 _TENSOR = bytes([ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2])
 """The key of a tensor's bytes; 2 is the wire type of what has a length."""
 
 
-def infer_request(call: Call, class_count: int | None, timeout_seconds: float) -> bytes:
-    """The request for the `class_count` best classes of each image, or for all scores if None.
+def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, vectors: bool = False) -> bytes:
+    """The request for the `class_count` best classes of each image, or for all scores if None; and its `vectors`.
 
     It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is zero-padded to the longest image, and each of its
-    rows ends in the image's seal, if there are seals.
+    rows ends in the image's seal, if there are seals: another one where vectors are asked for.
     """
     batch = call.batch
+    if vectors:
+        batch = replace(batch, seals=[with_vectors(code) for code in batch.seals])
     rows, width = len(batch), max(map(len, batch.images)) + len(batch.seals[0] if batch.seals else b"")
     request = ModelInferRequest(id=call.request_id)
     request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
@@ -32,7 +36,7 @@ def infer_request(call: Call, class_count: int | None, timeout_seconds: float) -
     request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
     return b"".join(
         (
-            _asked(call.model_name, call.model_version, class_count),
+            _asked(call.model_name, call.model_version, class_count, vectors),
             request.SerializeToString(),
             _TENSOR,
             _varint(rows * width),
@@ -45,13 +49,15 @@ def infer_request(call: Call, class_count: int | None, timeout_seconds: float) -
 
 
 @lru_cache(256)
-def _asked(model_name: str, model_version: str, class_count: int | None) -> bytes:
+def _asked(model_name: str, model_version: str, class_count: int | None, vectors: bool) -> bytes:  # noqa: FBT001
     """Which model is asked for what."""
     request = ModelInferRequest(model_name=model_name, model_version=model_version)
     prediction = request.outputs.add(name=PREDICTION)
     if class_count is not None:
         prediction.parameters["classification"].int64_param = class_count
     request.outputs.add(name=IMAGE_STATUS)
+    if vectors:
+        request.outputs.add(name=FEATURES)
     return bytes(request.SerializeToString())
 
 

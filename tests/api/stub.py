@@ -11,8 +11,8 @@ import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
-from gateway.errors import GatewayError, ModelNotFound
-from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.errors import GatewayError, ModelNotFound, no_features
+from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row, Vectors
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from gateway.settings import Settings
@@ -20,6 +20,7 @@ from tests.asking import encode
 
 MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
+VECTOR = np.array([3.0, 0.0, -4.0, 0.0], np.float32)
 
 
 class StubBackend:
@@ -64,6 +65,19 @@ class StubBackend:
 
     async def unload(self, name: str) -> None:
         self.loaded.discard(name)
+
+
+class VectorBackend(StubBackend):
+    """Has the same vector for every image; the model `plain` gives none."""
+
+    async def infer(self, call: Call) -> InferResult:
+        if self.fault is not None:
+            raise self.fault
+        if call.model_name == "plain" and call.vectors is Vectors.NEEDED:
+            raise no_features("plain")
+        vector = VECTOR if call.vectors is not Vectors.NONE else None
+        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),), vector=vector)
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
 class Client:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from tritonclient.http import InferRequestedOutput
 
 from gateway.errors import InferenceFailed, ModelNotFound, Overloaded, TritonUnreachable
 from gateway.inference.admission import Admission
-from gateway.inference.backend import InferResult, Row
+from gateway.inference.backend import Call, InferResult, Row, Vectors
 from gateway.keys import add_key
 from gateway.metrics import CLASSIFYING_ROUTES
 from gateway.oip.documents import InferenceBody, InferenceResponse
-from tests.api.stub import PNG, client_of
+from tests.api.stub import PNG, VECTOR, client_of
 from tests.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
 
 
@@ -272,3 +273,27 @@ def test_a_model_that_changes_its_classes_meanwhile_costs_only_the_images_after(
     assert read.get_response()["model_version"] == "1"
     assert read.as_numpy("STATUS").tolist() == [b"ok", b"model_unavailable"]
     assert np.isnan(read.as_numpy("PREDICTION")[1]).all()
+
+
+class Vectorising(Scorer):
+    """Has a vector beside the scores of every image that has an answer."""
+
+    async def infer(self, call: Call) -> InferResult:
+        assert call.vectors is Vectors.IF_ANY
+        result = await super().infer(call)
+        return replace(result, rows=tuple(replace(row, vector=VECTOR) for row in result.rows))
+
+
+def test_vectors_are_a_tensor_beside_the_others_and_nan_where_an_image_has_no_answer():
+    with client_of(Vectorising()) as client:
+        read = result(ask(client, PNG, TEXT))
+        alone = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}])).json()["outputs"]
+    assert read.as_numpy("FEATURES")[0].tolist() == VECTOR.tolist()
+    assert np.isnan(read.as_numpy("FEATURES")[1]).all()
+    assert alone == [{"name": "FEATURES", "datatype": "FP32", "shape": [1, 4], "data": VECTOR.tolist()}]
+
+
+def test_vectors_of_a_model_that_gives_none_are_refused_with_the_command(client):
+    answer = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}]))
+    assert answer.status_code == 422
+    assert "gateway model add … --features auto" in answer.json()["error"]

@@ -1,11 +1,13 @@
 """Two models that name the colour of a picture: what the page's tests can foretell without a Triton."""
 
 import asyncio
+import io
 import threading
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from gateway.errors import ModelNotFound
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row
@@ -39,6 +41,14 @@ def picture(colour: str, number: int = 0) -> bytes:
     pixels = np.full((60, 120, 3), COLOURS[colour], np.uint8)
     pixels[0, 0] = number
     return encode(pixels, ".png")
+
+
+def animation(*colours: str) -> bytes:
+    """A GIF that shows each colour for a second."""
+    first, *others = (Image.new("RGB", (120, 60), COLOURS[colour]) for colour in colours)
+    file = io.BytesIO()
+    first.save(file, "GIF", save_all=True, append_images=others, duration=1000)
+    return file.getvalue()
 
 
 def video(**colours: int) -> bytes:

@@ -7,9 +7,11 @@ import re
 import pytest
 from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
-from tests.browser.backend import ColourBackend, picture
+from gateway.keys import add_key
+from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
 from tests.processes import wait_for
+from tests.streams.stub import stream_service
 
 KEPT = """() => new Promise((resolve) => {
   const opened = indexedDB.open("gateway /");
@@ -171,6 +173,38 @@ def test_the_viewer_frames_what_the_model_saw_and_asks_for_every_label(page: Pag
     expect(page.locator("#viewer")).to_be_hidden()
 
 
+def moving(name: str, *colours: str) -> FilePayload:
+    return {"name": name, "mimeType": "image/gif", "buffer": animation(*colours)}
+
+
+def test_of_an_animated_picture_the_viewer_shows_the_frames(page: Page, tmp_path):
+    add(page, [moving("film.gif", "blue", "red", "green"), moving("still.gif", "red")])
+    expect(page.locator("#again")).to_have_text("Run again")
+    expect(page.locator("#tally")).to_have_text("2 classified")
+    page.get_by_role("button", name="Open film.gif").click()
+    expect(page.locator(".film li")).to_have_text(["0.0 sblue90.0%", "1.0 sred60.0%", "2.0 sgreen90.0%"])
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#viewer-name")).to_have_text("still.gif")
+    expect(page.locator(".film")).to_have_count(0)
+    page.keyboard.press("Escape")
+    saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
+    film, still = saved["results"]
+    assert [each["predictions"][0]["label"] for each in film["frames"]] == ["blue", "red", "green"]
+    assert "frames" not in still
+
+
+@pytest.mark.parametrize("most", [2, 8])
+def test_pictures_with_more_frames_than_the_gateway_allows_are_answered_as_stills(context: BrowserContext, most: int):
+    with stream_service(ColourBackend(), model="colours", max_frames=most) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        colours = ("blue", "red", "green") * 2
+        add(page, [moving("one.gif", *colours), moving("two.gif", *colours)])
+        expect(page.locator("#tally")).to_have_text("2 classified")
+        expect(page.locator("#again")).to_have_text("Run again")
+        page.close()
+
+
 def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: ColourBackend):
     add(page, [*photos(blue=1), file("broken.png", b"x")])
     expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
@@ -249,6 +283,23 @@ def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: Colour
         backend.gate.set()
     page.get_by_role("button", name="Retry failed").click()
     expect(page.locator("#tally")).to_have_text("1 classified")
+
+
+def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
+    file = tmp_path / "keys"
+    key = add_key(file, "page")
+    with stream_service(ColourBackend(), model="colours", api_keys_file=file) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        words = "The gateway needs an API key: enter it under “API key”."
+        expect(page.locator("#model-problem")).to_contain_text(words)
+        add(page, photos(blue=1))
+        expect(page.locator(".card .error")).to_have_text(words)
+        page.get_by_label("API key").fill(key)
+        page.get_by_label("API key").press("Tab")
+        expect(page.locator("#tally")).to_have_text("1 classified")
+        expect(page.locator("#model option")).to_have_count(4)
+        page.close()
 
 
 def test_where_the_models_cannot_be_listed_the_default_one_is_asked(context: BrowserContext, service: str):

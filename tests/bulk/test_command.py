@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from gateway.errors import Overloaded
-from tests.api.stub import PNG, StubBackend
+from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.bulk.running import command, folder_of, rows_of, run
 from tests.films import film
 from tests.processes import environment, wait_for
@@ -188,3 +188,26 @@ def test_ctrl_c_keeps_what_was_done(photos, tmp_path, number):
     assert (process.returncode, said.count(b"Traceback")) == (130, 0), said
     assert b"--resume continues" in said
     assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
+
+
+def test_with_features_each_row_has_its_vector(tmp_path):
+    photos = folder_of(tmp_path / "photos", 3, PNG)
+    (photos / "bad.png").write_bytes(b"text")
+    with stub_service(VectorBackend()) as url:
+        for kind in ("parquet", "csv", "jsonl"):
+            assert run(photos, "--features", "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 3
+        refused = run(photos, "--features", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--url", url)
+        other = run(photos, "-o", tmp_path / "out.jsonl", "--resume", "--url", url)
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    assert str(table.schema.field("features").type) == "list<element: float>"
+    with (tmp_path / "out.csv").open(newline="") as file:
+        in_csv = [{**row, "features": json.loads(row["features"] or "null")} for row in csv.DictReader(file)]
+    for rows in (table.to_pylist(), in_csv, rows_of(tmp_path / "out.jsonl")):
+        assert sorted((row["label"] or "", row["features"] or []) for row in rows) == [
+            ("", []),
+            *[("cat", VECTOR.tolist())] * 3,
+        ]
+    assert refused.returncode == 2
+    assert "--features excludes --threshold and --labels" in " ".join(refused.stderr.split())
+    assert other.returncode == 1
+    assert "was written with --features, not without" in " ".join(other.stderr.split())

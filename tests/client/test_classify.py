@@ -12,7 +12,7 @@ from PIL import Image
 from gateway.client import AsyncGateway, Gateway, Picture, errors
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
 from gateway.inference.backend import Call, InferResult
-from tests.api.stub import PNG, StubBackend
+from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.films import film
 from tests.stub_service import stub_service
 
@@ -241,3 +241,27 @@ def test_a_stream_tells_the_model_of_each_result(url):
     answer = httpx.post(f"{url}/predict", files={"f": PNG}, headers={"Accept": "application/x-ndjson"})
     first = json.loads(answer.text.splitlines()[0])
     assert first["model"] == {"name": "ensemble_model", "version": "1"}
+
+
+def test_vectors_come_as_32_bit_floats_beside_the_classes_that_are_asked_for():
+    with stub_service(VectorBackend()) as url, Gateway(url) as gateway:
+        good, bad = sorted(gateway.embed([PNG, b"no picture"], top_k=1), key=lambda result: result.index)
+        assert np.frombuffer(good.embedding, np.float32).tolist() == VECTOR.tolist()
+        assert good.best.label == "cat"
+        assert (bad.embedding, bad.error.code) == (None, "unsupported_format")
+        (one,) = gateway.embed(PNG, normalize=True)
+        assert np.allclose(np.frombuffer(one.embedding, np.float32), VECTOR / 5)
+        assert one.best is None
+        (classified,) = gateway.classify(PNG)
+        assert classified.embedding is None
+        with pytest.raises(errors.NoFeatures, match="--features auto"):
+            list(gateway.embed(PNG, model="plain"))
+
+
+def test_a_program_with_an_event_loop_gets_vectors_as_well():
+    async def vectors(url: str) -> list[list[float]]:
+        async with AsyncGateway(url) as gateway:
+            return [result.embedding.tolist() async for result in gateway.embed([PNG, PNG])]
+
+    with stub_service(VectorBackend()) as url:
+        assert asyncio.run(vectors(url)) == [VECTOR.tolist()] * 2

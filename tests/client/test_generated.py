@@ -56,7 +56,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert made.returncode == 0, made.stdout + made.stderr
     # A picture as the raw body goes as application/octet-stream, which is what the generator knows.
     warnings = [line for line in (made.stdout + made.stderr).splitlines() if line.startswith("Unsupported")]
-    assert warnings == ["Unsupported content type image/*"]
+    assert warnings == ["Unsupported content type image/*"] * 2  # of /predict and /embed
     (folder / "user.py").write_text(USER)
     return folder
 

@@ -54,6 +54,11 @@ def model_ready(**models: str) -> dict[str, str]:
     return {f'gateway_model_ready{{model="{name}"}}': values for name, values in models.items()}
 
 
+def shadow(**per_minute: int) -> dict[str, str]:
+    name = 'gateway_shadow_images_total{{outcome="{}", model="flowers", version="2"}}'
+    return {name.format(outcome): f"0+{count}x90" for outcome, count in per_minute.items()}
+
+
 def healings(outcome: str, values: str) -> dict[str, str]:
     return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
 
@@ -131,6 +136,12 @@ CASES = [
         images("ok", 20) | images("invalid_image", 80),
         images("ok", 80) | images("invalid_image", 20),
         80,
+    ),
+    Case(
+        "GatewayShadowFails",
+        shadow(same=20, model_unavailable=50, deadline_exceeded=30),
+        shadow(same=60, different=30, deadline_exceeded=10, skipped=500),
+        60,
     ),
     Case(
         "GatewayVersionsDiffer",

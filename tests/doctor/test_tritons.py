@@ -12,6 +12,7 @@ from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import Settings
 from tests.processes import free_port
+from tests.tritons import running_triton
 
 
 def findings(url: str, **settings: object) -> list[Finding]:
@@ -30,9 +31,8 @@ class UnmanagedTriton(EmbeddedTriton):
 
 
 @pytest.fixture(scope="module")
-def unmanaged(runtime: Runtime, lean_repository: Path) -> Iterator[EmbeddedTriton]:
-    with UnmanagedTriton(runtime, lean_repository, on_log=print) as server:
-        server.wait_ready()
+def unmanaged(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+    with running_triton(runtime, light_repository, kind=UnmanagedTriton) as server:
         yield server
 
 

@@ -15,6 +15,7 @@ from gateway.triton.grpc_endpoint import INFER
 from tests.otlp import Collector, collecting
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway, wait_for
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def traced_triton(runtime: Runtime, lean_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
+def traced_triton(runtime: Runtime, light_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
     """A Triton that sends a span of every request to the collector."""
     tracing = [
         "mode=opentelemetry",
@@ -41,8 +42,7 @@ def traced_triton(runtime: Runtime, lean_repository: Path, collector: Collector)
         "opentelemetry,bsp_schedule_delay=200",
     ]
     arguments = [f"--trace-config={option}" for option in tracing]
-    with EmbeddedTriton(runtime, lean_repository, on_log=print, extra_arguments=arguments) as server:
-        server.wait_ready()
+    with running_triton(runtime, light_repository, extra_arguments=arguments) as server:
         yield server
 
 

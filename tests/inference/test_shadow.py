@@ -10,13 +10,14 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
-from gateway.inference.backend import InferResult, Row
+from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.query import Query
 from gateway.inference.selection import Selection
 from gateway.inference.shadow import TIMEOUT_SECONDS, Shadows, difference
 from gateway.inference.spare import Spare
 from gateway.inference.uncancelled import Uncancelled
+from tests.api.stub import MODEL, StubBackend, client_of
 from tests.asking import encode
 from tests.inference.scripted import (
     Loop,
@@ -145,6 +146,17 @@ def test_of_a_batch_only_the_images_go_that_were_answered(loop):
     loop.call_soon(shadows.offer, query(), [b"broken", PNG], InferResult("m", "1", rows))
     loop.settle()
     assert [list(pending.call.batch.images) for pending in backend.calls] == [[PNG]]
+    close(loop, shadows)
+
+
+def test_of_a_batch_that_is_larger_than_all_places_a_part_is_looked_at(loop):
+    backend = ScriptedBackend()
+    shadows, _ = shadows_of(backend, max_images=8)
+    with counted() as found:
+        loop.call_soon(shadows.offer, query(), [PNG] * 3, InferResult("m", "1", answered().rows * 3))
+        loop.settle()
+    assert [len(pending.call.batch) for pending in backend.calls] == [2]
+    assert found == {"skipped": 1}
     close(loop, shadows)
 
 
@@ -336,3 +348,20 @@ def test_the_beginning_of_a_failure_and_its_end_are_logged_once(loop):
             loop.settle()
     assert [event["event"] for event in captured] == ["shadow_fails", "shadow_answers"]
     assert (captured[0]["model"], captured[0]["version"], captured[0]["code"]) == ("m", "2", "model_not_found")
+
+
+def test_the_setting_reaches_the_service():
+    class Recording(StubBackend):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[Call] = []
+
+        async def infer(self, call: Call) -> InferResult:
+            self.calls.append(call)
+            return await super().infer(call)
+
+    backend = Recording()
+    with client_of(backend, model_shadow={MODEL.name: {"2": 100}}) as client:
+        for _ in range(2):  # while the second is answered, the shadow of the first is asked
+            assert client.post("/predict", files={"f": ("a.png", PNG)}).status_code == 200
+    assert ("2", True) in [(call.model_version, call.aside) for call in backend.calls]

@@ -176,7 +176,9 @@ def test_outputs_are_as_tritonclient_asks_for_them():
     assert reader.request.outputs == (
         RequestedOutput("PREDICTION", binary=True),
         RequestedOutput("STATUS", binary=True),
+        RequestedOutput("FEATURES", binary=True),
     )
+    assert reader.request.everything
 
 
 @pytest.mark.parametrize("outputs", [None, []])
@@ -185,7 +187,9 @@ def test_without_outputs_all_of_them_come_in_json(outputs):
     assert reader.request.outputs == (
         RequestedOutput("PREDICTION", binary=False),
         RequestedOutput("STATUS", binary=False),
+        RequestedOutput("FEATURES", binary=False),
     )
+    assert reader.request.everything
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,7 @@ def test_without_outputs_all_of_them_come_in_json(outputs):
         ({**asking(), "parameters": {"binary_data_output": "yes"}}, InvalidParameter, "'binary_data_output'"),
         ({**asking(), "outputs": {}}, InvalidParameter, "'outputs'"),
         ({**asking(), "outputs": ["STATUS"]}, InvalidParameter, "'outputs'"),
-        ({**asking(), "outputs": [{"name": "SCORES"}]}, InvalidParameter, "only PREDICTION and STATUS"),
+        ({**asking(), "outputs": [{"name": "SCORES"}]}, InvalidParameter, "only PREDICTION, STATUS, FEATURES"),
         ({**asking(), "outputs": [{"name": "STATUS"}] * 2}, InvalidParameter, "twice"),
     ],
 )

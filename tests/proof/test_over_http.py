@@ -22,16 +22,18 @@ class Scoring(StubBackend):
 
 def test_every_class_has_the_score_that_clients_get():
     with stub_service(Scoring()) as url, OverHttp(f"{url}/", "flowers", 2) as gateway:
-        assert np.array_equal(gateway.scores(PNG), SCORES)
+        scores, vector = gateway.answer(PNG)
+        assert np.array_equal(scores, SCORES)
+        assert vector is None
         with pytest.raises(PictureRefused, match="not a JPEG, PNG"):
-            gateway.scores(b"no picture")
+            gateway.answer(b"no picture")
 
 
 def test_a_gateway_that_cannot_be_asked_ends_the_comparison():
     away = f"http://127.0.0.1:{free_port()}"
     says = pytest.raises(GatewayRefused, match="/v2/models/flowers/versions/1/infer does not answer")
     with OverHttp(away, "flowers", 1) as gateway, says:
-        gateway.scores(PNG)
+        gateway.answer(PNG)
 
 
 def test_the_reference_shows_transparent_pictures_on_white():

@@ -48,6 +48,7 @@ from tests.networks.builders import (
 )
 from tests.photos import PHOTOS, photo, unlike_any
 from tests.repository.entries import SMALL
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -145,8 +146,7 @@ def repository(tmp_path_factory) -> Path:
 def server(runtime, repository) -> Iterator[EmbeddedTriton]:
     """A Triton without models, for each test to load its own."""
     repository.mkdir()
-    with EmbeddedTriton(runtime, repository, on_log=print, load_models=()) as server:
-        server.wait_ready()
+    with running_triton(runtime, repository, load_models=()) as server:
         yield server
 
 

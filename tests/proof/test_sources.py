@@ -31,6 +31,7 @@ from tests.networks.builders import (
 from tests.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.networks.pretrained import timm_network, vit_folder
 from tests.processes import wait_for
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -62,10 +63,9 @@ def service(runtime, tmp_path_factory) -> Iterator[Service]:
     repository = tmp_path_factory.mktemp("sources") / "models"
     repository.mkdir()
     log: list[str] = []
-    with EmbeddedTriton(runtime, repository, on_log=log.append, load_models=()) as server:
-        server.wait_ready()
-        with BlockingTriton(server.url) as triton:
-            yield Service(repository, server, log, triton)
+    serving = running_triton(runtime, repository, on_log=log.append, load_models=())
+    with serving as server, BlockingTriton(server.url) as triton:
+        yield Service(repository, server, log, triton)
 
 
 @pytest.fixture

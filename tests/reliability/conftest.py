@@ -22,18 +22,18 @@ StartGateway = Callable[..., AbstractContextManager[Gateway]]
 
 
 @pytest.fixture
-def start_triton(runtime: Runtime, lean_repository: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
+def start_triton(runtime: Runtime, light_repository: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
     """Starts a Triton of the test's own."""
     servers: list[EmbeddedTriton] = []
 
     def start() -> EmbeddedTriton:
-        servers.append(EmbeddedTriton(runtime, lean_repository, on_log=print))
+        servers.append(EmbeddedTriton(runtime, light_repository, on_log=print))
         servers[-1].start()
         return servers[-1]
 
     yield start
     for server in servers:
-        server.stop(grace_seconds=1)
+        server.stop(grace_seconds=0)
 
 
 @pytest.fixture

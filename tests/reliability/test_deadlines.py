@@ -24,6 +24,7 @@ from gateway.settings import Settings
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
 from tests.reliability.conftest import ready
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -72,24 +73,23 @@ class Gate:
 
 
 @pytest.fixture
-def repository(lean_repository: Path, tmp_path: Path) -> Path:
+def repository(light_repository: Path, tmp_path: Path) -> Path:
     """A copy of the model repository, for a test to change."""
-    return Path(shutil.copytree(lean_repository, tmp_path / "models", copy_function=shutil.copy))
+    return Path(shutil.copytree(light_repository, tmp_path / "models", copy_function=shutil.copy))
 
 
 @pytest.fixture(scope="module")
-def gated_triton(runtime: Runtime, lean_repository: Path, tmp_path_factory: pytest.TempPathFactory):
+def gated_triton(runtime: Runtime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory):
     """A Triton whose preprocessor has one request in each execution, and waits at a gate before it."""
     folder = tmp_path_factory.mktemp("gated")
     repository, gate = folder / "models", Gate(folder / "gate")
-    shutil.copytree(lean_repository, repository, copy_function=shutil.copy)
+    shutil.copytree(light_repository, repository, copy_function=shutil.copy)
     config = repository / "preprocessor" / "config.pbtxt"
     text, found = re.subn(r"dynamic_batching \{.*?^\}", "", config.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert found == 1
     config.write_text(text)
     change(repository / "preprocessor" / "1" / "model.py", "        answers = [", f"{gate.waiting}        answers = [")
-    with EmbeddedTriton(runtime, repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, repository) as server:
         yield server, gate
 
 
@@ -123,7 +123,7 @@ def serve_repository(runtime: Runtime, repository: Path):
 
     yield start
     for server in servers:
-        server.stop(grace_seconds=1)
+        server.stop(grace_seconds=0)
 
 
 @pytest.fixture

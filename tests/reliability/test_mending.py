@@ -19,6 +19,7 @@ from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import Load, ready, stub_processes
 from tests.repository.entries import SMALL
+from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -51,7 +52,7 @@ def serve(runtime: Runtime, tmp_path: Path) -> Iterator[Callable[[], EmbeddedTri
 
     yield start
     for server in servers:
-        server.stop(grace_seconds=1)
+        server.stop(grace_seconds=0)
 
 
 def classify(gateway: Gateway, *images: bytes, **params: object) -> httpx.Response:
@@ -70,8 +71,7 @@ def triton_of_two(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) ->
     add_small(repository, "signs")
     add_small(repository, "flowers")
     add_small(repository, "flowers", version=2)
-    with EmbeddedTriton(runtime, repository, on_log=print) as server:
-        server.wait_ready()
+    with running_triton(runtime, repository) as server:
         yield server
 
 

@@ -102,9 +102,11 @@ def classified(up: Up) -> bool:
 
 
 @pytest.fixture(scope="module")
-def shared_up(model_repository, tmp_path_factory) -> Iterator[Up]:
+def shared_up(light_repository, tmp_path_factory) -> Iterator[Up]:
     """One `gateway up --workers 2` that keeps running through the tests that use it."""
-    with running_up(tmp_path_factory.mktemp("up") / "up.log", workers=2) as up:
+    with running_up(
+        tmp_path_factory.mktemp("up") / "up.log", f"--model-repository={light_repository}", workers=2
+    ) as up:
         yield up
 
 
@@ -156,10 +158,10 @@ def test_a_models_process_that_gets_sigterm_goes_on(shared_up, step):
     assert up.find(step).pid == process.pid
 
 
-def test_up_says_what_it_does_and_leaves_no_process_behind(lean_repository, tmp_path):
+def test_up_says_what_it_does_and_leaves_no_process_behind(light_repository, tmp_path):
     with running_up(
         tmp_path / "up.log",
-        f"--model-repository={lean_repository}",
+        f"--model-repository={light_repository}",
         host="::" if socket.has_dualstack_ipv6() else "127.0.0.1",
     ) as up:
         assert classified(up)
@@ -178,16 +180,16 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(lean_repository, tmp_
         assert not up.says("Exit timeout expired")
 
 
-def test_nothing_outlives_an_up_that_is_killed(lean_repository, tmp_path):
-    with running_up(tmp_path / "up.log", f"--model-repository={lean_repository}", workers=2) as up:
+def test_nothing_outlives_an_up_that_is_killed(light_repository, tmp_path):
+    with running_up(tmp_path / "up.log", f"--model-repository={light_repository}", workers=2) as up:
         family = up.family()
         assert up.find("worker")
         up.process.kill()
         wait_for(lambda: all(map(is_gone, family)), timeout_seconds=120)
 
 
-def test_a_second_signal_ends_everything_at_once(lean_repository, tmp_path):
-    with running_up(tmp_path / "up.log", f"--model-repository={lean_repository}", shutdown_delay_seconds=200) as up:
+def test_a_second_signal_ends_everything_at_once(light_repository, tmp_path):
+    with running_up(tmp_path / "up.log", f"--model-repository={light_repository}", shutdown_delay_seconds=200) as up:
         family = up.family()
         up.process.send_signal(signal.SIGINT)
         wait_for(lambda: up.says("Ctrl-C again"))
@@ -197,9 +199,9 @@ def test_a_second_signal_ends_everything_at_once(lean_repository, tmp_path):
         assert not psutil.wait_procs(family, timeout=60)[1]
 
 
-def test_a_stop_under_load_loses_nothing(lean_repository, tmp_path):
+def test_a_stop_under_load_loses_nothing(light_repository, tmp_path):
     with running_up(
-        tmp_path / "up.log", f"--model-repository={lean_repository}", workers=2, shutdown_delay_seconds=1
+        tmp_path / "up.log", f"--model-repository={light_repository}", workers=2, shutdown_delay_seconds=1
     ) as up:
         with Load(up.url) as load:
             wait_for(lambda: load.outcomes()[200] > 40)

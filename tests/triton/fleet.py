@@ -13,12 +13,12 @@ from gateway.triton.healing import Healer
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Pace
+from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
 from gateway.triton.watch import Watch
 
 MODEL = "ensemble_model"
-PACE = Pace(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
+SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
 
 
 def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:
@@ -32,10 +32,10 @@ async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None
         await asyncio.sleep(0.005)
 
 
-def watch_of(triton: FakeTriton, *, heal: bool = True, pace: Pace = PACE, **options: object) -> Watch:
+def watch_of(triton: FakeTriton, *, heal: bool = True, schedule: Schedule = SCHEDULE, **options: object) -> Watch:
     endpoint = FakeEndpoint("10.0.0.1:8001", triton)
     healer = Healer(endpoint, jitter_seconds=0.0) if heal else None
-    return Watch(endpoint, model_name=MODEL, pace=pace, healer=healer, **options)
+    return Watch(endpoint, model_name=MODEL, schedule=schedule, healer=healer, **options)
 
 
 class Fleet:
@@ -49,7 +49,7 @@ class Fleet:
         self.members = Tritons(
             ["triton:8001"],
             model_name=MODEL,
-            pace=PACE,
+            schedule=SCHEDULE,
             heal=heal,
             share=Share(aperture, 8, "this gateway"),
             connect=self._connect,

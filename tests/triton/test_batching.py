@@ -11,13 +11,13 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.repository.entry import Serving
 from gateway.repository.render import render
 from gateway.triton.batching import loses_instances
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
 from tests.repository.entries import entry
+from tests.tritons import running_triton
 
 INSTANCES = 4
 CLIENTS = 64
@@ -121,8 +121,7 @@ def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "1" / "model.py").write_text(SLOW_MODEL)
         (folder / name / "config.pbtxt").write_text(text_format.MessageToString(config))
-    with EmbeddedTriton(runtime, folder, on_log=lambda _: None) as server:
-        server.wait_ready()
+    with running_triton(runtime, folder, on_log=lambda _: None) as server:
         yield server.url
 
 

@@ -1,10 +1,15 @@
 """What one Triton serves, while some of it has failed."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
 
+from gateway.deadline import Deadline
+from gateway.errors import NoFeatures
+from gateway.inference.backend import Batch, Call, Vectors
+from gateway.inference.selection import Selection
 from gateway.triton.catalogue import Models
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
@@ -35,3 +40,28 @@ def test_a_model_tells_what_its_network_gets(data_type, tensor):
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)))
     (good,) = asyncio.run(models.all())
     assert (good.tensor, good.input_height, good.input_width) == (tensor, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted", "given"),
+    [(3, Vectors.NEEDED, 3), (3, Vectors.IF_ANY, 3), (3, Vectors.NONE, None), (0, Vectors.IF_ANY, None)],
+)
+def test_vectors_are_asked_for_where_they_are_wanted_and_there_are_some(size, wanted, given):
+    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(vector_size=size)))
+    (row,) = asyncio.run(models.infer(call(wanted))).rows
+    assert (None if row.vector is None else len(row.vector)) == given
+    (info,) = asyncio.run(models.all())
+    assert info.vector_size == size
+
+
+def test_a_model_without_vectors_names_the_command_and_is_not_suspected():
+    seen = []
+    evidence = SimpleNamespace(suspect=lambda *told: seen.append(told), answered=lambda *told: seen.append(told))
+    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), evidence)
+    with pytest.raises(NoFeatures, match="gateway model add … --features auto"):
+        asyncio.run(models.infer(call(Vectors.NEEDED)))
+    assert seen == []
+
+
+def call(vectors: Vectors) -> Call:
+    return Call(Batch([b"image"]), "ensemble_model", "", Selection(), Deadline.after(5), "an id", vectors=vectors)

@@ -10,7 +10,7 @@ from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.triton.errors import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
 from gateway.triton.watch import FRESH_SECONDS
-from tests.triton.fleet import MODEL, PACE, run, wait_until, watch_of
+from tests.triton.fleet import MODEL, SCHEDULE, run, wait_until, watch_of
 
 THREE = {
     MODEL: ("preprocessor", "net"),
@@ -93,7 +93,7 @@ def test_one_failed_trial_is_no_reason_to_reload():
         watch = watch_of(triton)
         await settled(watch)
         triton.failing.add("net")
-        for _ in range(PACE.failures - 1):
+        for _ in range(SCHEDULE.failures - 1):
             await asyncio.sleep(0.02)
             await watch.try_all()
             await watch.heal()
@@ -276,7 +276,7 @@ def test_answers_to_clients_make_trials_rarer_but_do_not_replace_them():
         await settled(watch)
         trials = len(triton.calls)
         for _ in range(200):
-            clock[0] += PACE.interval_seconds / 10
+            clock[0] += SCHEDULE.interval_seconds / 10
             watch.answered(MODEL, clock[0])
             await watch.try_all()
         assert watch.ready
@@ -294,7 +294,7 @@ def test_without_traffic_every_interval_has_a_trial():
         await settled(watch)
         trials = len(triton.calls)
         for _ in range(20):
-            clock[0] += PACE.interval_seconds
+            clock[0] += SCHEDULE.interval_seconds
             await watch.try_all()
         assert len(triton.calls) - trials == 20
 

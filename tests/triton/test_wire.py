@@ -13,16 +13,16 @@ from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.ingest.padding import pad
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway.triton.wire import infer_request
 
 TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}
 
 
-def parsed(batch: Batch, version: str = "", class_count: int | None = 5) -> ModelInferRequest:
+def parsed(batch: Batch, version: str = "", class_count: int | None = 5, *, vectors: bool = False) -> ModelInferRequest:
     call = Call(batch, "flowers", version, Selection(), Deadline.after(1), "an id")
-    return ModelInferRequest.FromString(infer_request(call, class_count, 1.5))
+    return ModelInferRequest.FromString(infer_request(call, class_count, 1.5, vectors=vectors))
 
 
 @given(
@@ -65,3 +65,21 @@ def test_a_seal_stands_at_the_end_of_its_row_behind_the_longest_image(images):
 
 def test_a_large_image_is_told_with_its_length():
     assert len(parsed(Batch([bytes(5_000_000)])).raw_input_contents[0]) == 5_000_000
+
+
+def test_another_set_of_outputs_is_another_picture_to_the_cache():
+    """Triton's cache forgets which outputs were asked for: with another seal it cannot find the other answer."""
+    batch = Batch([b"one", b"another"])
+    codes = list(Seal(b"secret of a test").apply(batch))
+    classes, both = (parsed(batch, vectors=vectors) for vectors in (False, True))
+    assert [output.name for output in classes.outputs] == [PREDICTION, IMAGE_STATUS]
+    assert [output.name for output in both.outputs] == [PREDICTION, IMAGE_STATUS, FEATURES]
+    rows = [
+        np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(request.inputs[0].shape)
+        for request in (classes, both)
+    ]
+    for one, other in zip(*rows, strict=True):
+        assert (one[:-SEAL_BYTES] == other[:-SEAL_BYTES]).all()
+        assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
+    # What identifies the pictures, in the quarantine for one, is the same.
+    assert list(batch.seals) == codes

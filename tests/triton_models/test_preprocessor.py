@@ -14,6 +14,7 @@ from gateway.triton.contract import PREPROCESSOR
 from tests.asking import ask, encode, preprocess, unseen_image
 from tests.reference import reference_image
 from tests.triton_models.test_parameters import WRONG
+from tests.tritons import running_triton
 
 pytestmark = pytest.mark.triton
 
@@ -113,10 +114,8 @@ def variants(runtime, model_repository, tmp_path_factory):
             assert old in text
             text = text.replace(old, new)
         config.write_text(text)
-    with EmbeddedTriton(runtime, repository, on_log=print) as server:
-        server.wait_ready()
-        with InferenceServerClient(server.url) as client:
-            yield client
+    with running_triton(runtime, repository) as server, InferenceServerClient(server.url) as client:
+        yield client
 
 
 def test_torch_s_resize_is_seldom_a_level_off_and_never_three(variants, pixels):

@@ -9,9 +9,9 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from gateway.embedded.places import SHIPPED_MODELS
-from gateway.embedded.server import EmbeddedTriton
 from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
 from tests.processes import PROJECT, wait_for
+from tests.tritons import running_triton
 
 IDLE_SECONDS = 2
 COUNTER = "object_counter"
@@ -29,10 +29,9 @@ def client(runtime, tmp_path_factory) -> Iterator[InferenceServerClient]:
     idle = f"idle_microseconds: {IDLE_SECONDS}000000"
     path.write_text(text.replace("idle_microseconds: 60000000", idle))
     lines: list[str] = []
-    with EmbeddedTriton(runtime, repository, on_log=lines.append) as server:
-        server.wait_ready()
-        with InferenceServerClient(server.url) as client:
-            yield client
+    serving = running_triton(runtime, repository, on_log=lines.append)
+    with serving as server, InferenceServerClient(server.url) as client:
+        yield client
     # What numpy's destructors complain of would fill the log.
     assert not [line for line in lines if "PyCapsule" in line or "Traceback" in line]
 

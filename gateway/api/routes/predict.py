@@ -1,28 +1,26 @@
 """POST /predict: images in, labels and scores out."""
 
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.answer_room import HeldAnswer
-from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
+from gateway.api.answers import AnswerSize
 from gateway.api.body import open_body
 from gateway.api.classify import classify
+from gateway.api.collected import shaped_answer
 from gateway.api.exchange import exchange
 from gateway.api.ndjson import NDJSON, ResultStream
 from gateway.api.parameters import PredictParameters
-from gateway.api.query import make_query, predict_parameters, status_of
+from gateway.api.query import make_query, predict_parameters
 from gateway.api.schemas import Problem
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
-from gateway.inference.query import Query, Result
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import read_frames
 from gateway.settings import Settings
@@ -77,30 +75,28 @@ REQUEST_BODY: dict[str, Any] = {
     },
 }
 """The body is read as a stream, so FastAPI sees none of it and its schema is declared here."""
+FAULTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": description}
+    for status, description in {
+        400: "The body is malformed.",
+        404: "There is no such model.",
+        408: "The upload took too long.",
+        413: "The request, or its only file, is too large.",
+        415: "The body, or its only file, has an unsupported type.",
+        422: "A parameter is invalid, or no file could be classified.",
+        431: "Headers are too large.",
+        502: "The inference server failed.",
+        503: "Overloaded, or the model is not available; see Retry-After.",
+        504: "The deadline passed.",
+    }.items()
+}
 
 
 @router.post(
     PATH,
     summary="Classify images",
     response_model=PredictDocuments,
-    responses={
-        200: {"description": "At least one file was classified; each file has its own result."},
-        **{
-            status: {"model": Problem, "description": description}
-            for status, description in {
-                400: "The body is malformed.",
-                404: "There is no such model.",
-                408: "The upload took too long.",
-                413: "The request, or its only file, is too large.",
-                415: "The body, or its only file, has an unsupported type.",
-                422: "A parameter is invalid, or no file could be classified.",
-                431: "Headers are too large.",
-                502: "The inference server failed.",
-                503: "Overloaded, or the model is not available; see Retry-After.",
-                504: "The deadline passed.",
-            }.items()
-        },
-    },
+    responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
     openapi_extra={"requestBody": REQUEST_BODY},
 )
 async def predict(request: Request, parameters: Annotated[PredictParameters, QueryParameter()]) -> Response:
@@ -138,7 +134,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         return ResultStream(request, query, uploads)
     held = current.resources.enter_context(parts["answers"].open())
     collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
-    return await _answer(query, collected, parameters.format, held)
+    return await shaped_answer(SHAPES[parameters.format], query, collected, held)
 
 
 async def predict_directly(request: Request) -> Response:
@@ -173,16 +169,3 @@ def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )
-
-
-async def _answer(query: Query, results: list[Result], shape: Shape, held: HeldAnswer) -> Response:
-    """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
-    status = status_of(results)
-    form = SHAPES[shape]
-    if status is not HTTPStatus.OK and not form.shows_a_lone_error and len(results) == 1 and results[0].error:
-        raise results[0].error
-    before, after = form.around(results, query)
-    pieces = await json_array((form.item(result, query) for result in results), held)
-    pieces.appendleft(before)
-    pieces.append(after)
-    return PiecedAnswer(pieces, held, status)

@@ -40,6 +40,17 @@ _LISTS = frozenset({"labels"})
     status_code=HTTPStatus.UPGRADE_REQUIRED,
     response_model=Problem,
     response_description="The request does not open a WebSocket.",
+    responses={
+        status: {"model": Problem, "description": description}
+        for status, description in {
+            404: "There is no such model.",
+            422: "A parameter is invalid.",
+            431: "The URL or the headers are too large.",
+            502: "The inference server failed.",
+            503: "Too many streams are open, or the model is not available; see Retry-After.",
+            504: "The deadline passed.",
+        }.items()
+    },
 )
 async def stream_without_upgrade(
     request: Request,

@@ -3,10 +3,10 @@
 import { Capture, cameras } from "./capture.js";
 import { element, scores } from "./cards.js";
 import { cameraQuery, least } from "./choice.js";
-import { onKey } from "./key.js";
+import { onKey, UNAUTHORIZED } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./sift.js";
-import { Stream, UNAUTHORIZED, wouldOpen } from "./stream.js";
+import { Stream, wouldOpen } from "./stream.js";
 import { count, milliseconds, percent } from "./words.js";
 
 const ATTEMPTS = 5;
@@ -49,6 +49,7 @@ async function start() {
   $("camera-stop").focus();
   drawAnswer();
   connect();
+  clearTimeout(frameTimer);
   takeFrame();
   await offerCameras();
 }
@@ -210,6 +211,8 @@ function again() {
 }
 
 $("camera-start").addEventListener("click", start);
+// Until this module is here, a click would be lost.
+$("camera-start").disabled = false;
 $("camera-stop").addEventListener("click", () => stop());
 $("camera-plain").addEventListener("click", () => {
   $("smoothing").value = "none";

@@ -15,6 +15,13 @@ const FILE_FAULTS = new Set([
   "unsupported_format",
 ]);
 
+// What may be animated; PNGs hardly ever are.
+const MOVING = /^image\/(gif|webp|avif|apng)$/;
+const FRAMES = "frames=8";
+
+/** A query that asks for no frames. */
+export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`), "");
+
 /** What one model says of one file, asked with `query`: waiting, sent, ok or error. */
 export class Answer {
   constructor(entry, query) {
@@ -62,8 +69,9 @@ export class Answer {
 
   toJSON() {
     const { state: status, model, error } = this;
-    const { width = null, height = null, predictions = [] } = this.result ?? {};
-    return { filename: this.entry.name, status, width, height, model, predictions, error };
+    const { width = null, height = null, predictions = [], frames = [] } = this.result ?? {};
+    const moves = frames.length > 1 ? { frames } : {};
+    return { filename: this.entry.name, status, width, height, model, predictions, error, ...moves };
   }
 }
 
@@ -72,17 +80,30 @@ export class Entry {
   answers = [];
   /** Whether the browser can show the file; null until it was tried. */
   previewable = null;
+  /** Whether each of some frames is asked for; of a still picture there is one. */
+  #moves;
   /** Its number in the browser's store, where it is kept. */
   id = null;
 
   constructor(file) {
     this.file = file;
     this.name = file.name || "pasted image";
+    this.#moves = MOVING.test(file.type);
+  }
+
+  /** The queries for this file, where every other one has these. */
+  queriesFrom(queries) {
+    return this.#moves ? queries.map((query) => [...(query ? [query] : []), FRAMES].join("&")) : queries;
+  }
+
+  /** Ask for no frames from now on. */
+  hold() {
+    this.#moves = false;
   }
 
   /** Ask anew; returns the answers to wait for. */
   ask(queries) {
-    this.answers = queries.map((query) => new Answer(this, query));
+    this.answers = this.queriesFrom(queries).map((query) => new Answer(this, query));
     return this.answers;
   }
 

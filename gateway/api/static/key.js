@@ -12,6 +12,11 @@ export function withKey(headers = {}) {
 /** The same as the subprotocols of a WebSocket, to which a page can add no headers. */
 export const keyProtocols = () => (key ? [`gateway-key.${key}`] : []);
 
+export const UNAUTHORIZED = "unauthorized";
+
+/** What the gateway says of a key is for programs; this is for people on the page. */
+export const keyRefused = () => `${key ? "The gateway does not know this API key: enter another one" : "The gateway needs an API key: enter it"} under “API key”.`;
+
 /** Show the field for the key if it is what an answer wants. */
 export function askForKey({ status }) {
   if (status !== 401) return;

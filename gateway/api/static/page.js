@@ -3,7 +3,7 @@
 import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
 import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
-import { onKey } from "./key.js";
+import { onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { Run } from "./run.js";
 import { saveCsv, saveJson } from "./save.js";
@@ -145,7 +145,7 @@ $("key-field").addEventListener("shown", draw);
 onChoice(draw);
 onKey(() => {
   watchHealth();
-  send(answersWhere((answer) => answer.error?.code === "unauthorized"));
+  send(answersWhere((answer) => answer.error?.code === UNAUTHORIZED));
 });
 
 addEventListener("keydown", (event) => {

@@ -1,7 +1,8 @@
 // Files go to POST /predict in requests of moderate size, and every result is handed on as it arrives.
 
+import { withoutFrames } from "./entry.js";
 import { post } from "./exchange.js";
-import { askForKey, withKey } from "./key.js";
+import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
 // A browser reads an answer only when its whole request is out, so results of many files come sooner from several
 // requests than from one, and a lost connection costs little.
@@ -12,6 +13,8 @@ const REQUESTS_AT_ONCE = 3;
 const ATTEMPTS = 5;
 const RETRY_SECONDS = 1;
 const LONGEST_WAIT_SECONDS = 20;
+
+const TOO_MANY_FRAMES = "too_many_frames";
 
 // What a file may suffer without a fault of its own, and without any hope lost.
 const PASSING = new Set(["model_unavailable", "overloaded", "triton_unreachable"]);
@@ -25,7 +28,8 @@ class Fault extends Error {
 
   static of(body, status, header) {
     const retryAfter = header("Retry-After");
-    return new Fault(body.code ?? `http_${status}`, body.detail ?? `The gateway answered ${status}.`, {
+    const words = body.code === UNAUTHORIZED ? keyRefused() : (body.detail ?? `The gateway answered ${status}.`);
+    return new Fault(body.code ?? `http_${status}`, words, {
       status: body.status ?? status,
       retryAfter: retryAfter === null ? null : Number(retryAfter) || RETRY_SECONDS,
       requestId: body.request_id,
@@ -135,6 +139,7 @@ export class Run {
   /** Send a batch until each of its files has a result or a fault; never throws. */
   async #deliver(batch) {
     const { signal } = this.#controller;
+    const [{ query }] = batch;
     for (let attempt = 1; ; attempt += 1) {
       let fault;
       try {
@@ -144,7 +149,9 @@ export class Run {
       }
       if (fault.code === "connection_lost") await failUnreadable(batch);
       if (signal.aborted) fault = stopped();
-      batch = batch.filter((answer) => !answer.done);
+      batch = batch.filter((answer) => !answer.done && answer.query === query);
+      // The gateway allows fewer frames in a request than are asked for.
+      if (fault.code === "invalid_parameter") batch = batch.filter((answer) => !this.#asStill(answer));
       if (!batch.length) return;
       if (batch.length > 1 && (fault.status === 413 || (fault.code === "connection_lost" && (await alive())))) {
         // Too much for one request; who refuses it may close the connection before the browser can read why.
@@ -177,6 +184,7 @@ export class Run {
       const { index, error } = result;
       const requestId = header("X-Request-ID");
       if (!batch[index] || batch[index].done) return;
+      if (error?.code === TOO_MANY_FRAMES && this.#asStill(batch[index])) return;
       if (PASSING.has(error?.code)) {
         unanswered = new Fault(error.code, error.message, { retryAfter: RETRY_SECONDS, requestId });
         return;
@@ -211,6 +219,16 @@ export class Run {
     this.streamed = streamed;
     unanswered.requestId ??= header("X-Request-ID");
     return unanswered;
+  }
+
+  /** Put an animated picture into the queue again, as a still one; whether its frames were asked for. */
+  #asStill(answer) {
+    const query = withoutFrames(answer.query);
+    if (query === answer.query) return false;
+    answer.entry.hold();
+    answer.query = query;
+    this.#queue.push(answer);
+    return true;
   }
 
   /** Count the bytes of a request of `size` while it is sent; those of a failed one are to be sent again. */

@@ -1,6 +1,6 @@
 // What the service says of itself: whether it is ready, and which models it has.
 
-import { askForKey, withKey } from "./key.js";
+import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
 const READY_POLL_MS = 15_000;
@@ -65,8 +65,9 @@ async function readModels() {
     const response = await fetch("models", { headers: withKey() });
     askForKey(response);
     if (!response.ok) {
-      const { detail } = await response.json().catch(() => ({}));
-      offerDefault(`The models cannot be listed: ${detail ?? `the gateway answered ${response.status}.`}`);
+      const { code, detail } = await response.json().catch(() => ({}));
+      if (code === UNAUTHORIZED) offerDefault(keyRefused());
+      else offerDefault(`The models cannot be listed: ${detail ?? `the gateway answered ${response.status}.`}`);
       return;
     }
     listed = await response.json();

@@ -1,6 +1,6 @@
 // One WebSocket to /stream: frames out, a message for each of them in. See docs/streams.md for the messages and codes.
 
-import { askForKey, keyProtocols, withKey } from "./key.js";
+import { askForKey, keyProtocols, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
 const GOING_DOWN = 1012;
 const TOO_BIG = 1009;
@@ -10,7 +10,6 @@ const OWN_CODES = 4000;
 const OPENS = 426;
 // A frame without an answer by then was dropped with all that came after it.
 const FORGOTTEN_MS = 10_000;
-export const UNAUTHORIZED = "unauthorized";
 const PASSING = new Set([408, 429, 500, 502, 503, 504]);
 
 const WORDS = {
@@ -47,7 +46,7 @@ export class Stream {
       this.#socket = new WebSocket(address, ["gateway-stream", ...keyProtocols()]);
     } catch {
       // A subprotocol is a token (RFC 9110, 5.6.2), which every key is that the gateway makes.
-      const fault = new StreamFault("No API key of a gateway has such characters: enter one below.", { code: UNAUTHORIZED });
+      const fault = new StreamFault(keyRefused(), { code: UNAUTHORIZED });
       queueMicrotask(() => this.#over(fault));
       return;
     }
@@ -122,10 +121,7 @@ async function refusal(query) {
   const { status } = response;
   if (status === OPENS) return new StreamFault(noUpgrade(), { passing: true });
   const { code = "", detail } = await response.json().catch(() => ({}));
-  if (code === UNAUTHORIZED) {
-    const words = keyProtocols().length ? "The gateway does not know this API key" : "The gateway needs an API key";
-    return new StreamFault(`${words}: enter one below.`, { code });
-  }
+  if (code === UNAUTHORIZED) return new StreamFault(keyRefused(), { code });
   return new StreamFault(detail ?? `The gateway answered ${status}.`, { passing: PASSING.has(status), code });
 }
 

@@ -2,10 +2,11 @@
 
 import { answerNode, element, scores } from "./cards.js";
 import { least } from "./choice.js";
+import { withoutFrames } from "./entry.js";
 import { withKey } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./sift.js";
-import { bytes, count } from "./words.js";
+import { bytes, count, percent } from "./words.js";
 
 const PREVIEW_WIDTH = 160;
 
@@ -61,6 +62,8 @@ export class Viewer {
     const section = element("section", "viewer-answer");
     const node = answerNode(answer, { least: least() });
     section.append(node);
+    const { frames = [] } = answer.result ?? {};
+    if (frames.length > 1) section.append(framesNode(frames));
     if (answer.state === "ok") {
       const button = element("button", "small", "All labels");
       button.type = "button";
@@ -140,9 +143,25 @@ export class Viewer {
   }
 }
 
+/** What an animated picture shows over time. */
+function framesNode(frames) {
+  const node = element("div", "film");
+  const list = element("ol", "");
+  for (const { time_s: seconds, predictions, error } of frames) {
+    const row = element("li", "");
+    const best = predictions.find(({ score }) => score >= least());
+    row.append(element("span", "film-time", seconds === null ? "–" : `${seconds.toFixed(1)} s`));
+    row.append(element("span", "label", error ? error.message : best ? best.label : "No label is likely enough"));
+    if (best) row.append(element("span", "score", percent(best.score)));
+    list.append(row);
+  }
+  node.append(element("h3", "", "Frames, evenly spread"), list);
+  return node;
+}
+
 /** Every class of the model that answered, or as many as the service gives; throws Error with the service's reason. */
 async function everyLabel({ entry, query, model }) {
-  const parameters = new URLSearchParams(query);
+  const parameters = new URLSearchParams(withoutFrames(query));
   parameters.set("top_k", Math.min(factsOf(model?.name).classes ?? Infinity, await mostLabels()));
   parameters.set("threshold", 0);
   const body = new FormData();

@@ -18,13 +18,14 @@ from gateway.triton.contract import SEQUENCE_MODEL
 
 
 class Written(StrEnum):
-    """What --format takes: the formats, and one that is refused with the way to have the same."""
+    """What --format takes: the formats, and two that are refused with the way to have the same."""
 
     TORCHSCRIPT = Format.TORCHSCRIPT.value
     ONNX = Format.ONNX.value
     EXPORTED = Format.EXPORTED.value
     FUNCTION = Format.FUNCTION.value
     TENSORRT = "tensorrt"
+    AOTI = "aoti"
 
 
 PREPROCESSING, SERVING = "How images were prepared in training", "How Triton runs it"
@@ -123,6 +124,14 @@ def add(
         str,
         typer.Option(
             "--output", help="Which of several outputs are the scores: a name, or a number from 0.", show_default=False
+        ),
+    ] = "",
+    features: Annotated[
+        str,
+        typer.Option(
+            "--features",
+            help="Vectors for POST /embed: auto for what the last linear layer is given, or the name of a layer.",
+            show_default=False,
         ),
     ] = "",
     sha256: Annotated[
@@ -273,6 +282,8 @@ def add(
 
         gateway model add better.pt --name flowers --version 2
 
+        gateway model add torchvision:resnet50 --name vectors --features auto
+
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
     from gateway.repository.stateful import provide_stateful
@@ -320,6 +331,7 @@ def add(
         ),
         input=input_form,
         output=output,
+        features=features,
         pixels=pixels,
         pixels_implied=implied,
         include=tuple(include or ()),
@@ -348,6 +360,12 @@ def _format(wanted: Written | None) -> Format | None:
             "a TensorRT engine is built on the kind of GPU that will run it, by trtexec of the same TensorRT as the "
             "server's, which is not done here. In its place: --format onnx --tensorrt, by which ONNX Runtime builds "
             "the engine where it is served, in NVIDIA's image and on a GPU"
+        )
+    if wanted is Written.AOTI:
+        raise SourceError(
+            "a package of AOTInductor is machine code for the kind of processor or GPU that compiled it. NVIDIA's "
+            "PyTorch backend runs it without batches (a beta since 26.03), and the Triton of `gateway up` not at all. "
+            "In its place: --format torchscript or --format onnx, which run in batches"
         )
     return Format(wanted.value) if wanted else None
 

@@ -19,6 +19,7 @@ from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.state import state
 from gateway.api.uploads import at_least_one, resumed
 from gateway.errors import InvalidBody, UnsupportedMediaType
+from gateway.inference.backend import Vectors
 from gateway.inference.query import Result
 from gateway.ingest.upload import request_too_large
 from gateway.oip.answer import Scored, encode
@@ -82,6 +83,8 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         version=version,
         timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
         selection=None,
+        # Which outputs are asked for may stand behind the images in the JSON.
+        vectors=Vectors.IF_ANY,
     )
     current.event["model"] = model_name
     size = AnswerSize(settings.max_predictions)

@@ -10,8 +10,8 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import InferResult
 from gateway.inference.prediction import Prediction
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION
-from gateway.triton.reading import Labels, read_answer
+from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
+from gateway.triton.infer_response import Labels, read_answer
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
@@ -53,3 +53,22 @@ def test_labels_of_models_that_are_gone_are_not_held_for_ever():
     assert labels.text(b"a") is kept
     assert [labels.text(raw) for raw in (b"b", b"c", b"a")] == ["b", "c", "a"]
     assert len(labels._texts) == 2
+
+
+def test_vectors_are_read_where_they_were_asked_for():
+    response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
+    response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
+    response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
+    rows = asyncio.run(read_answer(response, rows=2, classified=True, vectors=True)).rows
+    assert [row.vector.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
+    assert [row.vector for row in asyncio.run(read_answer(response, rows=2, classified=True)).rows] == [None, None]
+
+
+@pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
+def test_an_answer_without_the_vectors_is_a_fault(datatype, shape):
+    response = answer_of([b"0.7:1:cat"])
+    if datatype:
+        response.outputs.add(name=FEATURES, datatype=datatype, shape=shape)
+        response.raw_output_contents.append(bytes(4 * int(np.prod(shape))))
+    with pytest.raises(InferenceFailed):
+        asyncio.run(read_answer(response, rows=1, classified=True, vectors=True))

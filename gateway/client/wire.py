@@ -1,4 +1,4 @@
-"""One request to `POST /predict`, and its answer line by line."""
+"""One request to `POST /predict` or `POST /embed`, and its answer line by line."""
 
 import json
 import secrets
@@ -38,7 +38,7 @@ def multipart(batch: Sequence[Loaded]) -> tuple[bytes, str]:
 
 
 async def lines(
-    http: httpx.AsyncClient, batch: Sequence[Loaded], parameters: Mapping[str, Any]
+    http: httpx.AsyncClient, path: str, batch: Sequence[Loaded], parameters: Mapping[str, Any]
 ) -> AsyncIterator[dict[str, Any]]:
     """Send pictures, and yield the line of each result as it arrives; its `index` counts the batch.
 
@@ -47,7 +47,7 @@ async def lines(
     body, content_type = multipart(batch)
     headers = {"Accept": NDJSON, "Content-Type": content_type}
     try:
-        async with http.stream("POST", "predict", params=parameters, content=body, headers=headers) as response:
+        async with http.stream("POST", path, params=parameters, content=body, headers=headers) as response:
             if response.status_code != httpx.codes.OK:
                 await response.aread()
                 raise error_of(response)

@@ -2,14 +2,16 @@
 
 import struct
 from array import array
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Predictions
-from gateway.triton.contract import IMAGE_STATUS, PREDICTION
+from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
 from gateway.turns import Turn
 
 CLASSES_AT_ONCE = 500
@@ -38,8 +40,10 @@ class Labels:
 _LABELS = Labels()
 
 
-async def read_answer(response: ModelInferResponse, *, rows: int, classified: bool) -> InferResult:
-    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, and PREDICTION.
+async def read_answer(
+    response: ModelInferResponse, *, rows: int, classified: bool, vectors: bool = False
+) -> InferResult:
+    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and where asked for FEATURES, FP32 [N, size].
 
     PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
     """
@@ -60,6 +64,9 @@ async def read_answer(response: ModelInferResponse, *, rows: int, classified: bo
             answers = await _classes(raw, rows, shape[1])
         else:
             answers = [Row(decoded=True, scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
+        if vectors:
+            inner = _vectors(*outputs.get(FEATURES, nothing), rows)
+            answers = [replace(row, vector=vector) for row, vector in zip(answers, inner, strict=True)]
     except (ValueError, OverflowError, struct.error) as exc:
         raise InferenceFailed from exc
     return InferResult(
@@ -67,6 +74,13 @@ async def read_answer(response: ModelInferResponse, *, rows: int, classified: bo
         model_version=response.model_version,
         rows=tuple(row if code == 0 else Row(decoded=False) for code, row in zip(codes, answers, strict=True)),
     )
+
+
+def _vectors(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:
+    """FEATURES of a response; raises ValueError."""
+    if (datatype, shape[:1], len(shape)) != ("FP32", [rows], 2):
+        raise ValueError("the response lacks FEATURES, or its rows differ")
+    return np.frombuffer(raw, np.float32).reshape(shape)
 
 
 async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:

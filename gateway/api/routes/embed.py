@@ -1,0 +1,74 @@
+"""POST /embed: images in, their vectors out."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from fastapi import Query as QueryParameter
+from starlette.responses import Response
+
+from gateway.api.answers import AnswerSize
+from gateway.api.body import open_body
+from gateway.api.classify import classify
+from gateway.api.collected import shaped_answer
+from gateway.api.exchange import exchange
+from gateway.api.ndjson import NDJSON, ResultStream
+from gateway.api.query import make_query
+from gateway.api.routes.predict import FAULTS, REQUEST_BODY
+from gateway.api.state import state
+from gateway.api.uploads import open_uploads
+from gateway.api.vectors import (
+    SHAPES,
+    EmbeddingParameters,
+    EmbedResponse,
+    NativeVectors,
+    OpenAIResponse,
+    VectorShape,
+)
+from gateway.errors import InvalidParameter
+from gateway.inference.backend import Vectors
+from gateway.inference.selection import Selection
+
+router = APIRouter(tags=["classify"])
+PATH = "/embed"
+
+
+@router.post(
+    PATH,
+    summary="Vectors of images",
+    response_model=EmbedResponse | OpenAIResponse,
+    responses={200: {"description": "At least one file has a vector; each file has its own result."}, **FAULTS},
+    openapi_extra={"requestBody": REQUEST_BODY},
+)
+async def embed(request: Request, parameters: Annotated[EmbeddingParameters, QueryParameter()]) -> Response:
+    """The vector of each of one to many images, of a model that was added with `--features`.
+
+    Files are sent, bounded and answered as those of `POST /predict`: a bad file costs no other its vector.
+    """
+    parts = state(request)
+    service, settings = parts["service"], parts["settings"]
+    current = exchange(request)
+    with current.tally.stages["read"]:
+        form, uploads = await open_uploads(
+            request, open_body(request), service.policy.limits, tuple(EmbeddingParameters.model_fields)
+        )
+    if form:
+        last = {name: values[-1] for name, values in form.items()}
+        parameters = EmbeddingParameters.model_validate({**parameters.model_dump(exclude_none=True), **last})
+    query = make_query(
+        request,
+        current,
+        settings,
+        model_name=parameters.model or settings.model,
+        version=parameters.version,
+        timeout_seconds=parameters.timeout,
+        selection=Selection(top_k=parameters.top_k or 1, max_top_k=settings.max_top_k),
+        vectors=Vectors.NEEDED,
+    )
+    current.event["model"] = query.model_name
+    if NDJSON in request.headers.get("accept", ""):
+        if parameters.format is not VectorShape.NATIVE:
+            raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
+        return ResultStream(request, query, uploads, NativeVectors(parameters))
+    held = current.resources.enter_context(parts["answers"].open())
+    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
+    return await shaped_answer(SHAPES[parameters.format](parameters), query, collected, held)

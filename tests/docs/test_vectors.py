@@ -1,0 +1,104 @@
+"""docs/vectors.md: its requests and its Python are answered as it tells, and its example finds near pictures."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from gateway.api.vectors import EmbeddingParameters
+from gateway.inference.backend import Call, InferResult, Row
+from tests.api.stub import VECTOR, VectorBackend
+from tests.asking import encode
+from tests.e2e.test_api_docs import is_told, values
+from tests.processes import PROJECT, environment
+from tests.stub_service import stub_service
+
+TEXT = (PROJECT / "docs" / "vectors.md").read_text()
+PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
+
+
+class Colours(VectorBackend):
+    """The vector of a picture is its mean colour, blue, green and red."""
+
+    async def infer(self, call: Call) -> InferResult:
+        pixels = [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR) for image in call.batch.images]
+        rows = tuple(Row(decoded=True, vector=each.mean((0, 1)).astype(np.float32)) for each in pixels)
+        return InferResult(call.model_name, call.model_version or "1", rows)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with stub_service(VectorBackend()) as url:
+        yield url
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) == TEXT.count("```\n$ curl") == 2
+
+
+@pytest.mark.parametrize(("command", "told"), EXAMPLES, ids=["native", "openai"])
+def test_a_request_is_answered_as_it_is_told(url: str, command: str, told: str):
+    command = command.replace("http://127.0.0.1:8080", url)
+    answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert is_told(values(told), values(answer)), answer
+
+
+def test_every_parameter_is_told():
+    assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(EmbeddingParameters.model_fields)
+
+
+def test_the_client_is_used_as_it_is_shown(url: str):
+    (code,) = (each for each in PYTHON if "Gateway" in each)
+    code = code.replace("http://127.0.0.1:8080", url).replace("gateway_client", "gateway.client")
+    assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
+
+
+def test_the_example_finds_near_pictures_and_asks_for_new_ones_alone(tmp_path: Path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name, colour in {"red": (20, 20, 200), "blue": (200, 20, 20), "purple": (140, 20, 140)}.items():
+        save(photos / f"{name}.png", colour)
+    (photos / "broken.jpg").write_bytes(b"no picture")
+    save(tmp_path / "pink.png", (60, 60, 220))
+    script = PROJECT / "examples" / "nearest.py"
+    with stub_service(Colours()) as url:
+        options = ("--url", url, "--model", "colours")
+        assert run(script, "index", photos, *options) == "3 pictures, 3 of them new\n"
+        found = run(script, "find", photos, tmp_path / "pink.png", "--url", url, "--top", "2")
+        save(photos / "pink.png", (60, 60, 220))
+        assert run(script, "index", photos, "--url", url) == "4 pictures, 1 of them new\n"
+        again = run(script, "find", photos, tmp_path / "pink.png", "--url", url, "--top", "1")
+        other = subprocess.run(
+            [sys.executable, script, "find", photos, tmp_path / "pink.png", "--url", url, "--model", "others"],
+            **IN_PROJECT,
+            check=False,
+        )
+    assert [Path(line.split()[1]).name for line in found.splitlines()] == ["red.png", "purple.png"]
+    assert again == f"1.000  {photos / 'pink.png'}\n"
+    assert other.returncode == 1
+    assert "has vectors of colours version 1, not of others version 1" in other.stderr
+
+
+IN_PROJECT = {
+    "cwd": PROJECT,
+    "env": {**environment(), "PYTHONPATH": str(PROJECT)},
+    "capture_output": True,
+    "text": True,
+    "timeout": 120,
+}
+
+
+def run(*arguments: object) -> str:
+    done = subprocess.run([sys.executable, *map(str, arguments)], **IN_PROJECT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def save(path: Path, colour: tuple[int, int, int]) -> None:
+    path.write_bytes(encode(np.full((8, 8, 3), colour, np.uint8), ".png"))

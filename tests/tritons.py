@@ -1,0 +1,27 @@
+"""Triton servers of tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gateway.embedded.runtime import Runtime
+from gateway.embedded.server import EmbeddedTriton
+
+
+@contextmanager
+def running_triton(
+    runtime: Runtime,
+    repository: Path,
+    *,
+    on_log: Callable[[str], None] = print,
+    kind: type[EmbeddedTriton] = EmbeddedTriton,
+    **options: object,
+) -> Iterator[EmbeddedTriton]:
+    """A ready Triton, killed at the end: to stop in order takes it seconds, and other tests are about that."""
+    server = kind(runtime, repository, on_log=on_log, **options)
+    try:
+        server.start()
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop(grace_seconds=0)
