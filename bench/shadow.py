@@ -8,6 +8,7 @@ import contextlib
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -32,12 +33,12 @@ from gateway.repository.entry import Serving
 
 MODEL, ARCHITECTURE, CLASSES = "flowers", "mobilenet_v3_small", 1_000
 WITHOUT, WITH = "without a shadow", "with a shadow"
-WARM_UP_SECONDS = 2.0
+WARM_UP_SECONDS, MENDED_SECONDS = 2.0, 60.0
 
 
 def main(
     percent: Annotated[int, typer.Option(help="Share of the traffic that version 2 looks at.", min=1, max=100)] = 10,
-    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.5)] = 10.0,
+    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.5)] = 8.0,
     rounds: Annotated[int, typer.Option(help="Each measures all four once; medians count.", min=1)] = 2,
     concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 2,
 ) -> None:
@@ -108,14 +109,23 @@ def _answered(url: str) -> Photo:
 
 
 def _kill(triton: EmbeddedTriton) -> int:
-    """Kill the living processes of version 2's network; how many there were."""
-    killed = 0
-    for process in psutil.Process(triton.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if any(f"{MODEL}_classifier/2/" in part for part in process.cmdline()):
+    """Kill the processes of version 2's network, once there are such again; how many there were."""
+    deadline = time.monotonic() + MENDED_SECONDS
+    while time.monotonic() < deadline:
+        if living := [
+            process for process in psutil.Process(triton.pid).children(recursive=True) if _is_shadows(process)
+        ]:
+            for process in living:
                 process.kill()
-                killed += 1
-    return killed
+            return len(living)
+        time.sleep(0.1)
+    return 0
+
+
+def _is_shadows(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return any(f"{MODEL}_classifier/2/" in part for part in process.cmdline())
+    return False
 
 
 def _outcomes(url: str) -> str:
