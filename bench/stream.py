@@ -6,7 +6,6 @@ are the answers in order, do the numbers of dropped frames fill the gaps, and ho
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import re
@@ -22,6 +21,17 @@ from websockets.exceptions import ConnectionClosed
 
 PHOTO = Path(__file__).resolve().parents[1] / "examples" / "cat.jpg"
 CLOSING_SECONDS = 60.0
+LEFT = (
+    "gateway_streams",
+    "gateway_images_in_flight",
+    "gateway_images_waiting",
+    "gateway_in_flight_bytes",
+    "gateway_waiting_bytes",
+    "gateway_decoding_bytes",
+)
+"""What is nothing once all streams have ended."""
+SHOWN = ("gateway_connections", "process_open_fds", "process_resident_memory_bytes")
+"""What is told as it was before, and is afterwards."""
 
 
 @dataclass
@@ -33,6 +43,8 @@ class Seen:
     dropped: int = 0
     failed: int = 0
     restarted: int = 0
+    unsteadied: int = 0
+    """Answers without the sequence's scores, as when no place for a sequence is free."""
     seconds: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -49,8 +61,9 @@ class Seen:
         if answer["status"] != "ok":
             self.failed += 1
         sequence = answer["sequence"]
-        if isinstance(sequence, dict) and sequence["restarted"]:
-            self.restarted += 1
+        if isinstance(sequence, dict):
+            self.restarted += bool(sequence["restarted"])
+            self.unsteadied += sequence["error"] is not None
 
 
 def picture(photo: bytes) -> bytes:
@@ -119,16 +132,9 @@ async def soak(url: str, *, streams: int, fps: float, seconds: float, each_secon
 
 
 def gauges(url: str) -> dict[str, float]:
-    """What is open and held in the gateway: streams, connections, images, bytes, and the memory of its process."""
+    """What is open and held in the gateway: LEFT and SHOWN, by the names of its metrics."""
     text = httpx.get(f"{url}/metrics", timeout=60).text
-    names = (
-        "gateway_streams",
-        "gateway_images_in_flight",
-        "gateway_images_waiting",
-        "gateway_waiting_bytes",
-        "process_resident_memory_bytes",
-    )
-    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in names}
+    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in (*LEFT, *SHOWN)}
     return {name: float(match[1]) for name, match in found.items() if match}
 
 
@@ -140,7 +146,8 @@ def report(all_seen: Sequence[Seen]) -> str:
     lines = [
         f"{len(all_seen)} streams: {sum(seen.sent for seen in all_seen)} frames sent, {sum(answered)} answered, "
         f"{sum(seen.dropped for seen in all_seen)} dropped, {sum(seen.failed for seen in all_seen)} failed, "
-        f"{sum(seen.restarted for seen in all_seen)} sequences begun again",
+        f"{sum(seen.restarted for seen in all_seen)} sequences begun again, "
+        f"{sum(seen.unsteadied for seen in all_seen)} answers without one",
         f"answered of a stream: {min(answered)} to {max(answered)}",
         f"age of an answer: p50 {seconds[len(seconds) // 2] * 1e3:.0f} ms, "
         f"p99 {seconds[len(seconds) * 99 // 100] * 1e3:.0f} ms, most {seconds[-1] * 1e3:.0f} ms",
@@ -166,14 +173,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         all_seen = asyncio.run(soak(given.url, seconds=60 * given.minutes, **options))
     print(report(all_seen))
     ends = time.monotonic() + CLOSING_SECONDS
-    while left := {name: value for name, value in gauges(given.url).items() if value and name.startswith("gateway_")}:
+    while left := {name: value for name, value in gauges(given.url).items() if value and name in LEFT}:
         if time.monotonic() > ends:
             break
         time.sleep(0.2)
     after = gauges(given.url)
-    with contextlib.suppress(KeyError):
-        name = "process_resident_memory_bytes"
-        print(f"memory of the gateway: {before[name] / 2**20:.0f} MiB before, {after[name] / 2**20:.0f} MiB after")
+    for name in SHOWN:
+        if name in before and name in after:  # several workers have no figures of one process
+            size, unit = (2**20, " MiB") if name.endswith("_bytes") else (1, "")
+            print(f"{name}: {before[name] / size:.0f}{unit} before, {after[name] / size:.0f}{unit} after")
     print(f"left behind: {left or 'nothing'}")
     return 1 if left or any(seen.faults for seen in all_seen) else 0
 

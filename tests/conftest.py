@@ -45,6 +45,7 @@ LONGEST = (
     "tests/docs/",
     "tests/reliability/",
     "tests/proof/test_tune.py",
+    "tests/proof/test_vectors.py",
     "tests/e2e/test_versions.py",
     "tests/triton_models/",
     "tests/triton/test_batching.py",

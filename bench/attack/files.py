@@ -210,3 +210,22 @@ def webp_lossless(width: int, height: int) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (width, height)).save(file, "WEBP", lossless=True, method=0)
     return file.getvalue()
+
+
+@cache
+def gif_of_pixels(frames: int) -> bytes:
+    """A GIF of one pixel and many frames, 15 bytes each."""
+    screen = b"GIF89a\1\0\1\0\x80\0\0" + bytes(6)
+    return screen + (b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0") * frames + b";"
+
+
+@cache
+def apng_that_promises(frames: int) -> bytes:
+    """An APNG of two frames whose header tells of others."""
+    file = io.BytesIO()
+    first, second = (Image.new("L", (64, 64), level) for level in (0, 255))
+    first.save(file, "PNG", save_all=True, append_images=[second])
+    data = file.getvalue()
+    place = data.index(b"acTL")
+    chunk = b"acTL" + struct.pack(">II", frames, 0)
+    return data[: place - 4] + struct.pack(">I", 8) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[place + 16 :]

@@ -94,6 +94,28 @@ def gif_of_many_frames(target: Target) -> str:
     return target.post_files([files.gif_of_frames(3_000, 50)], name="x.gif")
 
 
+def frames_of_a_large_gif(target: Target) -> str:
+    """The same, of which all frames are asked for."""
+    return target.post_files([files.gif_of_frames(3_000, 50)], "?frames=all&top_k=1", name="x.gif")
+
+
+def frames_without_number(target: Target) -> str:
+    """A GIF of one pixel and a million frames, 15 MB, of which one frame is asked for."""
+    return target.post_files([files.gif_of_pixels(1_000_000)], "?frames=1", name="x.gif")
+
+
+def promised_frames(target: Target) -> str:
+    """A thousand APNGs of two frames that tell of a billion, of which all are asked for."""
+    return target.post_files([files.apng_that_promises(10**9)] * 1_000, "?frames=all", name="x.png")
+
+
+def noise_like_videos(target: Target) -> str:
+    """Twenty files of a megabyte that begin like videos, of which all frames are asked for."""
+    middle = bytes(range(256)) * (target.nbytes // 21 // 256)
+    begins = (b"\x1aE\xdf\xa3", b"\0\0\0\x18ftypisom", b"RIFF\0\0\0\0AVI LIST", b"\0\0\0\0moov")
+    return target.post_files([begin + middle for begin in begins] * 5, "?frames=all", name="x.mp4")
+
+
 def webp_of_49_megapixels(target: Target) -> str:
     """A lossless WebP of 7000 × 7000 pixels."""
     return target.post_files([files.webp_lossless(7_000, 7_000)], name="x.webp")
@@ -125,6 +147,10 @@ ATTACKS: list[Attack] = attacks_of(
     heic_of_another_size,
     jpeg2000_of_49_megapixels,
     gif_of_many_frames,
+    frames_of_a_large_gif,
+    frames_without_number,
+    promised_frames,
+    noise_like_videos,
     webp_of_49_megapixels,
     noise,
 )

@@ -1,8 +1,9 @@
 """A row of the output: the result for one picture."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from gateway.client import Result
+from gateway.client import Prediction, Result
 
 Row = dict[str, Any]
 COLUMNS = (
@@ -30,18 +31,16 @@ def columns(*, features: bool) -> tuple[str, ...]:
 
 
 def row_of(result: Result, *, features: bool = False) -> Row:
-    """A result as a row, whose members are `columns`."""
+    """A result as a row, whose members are `columns`, and `frames` where it has any."""
     best, error = result.best, result.error
     vector = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
-    return {
+    row = {
         "path": result.name,
         "status": "ok" if error is None else "error",
         "label": best and best.label,
         "class_id": best and best.class_id,
         "score": best and best.score,
-        "predictions": [
-            {"label": each.label, "class_id": each.class_id, "score": each.score} for each in result.predictions
-        ],
+        "predictions": _told(result.predictions),
         "width": result.width,
         "height": result.height,
         "model": result.model,
@@ -50,3 +49,18 @@ def row_of(result: Result, *, features: bool = False) -> Row:
         "message": error and error.message,
         **vector,
     }
+    if result.frames:
+        row["frames"] = [
+            {
+                "index": frame.index,
+                "time_s": frame.seconds,
+                "predictions": _told(frame.predictions),
+                "error": frame.error and frame.error.code,
+            }
+            for frame in result.frames
+        ]
+    return row
+
+
+def _told(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
+    return [{"label": each.label, "class_id": each.class_id, "score": each.score} for each in predictions]

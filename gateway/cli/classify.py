@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
 
 SECONDS_BETWEEN_LINES = 10.0
 TABLE_ROWS = 50
+JSON_LINES = {".jsonl", ".ndjson"}
 
 
 class Exit(IntEnum):
@@ -79,6 +80,13 @@ def classify(
     labels: Annotated[
         str | None, typer.Option(help="Report only these classes, separated by commas.", show_default=False)
     ] = None,
+    frames: Annotated[
+        str | None,
+        typer.Option(
+            help="Report frames of animated files and videos, too: a number, all, or every:1s; for JSON lines.",
+            show_default=False,
+        ),
+    ] = None,
     column: Annotated[str | None, typer.Option(help="The table's column with the paths.", show_default=False)] = None,
     concurrency: Annotated[
         int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
@@ -110,7 +118,11 @@ def classify(
 
     if resume and (overwrite or out is None):
         raise typer.BadParameter("--resume needs --out and excludes --overwrite")
+    if frames is not None and out is not None and out.suffix.lower() not in JSON_LINES:
+        raise typer.BadParameter(f"--frames needs an output of JSON lines, such as {out.with_suffix('.jsonl')}")
     parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}
+    if frames is not None:
+        parameters["frames"] = frames
     if labels:
         parameters["labels"] = [labels]
     if features:

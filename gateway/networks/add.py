@@ -241,8 +241,8 @@ def _check_devices(cpu_only: Sequence[str], serving: Serving, say: Say) -> None:
         return
     what = (
         f"it makes tensors on the CPU whatever it runs on ({', '.join(cpu_only)}): a trace keeps the device of its "
-        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, or put that "
-        "code into a function with @torch.jit.script_if_tracing, and save it again"
+        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, and save "
+        "it again; or add it with --format onnx, in which nothing belongs to a device"
     )
     if serving.gpus:
         raise EntryError(f"on the GPU that --gpus names it would fail: {what}")
@@ -276,6 +276,11 @@ def _first_version(repository: Path, name: str) -> int:
 
 
 def _check_format(kind: Format, written_as: Format, precision: Precision) -> None:
+    if precision is Precision.INT8:
+        raise SourceError(
+            "int8 needs photos to find the range of each number by, and proof that it is right: add the model in fp32 "
+            "with --format onnx, then gateway model tune NAME PHOTOS --try int8 --calibrate FOLDER"
+        )
     if Format.FUNCTION in {kind, written_as}:
         if kind is not written_as:
             raise SourceError(

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     CHECKPOINT = "a training checkpoint"
     PICKLED_MODULE = "a pickled module"
     EXPORTED_PROGRAM = "a torch.export program"
+    AOTI_PACKAGE = "a package of AOTInductor"
     SAFETENSORS = "safetensors weights"
     PICKLE = "a pickle"
     UNKNOWN = "no model"
@@ -46,6 +47,8 @@ ADVICE = {
     "weights into it and save it by {export}",
     Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
     "can import its classes, load it in Python and save it with {export}",
+    Kind.AOTI_PACKAGE: "it is machine code for the kind of processor or GPU that compiled it, without the network that "
+    "its answers could be held to. Add the program that it was compiled from: {export}",
     Kind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
@@ -99,6 +102,8 @@ def _kind_of_zip(path: Path) -> Kind:
             return Kind.TORCHSCRIPT
         if any(name.endswith("serialized_exported_program.json") or name.startswith("models/") for name in names):
             return Kind.EXPORTED_PROGRAM
+        if any(name.startswith("data/aotinductor/") for name in names):
+            return Kind.AOTI_PACKAGE
         if "data.pkl" not in names:
             return Kind.UNKNOWN
         with archive.open(names["data.pkl"]) as pickle:

@@ -73,7 +73,8 @@ def read_folder(path: Path) -> ModelFolder:
     if not architecture.endswith("ForImageClassification"):
         raise HubError(
             f"{path} has {architecture or 'no architecture'}, which gives no scores for classes: a folder of "
-            "…ForImageClassification is expected. A network that gives embeddings needs a layer of classes behind it"
+            "…ForImageClassification is expected. A network that gives embeddings needs a layer of classes behind it: "
+            "docs/vectors.md shows how to add one, trained or not, for POST /embed"
         )
     processor = path / PROCESSOR
     return ModelFolder(

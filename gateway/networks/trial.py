@@ -54,9 +54,17 @@ def try_out(run: Run, side: int, *, pixels: bool = False) -> Findings:
     if classes > 1 and ending in {Ending.LOGITS, Ending.SIGMOID} and _ones(lengths):
         raise ModelFileError(
             "every row it gives has length 1, as embeddings have: they tell how alike two pictures are, and are no "
-            "scores for classes. Put its layer of classes behind it, and save it again"
+            f"scores for classes. Put its layer of classes behind it, and save it again; {with_classes(classes)}"
         )
     return Findings(side, classes, ending)
+
+
+def with_classes(size: int) -> str:
+    """How a network that gives vectors alone is served, which has no classes."""
+    return (
+        f"for its vectors alone add nn.Sequential(model, nn.Linear({size}, 2)), trained or not, with --features auto, "
+        "and ask POST /embed"
+    )
 
 
 def probes(side: int, *, pixels: bool = False) -> list[Tensor]:
@@ -129,7 +137,8 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
         )
     if labels is not None and labels != findings.classes:
         features = (
-            f". Or is it a network without its last layer, which gives {findings.classes} features?"
+            f". Or is it a network without its last layer, which gives {findings.classes} features? Then, "
+            f"{with_classes(findings.classes)}"
             if findings.classes in FEATURES and findings.ending is Ending.LOGITS
             else ""
         )

@@ -59,8 +59,8 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
     low, high = compared.interval
     out.print(f"pictures     {len(compared.pairs)}")
     out.print(
-        f"agreement    {100 * (1 - compared.disagreement):.2f} % have the same likeliest class; with so many pictures "
-        f"{100 * (1 - high):.1f} to {100 * (1 - low):.1f} % is what is known"
+        f"agreement    {100 * (1 - compared.disagreement):.2f} % have the same likeliest class "
+        f"(95 % interval: {100 * (1 - high):.1f} to {100 * (1 - low):.1f} %)"
     )
     apart = compared.differences
     out.print(f"apart        {apart[0]:.3f} at most, {np.median(apart):.3f} in the middle (of a probability)")

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.errors import UserError
 from gateway.gpus import gpu_count
@@ -20,20 +19,25 @@ from gateway.networks.add import Request, add
 from gateway.networks.isolation import Say
 from gateway.networks.onnx_graph import OnnxMissing, import_onnx
 from gateway.networks.originals import original_probabilities
-from gateway.proof.parity import pil_image
+from gateway.networks.quantize import quantize
+from gateway.networks.sources import read_labels
+from gateway.proof.calibration import calibration_files, calibration_images
+from gateway.proof.parity import Probabilities, pil_image
 from gateway.proof.pictures import NoPictures, read_pictures, reader, resize_for
 from gateway.proof.serving import serving
 from gateway.proof.variants import USUAL, Step, Variant
 from gateway.repository.entry import Decode, Entry, Format, Precision
 from gateway.repository.pillow_order import PILLOW, TORCH
 from gateway.repository.preprocessing import reference_transforms
-from gateway.repository.writing import LABELS, rewrite
+from gateway.repository.writing import LABELS, rewrite, staging, write
 from gateway.triton.blocking import BlockingTriton
 
 TABLE = "tuning.json"
 CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
+AGREEMENT = 0.99
+"""The share of the images that int8 must give the original's class, unless something else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,22 @@ class Measured:
         """A line of progress."""
         return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
 
-    def fits(self, tolerance: float) -> bool:
-        """Whether its answers are near enough to the original's."""
+    def fits(self, tolerance: float, agreement: float = AGREEMENT) -> bool:
+        """Whether its answers are near enough to the original's; in int8, no probability stays what it was."""
+        if self.variant.precision is Precision.INT8:
+            return not self.reason and self.same_top1 >= agreement
         return not self.reason and self.difference <= tolerance
 
 
 class Tuner:
     """Measures variants of one entry in a repository of its own, on an embedded Triton that is started once.
 
-    A context manager; raises UserError on entry where the original is gone or Triton does not start.
+    A context manager; raises UserError on entry where the original is gone or Triton does not start. `calibrate` is
+    the folder of images by which int8 is made, whose answers must agree with the original's on a share of `files`.
     """
+
+    calibrate: Path | None = None
+    agreement: float = AGREEMENT
 
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, say: Say) -> None:
         self.entry, self.repository, self.say = entry, repository, say
@@ -90,6 +100,7 @@ class Tuner:
         base = self._current()
         variants_of = {
             Step.FORMATS: self._formats,
+            Step.INT8: self._int8,
             Step.INSTANCES: self._instances,
             Step.BATCHES: self._batches,
             Step.DECODE: self._decodings,
@@ -105,7 +116,7 @@ class Tuner:
 
     def best(self, tolerance: float) -> Measured | None:
         """The fastest whose answers are within the tolerance."""
-        fit = [each for each in self.measured if each.fits(tolerance)]
+        fit = [each for each in self.measured if each.fits(tolerance, self.agreement)]
         return max(fit, key=lambda each: each.images_per_second, default=None)
 
     def keep(self, chosen: Variant) -> Entry:
@@ -113,10 +124,15 @@ class Tuner:
         network = self._networks[chosen.format, chosen.precision]
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
+        difference = network.versions[1].difference
+        if chosen.precision is Precision.INT8:
+            # No made-up image can tell how far it is from the original; the measured ones can.
+            difference = next(each.difference for each in self.measured if each.variant == chosen)
         version = replace(
             self.entry.versions[number],
             precision=chosen.precision,
-            difference=network.versions[1].difference,
+            difference=difference,
+            features_difference=network.versions[1].features_difference,
         )
         entry = replace(
             self.entry,
@@ -125,7 +141,8 @@ class Tuner:
             preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
             versions={**self.entry.versions, number: version},
         )
-        if (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
+        anew = chosen.precision is Precision.INT8 and self.calibrate is not None
+        if anew or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
             shutil.copyfile(network.model_file(self._scratch, 1), entry.model_file(self.repository, number))
             if chosen.format is not self.entry.format:
                 old_file.unlink()
@@ -151,6 +168,12 @@ class Tuner:
             # The versions share one configuration, which names one format.
             pairs = [pair for pair in pairs if pair[0] is self.entry.format]
         return [replace(base, format=each, precision=precision) for each, precision in dict.fromkeys(pairs)]
+
+    def _int8(self, base: Variant) -> list[Variant]:
+        if self.entry.features:
+            self.say("int8 is not tried: its probabilities would be measured, and its vectors not")
+            return []
+        return [replace(base, format=Format.ONNX, precision=each) for each in (Precision.FP32, Precision.INT8)]
 
     def _instances(self, base: Variant) -> list[Variant]:
         counts = sorted({1, 2, os.cpu_count() or 1} | ({4} if gpu_count() else set()))
@@ -188,6 +211,8 @@ class Tuner:
 
     def _network(self, variant: Variant) -> Entry:
         key = (variant.format, variant.precision)
+        if key not in self._networks and variant.precision is Precision.INT8:
+            self._networks[key] = self._quantized(variant)
         if key not in self._networks:
             version = self.entry.versions[self.entry.in_use]
             request = Request(
@@ -205,15 +230,37 @@ class Tuner:
                 grayscale=version.grayscale,
                 include=tuple(map(Path, version.include)),
                 tensor=self.entry.tensor,
+                features=version.features,
                 trust=True,  # it was, when it was added, and its digest is the same
             )
             self._networks[key] = add(request, self._scratch, _say_nothing)
         return self._networks[key]
 
-    def _reference(self) -> list[NDArray[np.float32]]:
+    def _quantized(self, variant: Variant) -> Entry:
+        """The network in int8, made anew where there are images to make it by, else as it is served now."""
+        fp32 = self._network(replace(variant, precision=Precision.FP32))
+        number = self.entry.in_use
+        with staging(self._scratch) as folder:
+            file = folder / "network" / variant.format.filename
+            file.parent.mkdir()
+            if self.calibrate is None:
+                shutil.copyfile(self.entry.model_file(self.repository, number), file)
+            else:
+                files = calibration_files(self.calibrate, self.files, self.say)
+                images = calibration_images(files, self.entry)
+                quantize(fp32.model_file(self._scratch, 1), images, file)
+            version = replace(fp32.versions[1], precision=variant.precision)
+            # Empty names are made of the new one.
+            entry = replace(
+                fp32, name=f"{variant.format.value}-int8", preprocessor="", classifier="", versions={1: version}
+            )
+            write(entry, read_labels(self.repository / self.entry.classifier / LABELS), file, self._scratch)
+        return entry
+
+    def _reference(self) -> list[Probabilities]:
         original = original_probabilities(self.entry, self.entry.versions[self.entry.in_use])
         transforms = reference_transforms(self.entry.preprocessing)
-        images = [transforms(pil_image(path)) for path in self.files]
+        images = (transforms(pil_image(path)) for path in self.files)
         return [original(image[None])[0].numpy() for image in images]
 
     def _differences(self, entry: Entry) -> tuple[float, float]:

@@ -5,11 +5,18 @@ from pathlib import Path
 
 from rich.table import Table
 
-from gateway.proof.tune import Measured
+from gateway.proof.tune import AGREEMENT, Measured
 from gateway.repository.summary import console
 
 
-def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: float, plot: Path) -> None:
+def report(
+    measured: Sequence[Measured],
+    chosen: Measured | None,
+    tolerance: float,
+    plot: Path,
+    *,
+    agreement: float = AGREEMENT,
+) -> None:
     """The variants' table in the order of their speed, and a PNG of it in `plot`."""
     from gateway.proof.plots import speeds
 
@@ -17,7 +24,7 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
     table = Table("variant", "images/s", "difference", "same top-1", "", box=None, pad_edge=False)
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
-        note = each.reason or ("" if each.fits(tolerance) else "beyond the tolerance")
+        note = each.reason or ("" if each.fits(tolerance, agreement) else "beyond the tolerance")
         table.add_row(
             each.variant.described(),
             f"{each.images_per_second:.1f}",
@@ -32,7 +39,7 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
         speeds(
             [each.variant.described() for each in served],
             [each.images_per_second for each in served],
-            [each.fits(tolerance) for each in served],
+            [each.fits(tolerance, agreement) for each in served],
             plot,
         )
         out.print(f"plot: {plot}")

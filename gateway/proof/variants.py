@@ -11,6 +11,7 @@ class Step(StrEnum):
     """What `tune` varies, one after another."""
 
     FORMATS = "formats"
+    INT8 = "int8"
     INSTANCES = "instances"
     BATCHES = "batches"
     DECODE = "decode"

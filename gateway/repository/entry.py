@@ -38,6 +38,8 @@ class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
+    INT8 = "int8"
+    """Of an ONNX network that `gateway model tune` quantized by photographs."""
 
 
 class Format(StrEnum):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Version
+from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
 from gateway.repository.writing import LABELS
 from gateway.triton.contract import pinned
 
@@ -22,13 +22,14 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     out = console()
     out.print(f"[bold]{entry.name}[/] version {version} is in {repository}")
     table = Table.grid(padding=(0, 2))
+    on = "the images of `tune`" if this.precision is Precision.INT8 else "made-up images"
     facts = {
         "network": f"{this.source}, ends in {this.ending}",
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
         "images": entry.preprocessing.described(),
         **_vectors(entry, this),
         "stored as": f"{entry.format.value}, {this.precision.value}{_takes(entry)}; probabilities differ from the "
-        f"original's by up to {this.difference:.1e} on made-up images",
+        f"original's by up to {this.difference:.1e} on {on}",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():

@@ -1,6 +1,7 @@
 """One Triton at one address over gRPC: the only calls that the gateway makes to it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
@@ -46,6 +47,8 @@ INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
 """The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
+RENEWED_PARAMETER = "renewed_by_gateway"
+"""Tells Triton's configuration of a model from the one before."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
 
@@ -142,10 +145,11 @@ class GrpcEndpoint:
 
     async def renew(self, name: str) -> None:
         """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
-        # Triton takes a configuration that comes with the request for a change, whatever it says.
-        config = MessageToJson(await self.config(name), preserving_proto_field_name=True)
+        config = await self.config(name)
+        # Triton loads again what has changed, and one parameter more is a change; the same one twice is none.
+        config.parameters[RENEWED_PARAMETER].string_value = str(time.time_ns())
         request = pb.RepositoryModelLoadRequest(model_name=name)
-        request.parameters["config"].string_param = config
+        request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
         await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def unload(self, name: str) -> None:

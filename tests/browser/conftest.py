@@ -14,7 +14,9 @@ from tests.streams.stub import stream_service
 WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then run these tests again"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-expect.set_options(timeout=20_000)
+PATIENCE_MS = 60_000
+"""How long a test waits for what the page should show."""
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def chromium() -> str:
@@ -59,7 +61,7 @@ def service(backend: ColourBackend) -> Iterator[str]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A browser without a past."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read"])
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
 

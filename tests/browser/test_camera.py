@@ -9,6 +9,7 @@ from websockets.sync.client import connect
 
 from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, picture
+from tests.browser.conftest import PATIENCE_MS
 from tests.processes import wait_for
 from tests.streams.stub import stream_service
 
@@ -22,8 +23,14 @@ WATCH_TRACKS = """
     globalThis.tracks.push(...media.getTracks());
     return media;
   };
+  globalThis.sent = 0;
+  const { send } = WebSocket.prototype;
+  WebSocket.prototype.send = function (message) {
+    globalThis.sent += 1;
+    send.call(this, message);
+  };
 """
-"""Notes every camera that the page was given; `fault` names an error that it gets in place of one."""
+"""Notes every camera that the page was given, and counts its messages; `fault` names an error in place of a camera."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +43,7 @@ def healthy(backend: ColourBackend) -> Iterator[None]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(WATCH_TRACKS)
     yield context
     context.close()
@@ -60,7 +67,8 @@ def page(context: BrowserContext, service: str) -> Iterator[Page]:
 
 
 def is_live(page: Page) -> None:
-    expect(page.locator("#camera-label")).to_have_text(re.compile("blue|red"))
+    # What is hidden keeps its text.
+    expect(page.locator("#camera-label:visible")).to_have_text(re.compile("blue|red"))
 
 
 def is_off(page: Page) -> None:
@@ -207,6 +215,9 @@ def test_a_gateway_that_is_full_or_stops_is_asked_again(context: BrowserContext,
 def test_what_is_not_answered_is_not_added_to(page: Page, backend: ColourBackend):
     is_live(page)
     backend.gate.clear()
+    before = page.evaluate("sent")
+    # Two are classified, two wait, and of those behind them the gateway drops as many as come.
+    wait_for(lambda: page.evaluate("sent") >= before + 8)
     expect(page.locator("#camera-where")).to_have_text(re.compile(r"[1-9]\d* in this browser"))
     backend.gate.set()
     expect(page.locator("#camera-where")).to_have_text(re.compile(r"[1-9]\d* by the gateway"))

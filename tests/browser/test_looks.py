@@ -7,6 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.backend import picture
+from tests.browser.conftest import PATIENCE_MS
 
 WIDTHS = (390, 820, 1280)
 FILES = [
@@ -31,7 +32,7 @@ def page(request: pytest.FixtureRequest, browser: Browser):
         reduced_motion="reduce",
         permissions=["camera"],
     )
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context.new_page()
     context.close()
 

@@ -13,6 +13,7 @@ import pytest
 from gateway.errors import Overloaded
 from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.bulk.running import command, folder_of, rows_of, run
+from tests.films import film
 from tests.processes import environment, wait_for
 from tests.stub_service import stub_service
 
@@ -48,6 +49,20 @@ def test_a_folder_becomes_a_row_for_each_picture(url, photos, tmp_path):
     }
     assert "150 rows" in done.stderr
     assert not list(tmp_path.glob("new/*.part"))
+
+
+def test_frames_stand_in_the_rows_of_animated_files(url, tmp_path):
+    (tmp_path / "a.gif").write_bytes(film("GIF", range(4)))
+    (tmp_path / "b.png").write_bytes(PNG)
+    out = tmp_path / "out.jsonl"
+    assert run(tmp_path, "--frames", "every:0.2s", "--out", out, "--url", url).returncode == 0
+    rows = {row["path"].rpartition("/")[2]: row for row in rows_of(out)}
+    assert [(frame["index"], frame["time_s"]) for frame in rows["a.gif"]["frames"]] == [(0, 0.0), (2, 0.2)]
+    assert {frame["predictions"][0]["label"] for frame in rows["a.gif"]["frames"]} == {"cat"}
+    assert len(rows["b.png"]["frames"]) == 1
+    refused = run(tmp_path, "--frames", "all", "--out", tmp_path / "out.csv", "--url", url)
+    assert refused.returncode == 2
+    assert "JSON lines" in refused.stderr
 
 
 def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):

@@ -19,6 +19,7 @@ from tests.processes import PROJECT, environment
 from tests.stub_service import stub_service
 
 TEXT = (PROJECT / "docs" / "vectors.md").read_text()
+PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
@@ -53,7 +54,7 @@ def test_every_parameter_is_told():
 
 
 def test_the_client_is_used_as_it_is_shown(url: str):
-    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    (code,) = (each for each in PYTHON if "Gateway" in each)
     code = code.replace("http://127.0.0.1:8080", url).replace("gateway_client", "gateway.client")
     assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
 

@@ -1,7 +1,8 @@
 """An inference server, decoders and a clock that do what a test says, step by step."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from gateway.inference.query import Query
 from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import Account, DecodeLimits, Size
+from gateway.ingest.decoders.pool import FilmFrame
+from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize
@@ -137,6 +140,7 @@ class ScriptedDecoders:
     def __init__(self) -> None:
         self._pictures: list[asyncio.Future[bytes]] = []
         self.sizes: list[Size] = []
+        self.films: list[ScriptedFilm] = []
 
     @property
     def pending(self) -> "list[asyncio.Future[bytes]]":
@@ -151,11 +155,39 @@ class ScriptedDecoders:
         self.sizes.append(size)
         return await picture
 
+    @asynccontextmanager
+    async def film(
+        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
+    ) -> "AsyncIterator[ScriptedFilm]":
+        self.films.append(ScriptedFilm(self, info, wanted))
+        try:
+            yield self.films[-1]
+        finally:
+            self.films[-1].closed = True
+
     def finish(self, number: int = 0, error: GatewayError | None = None) -> None:
         if error is not None:
             self.pending[number].set_exception(error)
         else:
             self.pending[number].set_result(b"P6 4 4 255\n" + bytes(48))
+
+
+@dataclass(eq=False)
+class ScriptedFilm:
+    """An open film that gives a frame for each picture that is finished, as many as are wanted."""
+
+    decoders: ScriptedDecoders
+    info: ImageInfo
+    wanted: Wanted
+    given: int = 0
+    closed: bool = False
+
+    async def next(self) -> FilmFrame | None:
+        if self.given == self.wanted.count:
+            return None
+        picture = await self.decoders.decode(b"", self.info, 0, self.decoders.account())
+        self.given += 1
+        return FilmFrame(self.given - 1, (self.given - 1) / 10, picture)
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
+from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.budget import DecodeLimits, film_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
@@ -198,6 +199,17 @@ async def test_a_frame_beyond_its_processor_time_ends_the_film_and_nothing_else(
         with pytest.raises(TooCostly):
             await read(pool, data)
         assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_all_frames_of_a_file_together_have_a_bound_of_processor_time(pool, monkeypatch):
+    monkeypatch.setattr(pool_module, "FILM_PICTURES", 1e-3)
+    async with opened(pool, film("GIF", range(0, 250, 5), size=(300, 300))) as reader:
+        await reader.next()
+        with pytest.raises(TooCostly, match="frames together"):
+            await rest(reader)
+        (worker,) = pool._busy
+    assert not worker.alive()
+    assert (await picture(pool)).startswith(b"P6")
 
 
 async def test_a_process_that_is_lost_costs_its_film_alone(pool):

@@ -174,6 +174,7 @@ def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs)
         ([*HEAD_FLAGS, "--like", "ResNet50_Weights.IMAGENET1K_V2"], "--like and --resize both describe"),
         ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' must be whole numbers"),
         ([*HEAD_FLAGS, "--format", "tensorrt"], "In its place: --format onnx --tensorrt"),
+        ([*HEAD_FLAGS, "--format", "aoti"], "In its place: --format torchscript or --format onnx"),
         ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
     ],
 )
@@ -229,6 +230,10 @@ def test_a_network_that_would_fail_on_a_gpu_is_added_for_the_cpu_and_said_to_be_
     made = add(request(tmp_path), tmp_path / "models", said.append)
     assert made.classes == 5
     assert any("would fail on a GPU" in line and "aten::zeros" in line for line in said)
+    # As the message advises.
+    said.clear()
+    assert add(request(tmp_path, name="free", format=Format.ONNX), tmp_path / "models", said.append).classes == 5
+    assert not any("would fail" in line for line in said)
 
 
 def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The vectors inside of a network: found, or refused with what to do; written beside its scores."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from gateway.networks.originals import original_answers
 from gateway.networks.programs import load_program
 from gateway.networks.sources import SourceError
 from gateway.networks.torchscript import load_torchscript, without_deprecations
+from gateway.proof.tune import Tuner
+from gateway.proof.variants import Variant
 from gateway.repository.entry import AUTO, Entry, EntryError, Format, Precision
 from tests.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.networks.functions import save_function
+from tests.processes import PROJECT
 from tests.repository.entries import SMALL
 
+GUIDE = re.findall(r"^```python\n(.*?)^```$", (PROJECT / "docs" / "vectors.md").read_text(), re.DOTALL | re.MULTILINE)
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
@@ -223,3 +228,33 @@ def test_a_function_has_no_layers(tmp_path):
     source = f"{save_function(tmp_path)}:classify"
     with pytest.raises(SourceError, match="a Python function has no layers"):
         add(request(source, tmp_path, trust=True), tmp_path / "models", print)
+
+
+def test_a_network_that_gives_vectors_alone_is_added_as_the_guide_says(tmp_path, monkeypatch):
+    """A layer of classes behind it, trained or not: its vectors are what that layer is given."""
+    (code,) = (each for each in GUIDE if "whole" in each)
+    monkeypatch.chdir(tmp_path)
+    tower = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 512)).eval()
+    exec(code, {"torch": torch, "nn": nn, "tower": tower})  # noqa: S102  # what the reader is told to write
+    labels = save_labels(tmp_path / "two.txt", 2)
+    larger = replace(SMALL, resize_size=(224,), crop_size=224)
+    entry = add(request("tower.pt2", tmp_path, labels=labels, preprocessing=larger), tmp_path / "models", print)
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        assert torch.allclose(written_answers(entry, tmp_path / "models", images)[1], tower(images), atol=1e-5)
+
+
+def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
+    entry = add(request(SOURCES["torchscript"](tmp_path), tmp_path), tmp_path / "models", print)
+    tuner = object.__new__(Tuner)
+    tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
+    tuner._networks, tuner.measured = {}, []
+    told: list[str] = []
+    tuner.calibrate, tuner.say = None, told.append
+    as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
+    assert tuner._int8(as_onnx) == []
+    assert told == ["int8 is not tried: its probabilities would be measured, and its vectors not"]
+    assert tuner._network(as_onnx).features == 16
+    kept = tuner.keep(as_onnx)
+    assert (kept.format, kept.features) == (Format.ONNX, 16)
+    assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)

@@ -54,6 +54,14 @@ def test_torchscript_and_onnx_are_told_by_their_content_whatever_their_names(tmp
     assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is Kind.ONNX
 
 
+def test_a_package_of_aotinductor_is_not_taken_for_a_program_of_torch_export(tmp_path):
+    """Both are .pt2 files; torch compiles one for a minute, so this one has the names alone."""
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        for name in ("data/aotinductor/model/ckd.wrapper.so", "archive_format", "archive_version", "byteorder"):
+            archive.writestr(f"model/{name}", b"")
+    assert kind_of(tmp_path / "model.pt2") is Kind.AOTI_PACKAGE
+
+
 def test_other_files_are_no_models(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"\xff\xd8\xff\xe0 a photo")
     assert kind_of(tmp_path / "model.pt") is Kind.UNKNOWN
@@ -85,6 +93,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, torch_s
         (Kind.STATE_DICT, r"torchvision:ARCH --weights model\.pt"),
         (Kind.CHECKPOINT, r"torchvision:ARCH --weights model\.pt"),
         (Kind.PICKLED_MODULE, r"torch\.export\.save\(torch\.export\.export\(model\.eval"),
+        (Kind.AOTI_PACKAGE, r"Add the program that it was compiled from: torch\.export\.save"),
         (Kind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
     ],
 )

@@ -211,6 +211,8 @@ function again() {
 }
 
 $("camera-start").addEventListener("click", start);
+// Until this module is here, a click would be lost.
+$("camera-start").disabled = false;
 $("camera-stop").addEventListener("click", () => stop());
 $("camera-plain").addEventListener("click", () => {
   $("smoothing").value = "none";

@@ -18,13 +18,14 @@ from gateway.triton.contract import SEQUENCE_MODEL
 
 
 class Written(StrEnum):
-    """What --format takes: the formats, and one that is refused with the way to have the same."""
+    """What --format takes: the formats, and two that are refused with the way to have the same."""
 
     TORCHSCRIPT = Format.TORCHSCRIPT.value
     ONNX = Format.ONNX.value
     EXPORTED = Format.EXPORTED.value
     FUNCTION = Format.FUNCTION.value
     TENSORRT = "tensorrt"
+    AOTI = "aoti"
 
 
 PREPROCESSING, SERVING = "How images were prepared in training", "How Triton runs it"
@@ -359,6 +360,12 @@ def _format(wanted: Written | None) -> Format | None:
             "a TensorRT engine is built on the kind of GPU that will run it, by trtexec of the same TensorRT as the "
             "server's, which is not done here. In its place: --format onnx --tensorrt, by which ONNX Runtime builds "
             "the engine where it is served, in NVIDIA's image and on a GPU"
+        )
+    if wanted is Written.AOTI:
+        raise SourceError(
+            "a package of AOTInductor is machine code for the kind of processor or GPU that compiled it. NVIDIA's "
+            "PyTorch backend runs it without batches (a beta since 26.03), and the Triton of `gateway up` not at all. "
+            "In its place: --format torchscript or --format onnx, which run in batches"
         )
     return Format(wanted.value) if wanted else None
 

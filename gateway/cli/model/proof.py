@@ -166,27 +166,52 @@ def tune(
         list[Step] | None,
         typer.Option(
             "--try",
-            help="What to vary; repeatable. By default formats, instances and batches, which takes minutes.",
+            help="What to vary; repeatable. By default formats, instances and batches, int8 with --calibrate; minutes.",
             show_default=False,
         ),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            help="For int8: a folder of photos like those to be classified, others than IMAGES.",
+            exists=True,
+            file_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    agreement: Annotated[
+        float,
+        typer.Option(
+            "--agreement",
+            help="For int8: the least share of IMAGES that must get the original's likeliest class.",
+            min=0,
+            max=1,
+            callback=a_number,
+        ),
+    ] = 0.99,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
     from gateway.embedded.places import SHIPPED_EXAMPLES
+    from gateway.proof.calibration import check_int8
     from gateway.proof.pictures import image_files
     from gateway.proof.tune import TABLE, Tuner
     from gateway.proof.tune_report import report
     from gateway.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    with Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say) as tuner:
-        for measured in tuner.run(tolerance, stages or USUAL):
+    steps = stages or (USUAL if calibrate is None else (*USUAL, Step.INT8))
+    check_int8(entry, steps, calibrate)
+    tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say)
+    tuner.calibrate, tuner.agreement = calibrate, agreement
+    with tuner:
+        for measured in tuner.run(tolerance, steps):
             say(measured.told())
         best = tuner.best(tolerance)
-        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))
+        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
         if best is None:
             typer.echo("no variant keeps within the tolerance; the model stays as it is")
             raise typer.Exit(1)

@@ -22,6 +22,8 @@ log = structlog.get_logger("gateway")
 
 LET_FINISH_SECONDS = 0.2
 """A picture that nobody waits for any more may take so long; ending its process and starting another costs as much."""
+FILM_PICTURES = 4
+"""The frames of one file may take as much processor time together as so many of the largest pictures."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
 
@@ -94,7 +96,7 @@ class Decoders:
         """
         memory_bytes = min(film_bytes(info, len(data)), self._limits.memory_bytes)
         async with self._films.turn(account, memory_bytes), self._worker() as worker:
-            film = Film(self, worker, info, account, len(data))
+            film = Film(self, worker, info, account, len(data), FILM_PICTURES * self._limits.cpu_seconds)
             try:
                 await film.open(data, FilmJob(info, len(data), size, wanted, memory_bytes))
                 yield film
@@ -168,13 +170,22 @@ class Decoders:
 class Film:
     """The frames of one open film, one at a time."""
 
-    def __init__(self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int) -> None:
+    def __init__(
+        self,
+        decoders: Decoders,
+        worker: Worker,
+        info: ImageInfo,
+        account: Account,
+        nbytes: int,
+        cpu_seconds: float,
+    ) -> None:
         self._decoders = decoders
         self._worker = worker
         self.info = info
         """What is known of the file; of a video that is not much before it is open."""
         self._account = account
         self._nbytes = nbytes
+        self._left_seconds = cpu_seconds
         self.ended = False
         """Whether the process has let go of it."""
 
@@ -195,11 +206,15 @@ class Film:
                 return FilmFrame(answer["frame"], answer["shown_seconds"], picture)
 
     async def _step(self, work: Callable[[float], Awaitable[tuple[Answer, bytes]]]) -> tuple[Answer, bytes]:
+        if self._left_seconds <= 0:
+            raise TooCostly("The file's frames together cost too much to decode: send a shorter or a smaller one.")
         try:
-            return await self._decoders.step(self._worker, self._account, self.info, self._nbytes, work)
+            answer, picture = await self._decoders.step(self._worker, self._account, self.info, self._nbytes, work)
         except ImageError:
             self.ended = True  # by the process itself, if it lives
             raise
+        self._left_seconds -= answer["seconds"]
+        return answer, picture
 
 
 @dataclass(frozen=True, slots=True)

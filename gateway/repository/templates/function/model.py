@@ -42,16 +42,31 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Call the function once for all requests; where that fails, for each alone, so that each has its own error."""
+        told: set[str] = set()
         try:
             return self._run(requests)
         except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
-            if len(requests) > 1:
-                return [self.execute([request])[0] for request in requests]
-            # The traceback is for whoever runs the server; a client gets no line of somebody's code.
-            pb_utils.Logger.log_error(f"{self.function.name} failed: {traceback.format_exc()}")
-            self._end_if_gpu_is_lost()
-            text = f"{self.function.name} failed with {type(exc).__name__}; Triton's log has the traceback"
-            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(text))]
+            if len(requests) == 1:
+                return [self._failed(exc, told)]
+        # Outside of the handler, or each of their tracebacks would have the batch's in front.
+        return [self._alone(request, told) for request in requests]
+
+    def _alone(self, request: Any, told: set[str]) -> Any:  # noqa: ANN401  # Triton's, which have no public names
+        try:
+            return self._run([request])[0]
+        except (Exception, SystemExit) as exc:
+            return self._failed(exc, told)
+
+    def _failed(self, exc: BaseException, told: set[str]) -> Any:  # noqa: ANN401
+        """An error for one request; its traceback goes to the log once, however many requests of a batch have it."""
+        # It is for whoever runs the server; a client gets no line of somebody's code.
+        trace = "".join(traceback.format_exception(exc))
+        if trace not in told:
+            told.add(trace)
+            pb_utils.Logger.log_error(f"{self.function.name} failed: {trace}")
+        self._end_if_gpu_is_lost()
+        text = f"{self.function.name} failed with {type(exc).__name__}; Triton's log has the traceback"
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
 
     def _run(self, requests: list[Any]) -> list[Any]:
         # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
