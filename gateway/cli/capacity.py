@@ -34,7 +34,7 @@ def capacity(
     cpu_ms: Annotated[
         float, typer.Option("--cpu-ms", help="The same on one core, without a GPU.", min=0.001, max=100_000)
     ] = NETWORK_MS,
-    shape: Annotated[
+    output: Annotated[
         Output, typer.Option("--format", help="`env` prints only the GATEWAY_ variables, for .env.")
     ] = Output.TEXT,
 ) -> None:
@@ -54,7 +54,7 @@ def capacity(
         network_ms=cpu_ms,
     )
     variables = [f"{variable(field)}={value}" for field, value in found.settings().items()]
-    if shape is Output.ENV:
+    if output is Output.ENV:
         typer.echo("\n".join(variables))
         return
     typer.echo("\n".join(_report(found, variables)))

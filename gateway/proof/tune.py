@@ -170,6 +170,9 @@ class Tuner:
         return [replace(base, format=each, precision=precision) for each, precision in dict.fromkeys(pairs)]
 
     def _int8(self, base: Variant) -> list[Variant]:
+        if self.entry.features:
+            self.say("int8 is not tried: its probabilities would be measured, and its vectors not")
+            return []
         return [replace(base, format=Format.ONNX, precision=each) for each in (Precision.FP32, Precision.INT8)]
 
     def _instances(self, base: Variant) -> list[Variant]:

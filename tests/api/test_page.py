@@ -239,6 +239,8 @@ def test_the_code_for_a_camera_is_the_commands_and_python(key):
     line = in_node(f'streamShell("http://h:8080", {query}, "{key}")')
     expected = "gateway stream 0 --url http://h:8080 --model 'a b' --smoothing none"
     assert line == (f"{expected} --api-key KEY" if key else expected)
+    one = in_node(f'streamShell("http://h:8080", new URLSearchParams("model=m&version=2"), "{key}")')
+    assert one.endswith("# asks the version in use: the command takes no other")
 
 
 SIFTED = """(({ counts, labels, groups }) =>

@@ -49,11 +49,19 @@ class FakeGateway:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.server.close()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-            self.loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.run_until_complete(self._end_connections())
         self.loop.close()
+
+    async def _end_connections(self) -> None:
+        # A connection that has only just come gets its task, and one that was closed its end, in the loop's next turns.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)
 
 
 @pytest.fixture

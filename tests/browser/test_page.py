@@ -10,6 +10,7 @@ from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
+from tests.films import video
 from tests.processes import wait_for
 from tests.streams.stub import stream_service
 
@@ -191,6 +192,13 @@ def test_of_an_animated_picture_the_viewer_shows_the_frames(page: Page, tmp_path
     film, still = saved["results"]
     assert [each["predictions"][0]["label"] for each in film["frames"]] == ["blue", "red", "green"]
     assert "frames" not in still
+
+
+def test_of_a_video_the_viewer_shows_the_frames(page: Page):
+    add(page, [{"name": "clip.mp4", "mimeType": "video/mp4", "buffer": video("mp4", "mp4v", (50, 100, 150))}])
+    expect(page.locator("#tally")).to_have_text("1 classified")
+    page.get_by_role("button", name="Open clip.mp4").click()
+    expect(page.locator(".film li")).to_have_count(3)
 
 
 @pytest.mark.parametrize("most", [2, 8])

@@ -249,7 +249,11 @@ def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
     tuner = object.__new__(Tuner)
     tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
     tuner._networks, tuner.measured = {}, []
+    told: list[str] = []
+    tuner.calibrate, tuner.say = None, told.append
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
+    assert tuner._int8(as_onnx) == []
+    assert told == ["int8 is not tried: its probabilities would be measured, and its vectors not"]
     assert tuner._network(as_onnx).features == 16
     kept = tuner.keep(as_onnx)
     assert (kept.format, kept.features) == (Format.ONNX, 16)

@@ -7,10 +7,11 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.deadline import Deadline
-from gateway.errors import NoFeatures
+from gateway.errors import LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Batch, Call, Vectors
 from gateway.inference.selection import Selection
 from gateway.triton.catalogue import Models
+from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 
@@ -61,6 +62,34 @@ def test_a_model_without_vectors_names_the_command_and_is_not_suspected():
     with pytest.raises(NoFeatures, match="gateway model add … --features auto"):
         asyncio.run(models.infer(call(Vectors.NEEDED)))
     assert seen == []
+
+
+def test_what_is_known_of_a_version_is_read_of_the_ensemble_that_answers_for_it():
+    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good.v2": ("preprocessor", "net")})))
+    assert asyncio.run(models.labels("good", "2")) == ("cat", "dog")
+    assert asyncio.run(models.sequence_model("good", "2")) == SEQUENCE_MODEL
+    for read in (models.labels, models.resize, models.sequence_model):
+        with pytest.raises(ModelNotFound):
+            asyncio.run(read("good", "3"))
+
+
+def test_a_model_is_loaded_with_its_versions_and_unloaded_with_the_steps_that_no_other_needs():
+    ensembles = {"good": ("shared", "net"), "good.v2": ("shared", "net:2"), "other": ("shared", "its own")}
+    triton = FakeTriton(ensembles)
+    models = Models(FakeEndpoint("10.0.0.1:8001", triton))
+    asyncio.run(models.load("good"))
+    assert set(triton.done) == {("load", "good"), ("load", "good.v2")}
+    triton.done.clear()
+    assert asyncio.run(models.unload("good")) == {"good", "good.v2"}
+    assert set(triton.done) == {("unload", "good"), ("unload", "good.v2"), ("unload", "net")}
+
+
+def test_what_triton_refuses_to_load_is_said_with_its_reason():
+    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(refuses_to_load={"ensemble_model"})))
+    with pytest.raises(LoadFailed, match=r"Triton cannot load 'ensemble_model': The inference server could not answer"):
+        asyncio.run(models.load("ensemble_model"))
+    with pytest.raises(ModelNotFound, match=r"no model 'nothing' in Triton's repository"):
+        asyncio.run(models.load("nothing"))
 
 
 def call(vectors: Vectors) -> Call:

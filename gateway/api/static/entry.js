@@ -15,8 +15,8 @@ const FILE_FAULTS = new Set([
   "unsupported_format",
 ]);
 
-// What may be animated; PNGs hardly ever are.
-const MOVING = /^image\/(gif|webp|avif|apng)$/;
+// What may be animated, or a video; PNGs hardly ever are.
+const MOVING = /^(image\/(gif|webp|avif|apng)$|video\/)/;
 const FRAMES = "frames=8";
 
 /** A query that asks for no frames. */
@@ -96,9 +96,10 @@ export class Entry {
     return this.#moves ? queries.map((query) => [...(query ? [query] : []), FRAMES].join("&")) : queries;
   }
 
-  /** Ask for no frames from now on. */
+  /** Ask for no frames from now on; false for a video, which has nothing else. */
   hold() {
-    this.#moves = false;
+    this.#moves = this.file.type.startsWith("video/");
+    return !this.#moves;
   }
 
   /** Ask anew; returns the answers to wait for. */

@@ -224,8 +224,7 @@ export class Run {
   /** Put an animated picture into the queue again, as a still one; whether its frames were asked for. */
   #asStill(answer) {
     const query = withoutFrames(answer.query);
-    if (query === answer.query) return false;
-    answer.entry.hold();
+    if (query === answer.query || !answer.entry.hold()) return false;
     answer.query = query;
     this.#queue.push(answer);
     return true;

@@ -52,7 +52,8 @@ export function curl(url, names, key) {
 /** A camera of this machine, by the gateway's own command. */
 export function streamShell(base, parameters, key) {
   const given = ["model", "smoothing"].flatMap((name) => (parameters.has(name) ? [`--${name}`, quoted(parameters.get(name))] : []));
-  return ["gateway stream 0 --url", quoted(base), ...given, ...(key ? [`--api-key ${key}`] : [])].join(" ");
+  const note = parameters.has("version") ? ["# asks the version in use: the command takes no other"] : [];
+  return ["gateway stream 0 --url", quoted(base), ...given, ...(key ? [`--api-key ${key}`] : []), ...note].join(" ");
 }
 
 /** The same in Python, with the packages opencv-python and websockets. */
