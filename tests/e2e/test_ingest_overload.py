@@ -80,7 +80,7 @@ class Sending(threading.Thread):
 
 
 def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway):
-    # Long enough for the one that waits to be met and given up before these are.
+    # Given up after 5 s, when Triton has not said what its model is: later than the one that waits.
     in_flight = [Sending(stuck, 9) for _ in range(2)]
     wait_for(lambda: gauge(stuck, "gateway_images_in_flight") == 2)
     started = time.monotonic()
