@@ -13,10 +13,12 @@ IMAGES_EACH = 8
 
 
 class Load:
-    """What one Triton has of this gateway's images, and how quickly it answered lately."""
+    """What one Triton has of this gateway's images and sequences, and how quickly it answered lately."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.images = 0
+        self.sequences = 0
+        """Sequences of frames whose state it keeps."""
         self._clock = clock
         self._seconds: float | None = None
         self._at = 0.0

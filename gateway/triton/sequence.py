@@ -56,9 +56,8 @@ class TritonSequence:
         """
         tried: list[str] = []
         for attempt in range(MAX_ATTEMPTS):
-            if self._member is None:
-                self._member, self._id, self._begun = self._choose(tried), secrets.randbits(ID_BITS) | 1, False
-            member, start, self._size = self._member, not self._begun, len(scores)
+            member = self._member or self._enter(self._choose(tried))
+            start, self._size = not self._begun, len(scores)
             step = Step(self.model_name, self._id, scores, start, False, parameters, deadline, request_id)  # noqa: FBT003
             self._begun = False  # unless it is answered
             try:
@@ -66,7 +65,7 @@ class TritonSequence:
             except SequenceLost:
                 pass
             except (TritonUnreachable, ModelUnavailable) as error:
-                self._member = None
+                self._leave()
                 tried.append(member.address)
                 if isinstance(error, StubDied):
                     member.watch.lost(self.model_name)
@@ -81,7 +80,7 @@ class TritonSequence:
 
     async def close(self) -> None:
         """End the sequence, where one is open."""
-        member, self._member = self._member, None
+        member = self._leave()
         if member is None:
             return
         scores = np.zeros(self._size, np.float32)
@@ -94,7 +93,20 @@ class TritonSequence:
         places = self._places(tried) or self._places(())
         if not places:
             raise ModelUnavailable
-        return less_loaded(places, self._generator)
+        # A stream lasts, and shows nothing of itself between its frames: streams are shared out by their number.
+        fewest = min(place.load.sequences for place in places)
+        return less_loaded([place for place in places if place.load.sequences == fewest], self._generator)
+
+    def _enter(self, member: Member) -> Member:
+        self._member, self._id, self._begun = member, secrets.randbits(ID_BITS) | 1, False
+        member.load.sequences += 1
+        return member
+
+    def _leave(self) -> Member | None:
+        member, self._member = self._member, None
+        if member is not None:
+            member.load.sequences -= 1
+        return member
 
     def _told(self, told: SequenceScores, *, start: bool) -> SequenceScores:
         restarted = start and self._frames > 0

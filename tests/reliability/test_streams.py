@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
@@ -57,3 +58,22 @@ def test_a_stream_goes_on_when_its_triton_is_started_again(start_triton, start_g
         assert (after := ask(client)["sequence"])["frames"] == 2
         assert not after["restarted"]
         wait_for(lambda: ready(gateway))
+
+
+def test_a_stream_goes_on_at_another_triton_when_its_own_dies(start_triton, start_gateway):
+    tritons = [start_triton(), start_triton()]
+    for triton in tritons:
+        triton.wait_ready()
+    urls = ",".join(triton.url for triton in tritons)
+    with (
+        start_gateway(triton_url=urls, ready_interval_seconds=0.5) as gateway,
+        opened(gateway) as one,
+        opened(gateway) as another,
+    ):
+        wait_for(
+            lambda: all(endpoint["ready"] for endpoint in httpx.get(f"{gateway.url}/health/ready").json()["endpoints"])
+        )
+        assert [frames_so_far(client) for client in (one, another)] == [1, 1]
+        kill(tritons[0])
+        sequences = [ask(client)["sequence"] for client in (one, another)]
+        assert sorted((told["restarted"], told["frames"]) for told in sequences) == [(False, 2), (True, 1)]

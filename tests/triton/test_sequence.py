@@ -66,6 +66,23 @@ def test_every_frame_of_a_sequence_goes_to_one_triton(places, sequence):
     assert sorted(len(place.triton.sequences) for place in places) == [0, 1]
 
 
+def test_streams_are_shared_out_by_their_number_and_one_that_ends_makes_room(places):
+    def begun() -> TritonSequence:
+        sequence = TritonSequence("sequence_model", lambda tried: places, random.Random(0))
+        add(sequence)
+        return sequence
+
+    places[0].load.observe(0.001)  # which would have every call, as long as none is in flight
+    places[1].load.observe(0.1)
+    sequences = [begun() for _ in range(6)]
+    assert [place.load.sequences for place in places] == [3, 3]
+    for sequence in sequences:
+        if sequence.address == "b:1":
+            asyncio.run(sequence.close())
+    assert [place.load.sequences for place in places] == [3, 0]
+    assert {begun().address for _ in range(3)} == {"b:1"}
+
+
 def test_when_its_triton_dies_it_begins_again_on_another_and_says_so_once(places, sequence):
     add(sequence, 3)
     first = at(places, sequence)
