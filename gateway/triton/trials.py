@@ -43,6 +43,15 @@ class Schedule:
     """So many trials in a row fail before a model is reloaded though nothing died."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial, and when it was sent and had ended by the watch's clock."""
+
+    trial: Trial
+    sent_at: float
+    ended_at: float
+
+
 class Trials:
     """Tries the models of one Triton, each with an image that no cache has seen."""
 
@@ -52,8 +61,8 @@ class Trials:
         self._clock = clock
         self._no_ensembles: set[str] = set()
 
-    async def run(self, record: Record) -> GatewayError | None:
-        """Send a tiny image through a model, and note the outcome; returns what went wrong."""
+    async def run(self, record: Record) -> Tried:
+        """Send a tiny image through a model, whose configuration is looked at where it has not been."""
         at, started = datetime.now(UTC), self._clock()
         error: GatewayError | None = None
         try:
@@ -63,12 +72,7 @@ class Trials:
         except GatewayError as exc:
             error = exc
         now = self._clock()
-        trial = Trial(at, now - started, error)
-        if error is None:
-            record.passed(trial, started, now)
-        else:
-            record.failed(trial, error, now)
-        return error
+        return Tried(Trial(at, now - started, error), started, now)
 
     async def fault(self, record: Record) -> StubDied | InferenceFailed | None:
         """How a model fails at any of its instances now, if it does; raises GatewayError where it cannot be asked."""

@@ -187,14 +187,19 @@ class Watch:
         return [self._records[name] for name in names if name in self._records]
 
     async def _try(self, record: Record) -> None:
-        """Try one model, and note a death that shows in it."""
+        """Try one model, and note what that shows."""
         record.suspected = False
-        began_at = self._clock()
-        error = await self._trials.run(record)
-        # A trial that began before a reload may end after it, with the death that the reload has mended.
-        if isinstance(error, StubDied) and began_at >= self._healed_at:
-            self._dead_steps[record.step(error.step)] = self._clock()
+        tried = await self._trials.run(record)
+        error = tried.trial.error
         self._reached = not isinstance(error, TritonUnreachable)
+        if error is None:
+            record.passed(tried.trial, tried.sent_at, tried.ended_at)
+        elif not isinstance(error, StubDied):
+            record.failed(tried.trial, error, tried.ended_at)
+        elif tried.sent_at >= self._healed_at:
+            record.failed(tried.trial, error, tried.ended_at)
+            self._dead_steps[record.step(error.step)] = self._clock()
+        # Else it ended after a reload, with the death that this has mended: to ask a dead process takes a second or two.
 
     async def _discover(self) -> None:
         """Take note of the ensembles that Triton lists."""

@@ -66,8 +66,8 @@ class Load:
     clients: int = 8
     model: str = ""
     """Another than the default one."""
-    answers: list[tuple[float, int | str]] = field(default_factory=list)
-    """When each answer came (time.monotonic), and its status or what went wrong with the connection."""
+    answers: list[tuple[float, float, int | str]] = field(default_factory=list)
+    """When each request was sent and answered (time.monotonic), and its status or what its connection failed with."""
 
     def __enter__(self) -> "Load":
         self._stop = threading.Event()
@@ -87,16 +87,18 @@ class Load:
         with httpx.Client(base_url=self.url, params=params, timeout=120) as http:
             while not self._stop.is_set():
                 outcome: int | str
+                sent_at = time.monotonic()
                 try:
                     outcome = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code
                 except httpx.TransportError as exc:
                     outcome = type(exc).__name__
-                self.answers.append((time.monotonic(), outcome))
+                self.answers.append((sent_at, time.monotonic(), outcome))
                 if outcome != 200:
                     self._stop.wait(0.1)
 
     def outcomes(self, since: float = 0.0) -> Counter[int | str]:
-        return Counter(outcome for at, outcome in list(self.answers) if at >= since)
+        """Of the requests that were sent from a moment on, and are answered."""
+        return Counter(outcome for sent_at, _, outcome in list(self.answers) if sent_at >= since)
 
 
 def ready(gateway: Gateway) -> bool:

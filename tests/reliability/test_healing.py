@@ -44,10 +44,10 @@ def test_a_killed_stub_under_load_is_told_and_mended(mended, light_repository, s
         healed_at = time.monotonic()
         wait_for(lambda: load.outcomes(since=healed_at)[200] > 20)
     assert set(load.outcomes()) == {200, 503}  # no 500, nothing hangs
-    assert set(load.outcomes(since=healed_at + 2)) <= {200}
+    assert set(load.outcomes(since=healed_at)) == {200}
     assert (problem.status_code, problem.json()["code"]) == (503, "model_unavailable")
     assert int(problem.headers["Retry-After"]) > 0
-    first_success = min(at for at, outcome in load.answers if outcome == 200 and at > killed_at + 1.5)
+    first_success = min(at for sent_at, at, outcome in load.answers if outcome == 200 and sent_at > killed_at)
     with capsys.disabled():
         print(f"\n{model}: {first_success - killed_at:.1f} s from kill to first success")  # noqa: T201  # the figure
 

@@ -171,7 +171,7 @@ def test_a_suspicion_that_is_out_of_date_reloads_nothing():
     run(test())
 
 
-def test_a_trial_from_before_a_reload_is_no_reason_for_another_one():
+def test_a_trial_from_before_a_reload_is_no_reason_for_another_one_nor_to_leave_the_model_out():
     async def test() -> None:
         triton, over = FakeTriton(), asyncio.Event()
         watch = watch_of(triton)
@@ -181,9 +181,9 @@ def test_a_trial_from_before_a_reload_is_no_reason_for_another_one():
 
         async def slowly(record):
             watch._trials.run = run_trial  # the next one takes no longer than it does
-            error = await run_trial(record)
+            tried = await run_trial(record)
             await over.wait()
-            return error
+            return tried
 
         watch._trials.run = slowly
         watch.suspect(MODEL, StubDied("net"), float("inf"))
@@ -191,8 +191,10 @@ def test_a_trial_from_before_a_reload_is_no_reason_for_another_one():
         await wait_until(lambda: watch._trials.run is run_trial)
         await watch.heal()
         assert triton.healings("net") == 1
+        assert watch.ready
         over.set()
         await trial
+        assert watch.ready
         await settled(watch)
         assert watch.ready
         assert triton.healings("net") == 1
