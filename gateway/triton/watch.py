@@ -199,7 +199,7 @@ class Watch:
         elif tried.sent_at >= self._healed_at:
             record.failed(tried.trial, error, tried.ended_at)
             self._dead_steps[record.step(error.step)] = self._clock()
-        # Else it ended after a reload, with the death that this has mended: to ask a dead process takes a second or two.
+        # Else it shows the death that a reload has mended since: to ask a dead process takes a second or two.
 
     async def _discover(self) -> None:
         """Take note of the ensembles that Triton lists."""
