@@ -22,7 +22,7 @@ log = structlog.get_logger("gateway")
 
 LET_FINISH_SECONDS = 0.2
 """A picture that nobody waits for any more may take so long; ending its process and starting another costs as much."""
-FILM_PICTURES = 4
+FILM_PICTURES = 1
 """The frames of one file may take as much processor time together as so many of the largest pictures."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
