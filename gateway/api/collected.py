@@ -1,16 +1,41 @@
-"""An answer with all results at once, in whatever shape."""
+"""What every route does that answers for images in a shape: lines as they come, or all results at once."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from gateway.api.answer_room import HeldAnswer
-from gateway.api.answers import PiecedAnswer, json_array
+from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
+from gateway.api.classify import classify
+from gateway.api.exchange import exchange
+from gateway.api.ndjson import NDJSON, ResultStream
 from gateway.api.query import status_of
-from gateway.api.shapes import AnswerShape
+from gateway.api.shapes import AnswerShape, Native
+from gateway.api.state import state
+from gateway.errors import InvalidParameter
 from gateway.inference.query import Query, Result
+from gateway.inference.request import Uploads
 
 
-async def shaped_answer(shape: AnswerShape, query: Query, results: Sequence[Result], held: HeldAnswer) -> PiecedAnswer:
+async def answered(request: Request, query: Query, uploads: Uploads, shape: AnswerShape) -> Response:
+    """The answer to all uploads. Raises InvalidParameter for what only the native shape has, and as `classify`."""
+    native = shape if isinstance(shape, Native) else None
+    streamed = NDJSON in request.headers.get("accept", "")
+    if streamed and native is None:
+        raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
+    if query.frames is not None and native is None:
+        raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
+    if streamed and native is not None:
+        return ResultStream(request, query, uploads, native)
+    parts = state(request)
+    held = exchange(request).resources.enter_context(parts["answers"].open())
+    results = await classify(request, uploads, query, AnswerSize(parts["settings"].max_predictions), held)
+    return await _shaped(shape, query, results, held)
+
+
+async def _shaped(shape: AnswerShape, query: Query, results: Sequence[Result], held: HeldAnswer) -> PiecedAnswer:
     """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
     status = status_of(results)
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:

@@ -19,7 +19,6 @@ from gateway.inference.request import RunningRequest, Uploads
 from gateway.problem import members
 
 NDJSON = "application/x-ndjson"
-NATIVE = Native()
 
 
 class ResultStream(Response):
@@ -30,13 +29,7 @@ class ResultStream(Response):
 
     media_type = NDJSON
 
-    def __init__(
-        self,
-        request: Request,
-        query: Query,
-        uploads: Uploads,
-        shape: Native = NATIVE,
-    ) -> None:
+    def __init__(self, request: Request, query: Query, uploads: Uploads, shape: Native) -> None:
         super().__init__()
         self._request = request
         self._query = query

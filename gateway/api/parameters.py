@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.shapes import Shape
+from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.ingest.frames import PATTERN
 
 
@@ -13,17 +14,17 @@ class PredictParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    top_k: Annotated[int | None, Field(ge=1)] = None
+    top_k: TopK = None
     """Predictions for each file, best first; the default and the largest value are settings."""
     threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
     """Only classes with at least this score; 0.5 for a multi-label model, where `top_k` does not say otherwise."""
     labels: Annotated[list[str], Field(max_length=1_000)] = []
     """Only classes with these labels, with commas or repeated."""
-    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    model: ModelName = None
     """A model of `GET /models`; the default is a setting."""
-    version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
+    version: ModelVersion = None
     """A version of the model; without it the one in use answers."""
-    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    timeout: TimeoutSeconds = None
     """Seconds that any one file may wait for its answer, from its last byte on."""
     frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": PATTERN})] = None
     """Frames of animated files and videos that get an answer each: a number, evenly spread; all; one in every:0.5s."""

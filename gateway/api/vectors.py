@@ -7,16 +7,17 @@ openai   the embeddings of OpenAI's API (https://platform.openai.com/docs/api-re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
 from gateway.api.shapes import AnswerShape, Foreign, Native
 from gateway.errors import GatewayError
+from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.query import Query, Result
 
 
@@ -43,13 +44,13 @@ class EmbeddingParameters(BaseModel):
     """Whether each vector is scaled to length 1, so that a product of two is their cosine."""
     encoding_format: Encoding = Encoding.FLOAT
     """Numbers, or in a third of the bytes the fp32 of the vector, little-endian, in base64."""
-    top_k: Annotated[int | None, Field(ge=1)] = None
+    top_k: TopK = None
     """Predictions beside each vector, best first; none by default."""
-    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    model: ModelName = None
     """A model of `GET /models` with a `vector_size`; the default is a setting."""
-    version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
+    version: ModelVersion = None
     """A version of the model; without it the one in use answers."""
-    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    timeout: TimeoutSeconds = None
     """Seconds that any one file may wait for its answer, from its last byte on."""
     format: VectorShape = VectorShape.NATIVE
     """The shape of the answer: this service's own, or OpenAI's."""

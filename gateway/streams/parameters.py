@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import InvalidParameter
+from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.query import timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
@@ -37,17 +38,17 @@ class StreamParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    model: Annotated[str | None, Field(min_length=1, max_length=256)] = None
+    model: ModelName = None
     """A model of `GET /models`; the default is a setting."""
-    version: Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")] = None
+    version: ModelVersion = None
     """A version of the model; without it the one in use answers."""
-    top_k: Annotated[int | None, Field(ge=1)] = None
+    top_k: TopK = None
     """Predictions for each frame and for the sequence, best first."""
     threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
     """Only classes with at least this score."""
     labels: Annotated[list[str], Field(max_length=1_000)] = []
     """Only classes with these labels."""
-    timeout: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    timeout: TimeoutSeconds = None
     """Seconds that a frame may wait for its answer, from the moment at which its turn comes."""
     smoothing: Smoothing = Smoothing.EXPONENTIAL
     """How the sequence's scores come about: exponential, majority, hysteresis, or none for no sequence at all."""

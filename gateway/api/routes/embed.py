@@ -6,12 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize
 from gateway.api.body import open_body
-from gateway.api.classify import classify
-from gateway.api.collected import shaped_answer
+from gateway.api.collected import answered
 from gateway.api.exchange import exchange
-from gateway.api.ndjson import NDJSON, ResultStream
 from gateway.api.query import make_query
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.state import state
@@ -20,11 +17,8 @@ from gateway.api.vectors import (
     SHAPES,
     EmbeddingParameters,
     EmbedResponse,
-    NativeVectors,
     OpenAIResponse,
-    VectorShape,
 )
-from gateway.errors import InvalidParameter
 from gateway.inference.backend import Vectors
 from gateway.inference.selection import Selection
 
@@ -65,10 +59,4 @@ async def embed(request: Request, parameters: Annotated[EmbeddingParameters, Que
         vectors=Vectors.NEEDED,
     )
     current.event["model"] = query.model_name
-    if NDJSON in request.headers.get("accept", ""):
-        if parameters.format is not VectorShape.NATIVE:
-            raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
-        return ResultStream(request, query, uploads, NativeVectors(parameters))
-    held = current.resources.enter_context(parts["answers"].open())
-    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
-    return await shaped_answer(SHAPES[parameters.format](parameters), query, collected, held)
+    return await answered(request, query, uploads, SHAPES[parameters.format](parameters))

@@ -7,12 +7,9 @@ from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize
 from gateway.api.body import open_body
-from gateway.api.classify import classify
-from gateway.api.collected import shaped_answer
+from gateway.api.collected import answered
 from gateway.api.exchange import exchange
-from gateway.api.ndjson import NDJSON, ResultStream
 from gateway.api.parameters import PredictParameters
 from gateway.api.query import make_query, predict_parameters
 from gateway.api.schemas import Problem
@@ -125,16 +122,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     current.event["model"] = query.model_name
     if function:
         await _check_function(function[-1], service.backend, query.model_name)
-    streamed = NDJSON in request.headers.get("accept", "")
-    if streamed and parameters.format is not Shape.NATIVE:
-        raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
-    if query.frames is not None and parameters.format is not Shape.NATIVE:
-        raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
-    if streamed:
-        return ResultStream(request, query, uploads)
-    held = current.resources.enter_context(parts["answers"].open())
-    collected = await classify(request, uploads, query, AnswerSize(settings.max_predictions), held)
-    return await shaped_answer(SHAPES[parameters.format], query, collected, held)
+    return await answered(request, query, uploads, SHAPES[parameters.format])
 
 
 async def predict_directly(request: Request) -> Response:
