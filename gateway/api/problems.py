@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
 
 import difflib
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -14,6 +14,8 @@ from starlette.types import Scope
 
 from gateway.api.exchange import exchange_of
 from gateway.api.parameters import PredictParameters
+from gateway.api.vectors import PATH as EMBED
+from gateway.api.vectors import EmbeddingParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
 
@@ -45,14 +47,16 @@ def note(event: MutableMapping[str, object], error: GatewayError) -> None:
         event["cause"] = cause
 
 
-def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
-    """One sentence for what pydantic found, naming each parameter."""
+def invalid_parameter(
+    errors: list[dict[str, object]], known: Iterable[str] = tuple(PredictParameters.model_fields)
+) -> InvalidParameter:
+    """One sentence for what pydantic found, naming each parameter; `known` are the route's."""
     sentences = []
     for error in errors[:MAX_TOLD]:
         loc = error["loc"]
         name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
         if error["type"] == "extra_forbidden":
-            sentences.append(f"{name[:80]!r} is not a parameter of this request{_near(name)}")
+            sentences.append(f"{name[:80]!r} is not a parameter of this request{_near(name, known)}")
         else:
             sentences.append(f"{name!r}: {error['msg']}.")
     if len(errors) > MAX_TOLD:
@@ -60,8 +64,8 @@ def invalid_parameter(errors: list[dict[str, object]]) -> InvalidParameter:
     return InvalidParameter(" ".join(sentences))
 
 
-def _near(name: str) -> str:
-    near = difflib.get_close_matches(name[:80].lower(), PredictParameters.model_fields, n=1)
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name[:80].lower(), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else "."
 
 
@@ -73,7 +77,8 @@ async def _gateway_error(request: Request, exc: Exception) -> Response:
 
 async def _validation_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, RequestValidationError | ValidationError)
-    return await _gateway_error(request, invalid_parameter([dict(error) for error in exc.errors()]))
+    known = EmbeddingParameters if request.scope["path"] == EMBED else PredictParameters
+    return await _gateway_error(request, invalid_parameter([dict(error) for error in exc.errors()], known.model_fields))
 
 
 async def _http_exception(request: Request, exc: Exception) -> Response:

@@ -20,6 +20,8 @@ from gateway.errors import GatewayError
 from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.query import Query, Result
 
+PATH = "/embed"
+
 
 class VectorShape(StrEnum):
     """What an answer looks like."""

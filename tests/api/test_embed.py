@@ -132,3 +132,13 @@ def test_a_fault_of_the_service_is_a_problem_document():
         answer = client.post("/embed", files=files(PNG))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "inside" not in answer.text
+
+
+def test_a_misspelt_parameter_is_told_the_one_of_this_path(client):
+    def refused(name: str) -> str:
+        answer = client.post("/embed", files=files(PNG), params={name: 2})
+        assert answer.status_code == 422
+        return answer.json()["detail"]
+
+    assert refused("normalise") == "'normalise' is not a parameter of this request; did you mean 'normalize'?"
+    assert refused("frames") == "'frames' is not a parameter of this request."

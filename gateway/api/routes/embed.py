@@ -14,6 +14,7 @@ from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.api.vectors import (
+    PATH,
     SHAPES,
     EmbeddingParameters,
     EmbedResponse,
@@ -23,7 +24,6 @@ from gateway.inference.backend import Vectors
 from gateway.inference.selection import Selection
 
 router = APIRouter(tags=["classify"])
-PATH = "/embed"
 
 
 @router.post(
