@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PREPROCESSOR = """
+BEGINNING = """
 import os
 import sys
 import time
@@ -24,7 +24,10 @@ class TritonPythonModel:
         while os.path.exists(GATE):
             time.sleep(0.01)
 
-    def execute(self, requests):
+"""
+PREPROCESSOR = (
+    BEGINNING
+    + """    def execute(self, requests):
         answers = [pb_utils.get_input_tensor_by_name(request, "RAW_IMAGE").shape()[0] for request in requests]
         return [
             pb_utils.InferenceResponse(
@@ -36,22 +39,10 @@ class TritonPythonModel:
             for rows in answers
         ]
 """
-CLASSIFIER = """
-import os
-import sys
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-# numpy complains of each capsule that this Triton took: it renames them otherwise than numpy expects.
-sys.unraisablehook = lambda _: None
-
-class TritonPythonModel:
-    def initialize(self, args):
-        while os.path.exists(GATE):
-            time.sleep(0.01)
-
-    def execute(self, requests):
+)
+CLASSIFIER = (
+    BEGINNING
+    + """    def execute(self, requests):
         responses = []
         for request in requests:
             scores = np.zeros((pb_utils.get_input_tensor_by_name(request, "input__0").shape()[0], 1000), np.float32)
@@ -59,6 +50,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("output__0", scores)]))
         return responses
 """
+)
 
 
 def _gate(repository: Path) -> Path:
