@@ -22,10 +22,10 @@ from gateway.errors import (
 )
 from gateway.inference.admission import Admission, Permit, Permits
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
-from gateway.inference.film import FilmResult, as_film
+from gateway.inference.film_result import FilmResult, as_film
 from gateway.inference.planner import BatchPlanner
 from gateway.inference.query import Query, Result
-from gateway.inference.results import ReadyResults
+from gateway.inference.ready_results import ReadyResults
 from gateway.inference.scope import Scope
 from gateway.inference.shadow import Shadows
 from gateway.inference.uncancelled import Uncancelled

@@ -20,7 +20,7 @@ from gateway.networks import onnx_graph
 from gateway.networks.adapted import Adapted, Form, Gray, Normalising, arranged
 from gateway.networks.confinement import confine
 from gateway.networks.features import Featured, check_vectors, vector_difference
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.functions import FUNCTION, Said
 from gateway.networks.hub import HUGGING_FACE
 from gateway.networks.isolation import JOB, OUTCOME, PROGRESS, TIMEOUT_SECONDS, Job, Outcome
@@ -50,7 +50,7 @@ ALLOWED_COSINE = {Precision.FP32: 1e-5, Precision.FP16: 1e-3, Precision.BF16: 1e
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class VectorTensor:
     """Vectors of `size` numbers, and the tensor of an ONNX graph, of 2 or 4 `dims`, that they come from."""
 
     size: int
@@ -186,7 +186,7 @@ def _write_any_batch(
     model: Any,  # noqa: ANN401
     signature: onnx_graph.Signature,
     expected: list[Any],
-    vectors: Vectors | None,
+    vectors: VectorTensor | None,
 ) -> Outcome:
     """A model for one image at a time, as one for any number: proven by its answers, or refused."""
     _say("it takes one image at a time; giving it any number")
@@ -253,7 +253,7 @@ def _write_onnx(
     ending: Ending,
     expected: list[Any],
     signature: onnx_graph.Signature | None = None,
-    vectors: Vectors | None = None,
+    vectors: VectorTensor | None = None,
 ) -> Outcome:
     form, output = (signature.form, signature.output) if signature else (Form(), "answers")
     model = onnx_graph.finish(
@@ -281,13 +281,15 @@ def _write_onnx(
     return replace(outcome, input="" if form.is_plain else form.input)
 
 
-def _vectors(job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.VECTORS, dims: int = 2) -> Vectors | None:
+def _vectors(
+    job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.VECTORS, dims: int = 2
+) -> VectorTensor | None:
     """What is known of the vectors that a network gives beside its scores; None where it is to give none."""
     if not job.features:
         return None
     size = check_vectors(run, job.side, pixels=job.pixels)
     _say(f"its vectors have {size} numbers")
-    return Vectors(size, tensor, dims)
+    return VectorTensor(size, tensor, dims)
 
 
 def _outcome(
@@ -295,7 +297,7 @@ def _outcome(
     findings: Findings,
     expected: list[Any],
     written: Callable[[Tensor], Any],
-    vectors: Vectors | None = None,
+    vectors: VectorTensor | None = None,
 ) -> Outcome:
     """What was written, held to what was expected of it: scores, or pairs of scores and vectors."""
     answers = [written(batch) for batch in _probes(job)]

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from gateway.networks import jobs
-from gateway.networks.files import EXPORT, ModelFileError
+from gateway.networks.file_kinds import EXPORT, ModelFileError
 from gateway.networks.isolation import Job, Outcome
+from gateway.networks.model_source import find_source
 from gateway.networks.originals import original_module
 from gateway.networks.programs import export_program, load_program
-from gateway.networks.sources import find_source
 from gateway.networks.torchscript import ExportError
 from gateway.repository.entry import Format, Precision
 from tests.networks.builders import Head, save_program

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.model.app import Url, model_app, reload
-from gateway.cli.model.preprocessing import preprocessing_of
+from gateway.cli.model.group import Url, model_app, reload
+from gateway.cli.model.preprocessing_options import preprocessing_of
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.functions import INPUTS, is_function
-from gateway.networks.sources import SourceError
+from gateway.networks.model_source import SourceError
 from gateway.repository.entry import Decode, Entry, Format, ImageTensor, Precision, Serving
 from gateway.triton.contract import SEQUENCE_MODEL
 
