@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
 from gateway.ingest.image_info import SUFFIXES
 from gateway.ingest.in_process import prepare
@@ -11,7 +12,6 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload
 from gateway.repository.entry import Decode, Entry
-from gateway.settings import load_settings
 
 
 class NoPictures(UserError):

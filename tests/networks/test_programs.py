@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway.networks import jobs
+from gateway.networks import jobs, torch_job
 from gateway.networks.file_kinds import EXPORT, ModelFileError
 from gateway.networks.isolation import Job, Outcome
 from gateway.networks.model_source import find_source
@@ -87,7 +87,7 @@ def test_a_program_whose_trace_answers_otherwise_stays_one(program, tmp_path, mo
     def differs(*_, **__):
         raise ExportError("its answers differ from the eager model's by 0.3")
 
-    monkeypatch.setattr(jobs, "export_torchscript", differs)
+    monkeypatch.setattr(torch_job, "export_torchscript", differs)
     outcome = tried(program, tmp_path)
     assert outcome.format is Format.EXPORTED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt2"]

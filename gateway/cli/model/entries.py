@@ -7,8 +7,8 @@ import typer
 from gateway.cli.model.group import Name, Url, model_app, reload
 from gateway.cli.terminal import Repository
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.settings import load_settings
 
 
 @model_app.command("list")
