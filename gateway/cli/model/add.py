@@ -173,7 +173,7 @@ def add(
         int,
         typer.Option(
             "--queue-delay-us",
-            help="Longest wait for such a batch, in µs; the network's queue then has no bound and no timeout.",
+            help="Longest wait for such a batch, in µs: on a GPU, 1000 forms larger batches.",
             rich_help_panel=SERVING,
         ),
     ] = 0,
