@@ -82,7 +82,7 @@ class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
 
     `cache` keeps whole answers, by which a hit skips every step; `cache_classifier` those of the network to the same
-    pixels, whatever file they came in. With a `queue_delay_us` the network's queue has no policy.
+    pixels, whatever file they came in.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")

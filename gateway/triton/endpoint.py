@@ -1,6 +1,5 @@
 """What the gateway asks of one Triton: the seam at which gateway.triton.fake_endpoint stands in for it."""
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -45,10 +44,6 @@ class Endpoint(Protocol):
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
-        ...
-
-    def losing(self, models: Iterable[ModelConfig]) -> list[str]:
-        """Which of some models will run on ever fewer of their instances under load; see gateway.triton.batching."""
         ...
 
     async def load(self, name: str) -> None:

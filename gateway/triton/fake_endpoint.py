@@ -1,7 +1,7 @@
 """A Triton that lives in this process, for tests and simulations: what Endpoint promises, and faults on demand."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,10 +179,6 @@ class FakeEndpoint:
         if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL}:
             raise ModelNotFound
         return self.triton.config(name)
-
-    def losing(self, models: Iterable[ModelConfig]) -> list[str]:  # noqa: ARG002  # this Triton has no such fault
-        """None."""
-        return []
 
     async def load(self, name: str) -> None:
         """Load a model; its process is a new one."""
