@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.body import open_body
+from gateway.api.body import open_files
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
 from gateway.api.parameters import PredictParameters, predict_parameters
@@ -15,7 +15,6 @@ from gateway.api.schemas import Problem
 from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
-from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.selection import Selection
@@ -105,7 +104,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     service, settings = parts["service"], parts["settings"]
     current = exchange(request)
     with current.tally.stages["read"]:
-        form, uploads = await open_uploads(request, open_body(request), service.policy.limits)
+        form, uploads = await open_files(request, service.policy.limits, tuple(PredictParameters.model_fields))
     function = form.pop("function_to_apply", [])
     if form:
         parameters = _with_form(parameters, form)
