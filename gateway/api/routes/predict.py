@@ -16,10 +16,9 @@ from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
 from gateway.errors import InvalidParameter
+from gateway.inference.asked import selection_of
 from gateway.inference.backend import Backend
-from gateway.inference.selection import Selection
 from gateway.ingest.frames import read_frames
-from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
 PATH = "/predict"
@@ -115,7 +114,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
-        selection=_selection(parameters, settings),
+        selection=selection_of(parameters, settings),
         frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
     current.event["model"] = query.model_name
@@ -146,13 +145,3 @@ async def _check_function(function: str, backend: Backend, model_name: str) -> N
             f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
             f"leave it out, or send {ends_in!r}."
         )
-
-
-def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
-    return Selection(
-        top_k=parameters.top_k,
-        threshold=parameters.threshold,
-        labels=tuple(parameters.labels),
-        default_top_k=settings.default_top_k,
-        max_top_k=settings.max_top_k,
-    )
