@@ -9,10 +9,10 @@ from gateway.api.parameters import PredictParameters
 from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
 from gateway.inference.request import Uploads
-from gateway.ingest.body import first_member, read_body, read_images
 from gateway.ingest.huggingface import MEMBERS, read_huggingface
 from gateway.ingest.json_source import JsonSource
 from gateway.ingest.multipart import Parameter, read_multipart
+from gateway.ingest.raw_and_json import first_member, read_body, read_images
 from gateway.ingest.upload import Upload, file_too_large, request_too_large
 from gateway.ingest.upload_limits import Limits
 

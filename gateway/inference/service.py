@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
+from gateway.inference.calls import BatchLimits, Shared
 from gateway.inference.query import Query
-from gateway.inference.request import BatchLimits, RunningRequest, Shared, Uploads, Watch
+from gateway.inference.request import RunningRequest, Uploads, Watch
 from gateway.inference.scope import Scope
 from gateway.inference.shadow import Shadows
 from gateway.inference.spare import Spare

@@ -8,7 +8,7 @@ from gateway.gpus import gpu_count
 from gateway.networks.download import fetch, is_remote
 from gateway.networks.functions import Said
 from gateway.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
-from gateway.networks.sources import (
+from gateway.networks.model_source import (
     Source,
     SourceError,
     find_labels,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.networks.features import pooled
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.onnx_graph import BATCH, import_onnx, inner_name, rename, session_of
 from gateway.repository.entry import AUTO
 from gateway.triton.contract import CLASSIFIER_FEATURES

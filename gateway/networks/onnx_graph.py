@@ -11,7 +11,7 @@ import numpy as np
 from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.networks.adapted import LUMA, PIXELS, Form
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.trial import Ending
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from gateway.networks.adapted import PLAIN, Adapted, Form, Gray, arranged
 from gateway.networks.features import Featured
-from gateway.networks.files import Kind, ModelFileError, kind_of
+from gateway.networks.file_kinds import Kind, ModelFileError, kind_of
 from gateway.networks.function_process import FunctionProcess
 from gateway.networks.functions import find_function, is_function
 from gateway.networks.hub import HUGGING_FACE, TIMM, read_folder
-from gateway.networks.sources import RECIPE, TORCHVISION, digest
+from gateway.networks.model_source import RECIPE, TORCHVISION, digest
 from gateway.networks.torchscript import load_torchscript
 from gateway.networks.trial import Ending, activation
 from gateway.networks.weights import load_into, read_state_dict

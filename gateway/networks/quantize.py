@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import UserError
 from gateway.files import whole_file
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.onnx_graph import import_onnx, load_onnx
 from gateway.triton.contract import CLASSIFIER_INPUT
 

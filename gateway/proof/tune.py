@@ -17,20 +17,20 @@ from gateway.errors import UserError
 from gateway.gpus import gpu_count
 from gateway.networks.add import Request, add
 from gateway.networks.isolation import Say
+from gateway.networks.model_source import read_labels
 from gateway.networks.onnx_graph import OnnxMissing, import_onnx
 from gateway.networks.originals import original_probabilities
 from gateway.networks.quantize import quantize
-from gateway.networks.sources import read_labels
 from gateway.proof.calibration import calibration_files, calibration_images
+from gateway.proof.image_files import NoPictures, read_pictures, reader, resize_for
 from gateway.proof.parity import Probabilities, pil_image
-from gateway.proof.pictures import NoPictures, read_pictures, reader, resize_for
 from gateway.proof.serving import serving
-from gateway.proof.variants import USUAL, Step, Variant
+from gateway.proof.variants import USUAL, TuneStep, Variant
 from gateway.repository.entry import Decode, Entry, Format, Precision
 from gateway.repository.pillow_order import PILLOW, TORCH
 from gateway.repository.preprocessing import reference_transforms
 from gateway.repository.writing import LABELS, rewrite, staging, write
-from gateway.triton.blocking import BlockingTriton
+from gateway.triton.synchronous import BlockingTriton
 
 TABLE = "tuning.json"
 CALLERS, CALL_IMAGES = 4, 8
@@ -95,18 +95,18 @@ class Tuner:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def run(self, tolerance: float, stages: Sequence[Step] = USUAL) -> Iterator[Measured]:
+    def run(self, tolerance: float, stages: Sequence[TuneStep] = USUAL) -> Iterator[Measured]:
         """Measure one variant after another; what was best in a stage is the base of the next one."""
         base = self._current()
         variants_of = {
-            Step.FORMATS: self._formats,
-            Step.INT8: self._int8,
-            Step.INSTANCES: self._instances,
-            Step.BATCHES: self._batches,
-            Step.DECODE: self._decodings,
-            Step.RESIZE: self._libraries,
+            TuneStep.FORMATS: self._formats,
+            TuneStep.INT8: self._int8,
+            TuneStep.INSTANCES: self._instances,
+            TuneStep.BATCHES: self._batches,
+            TuneStep.DECODE: self._decodings,
+            TuneStep.RESIZE: self._libraries,
         }
-        for stage in (stage for stage in Step if stage in stages):
+        for stage in (stage for stage in TuneStep if stage in stages):
             for variant in (base, *variants_of[stage](base)):
                 if all(each.variant != variant for each in self.measured):
                     self.measured.append(self._measure(variant))

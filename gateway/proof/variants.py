@@ -7,7 +7,7 @@ from gateway.repository.entry import Decode, Format, Precision, Serving
 from gateway.repository.pillow_order import PILLOW
 
 
-class Step(StrEnum):
+class TuneStep(StrEnum):
     """What `tune` varies, one after another."""
 
     FORMATS = "formats"
@@ -18,7 +18,7 @@ class Step(StrEnum):
     RESIZE = "resize"
 
 
-USUAL = (Step.FORMATS, Step.INSTANCES, Step.BATCHES)
+USUAL = (TuneStep.FORMATS, TuneStep.INSTANCES, TuneStep.BATCHES)
 """Those that change no pixel; the others are for who asks for them."""
 
 

@@ -19,8 +19,8 @@ from gateway.inference.sequence import Sequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.settings import Settings
-from gateway.streams.answers import error_message, frame_message, parameters_message, sequence_member, told
-from gateway.streams.parameters import Drop, Smoothing, StreamParameters, read_parameters
+from gateway.streams.messages import error_message, frame_message, parameters_message, sequence_member, told
+from gateway.streams.options import Drop, Smoothing, StreamParameters, read_parameters
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
@@ -31,7 +31,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Frame:
+class StreamFrame:
     """A frame on its way; `parameters` are those that were asked for when it came."""
 
     number: int
@@ -76,10 +76,10 @@ class StreamSession:
         self._request_id = request_id
         self._sequence: Sequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
-        self._waiting: deque[Frame] = deque()
+        self._waiting: deque[StreamFrame] = deque()
         self._pending_bytes = 0
         """Of frames that are not among those any more, or not yet."""
-        self._in_work: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._in_work: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._ended = False
@@ -166,7 +166,7 @@ class StreamSession:
     async def _take(self, data: bytes) -> None:
         """Put a frame in the queue; where that is full, the oldest goes, or the client is read no further."""
         result = asyncio.get_running_loop().create_future()
-        frame = Frame(self._number, data, self._parameters, time.perf_counter(), result)
+        frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
         self._number += 1
         most = self._settings.stream_frames_waiting
         if frame.parameters.drop is Drop.NEVER and len(self._waiting) >= most:
@@ -186,7 +186,7 @@ class StreamSession:
                 self._drop_oldest()
         self._arrived.set()
 
-    async def _wait_for_room(self, frame: Frame, most: int) -> None:
+    async def _wait_for_room(self, frame: StreamFrame, most: int) -> None:
         """Hold a frame, and so the socket, until there is room behind the others that wait."""
         self._pending_bytes += len(frame.data)
         try:
@@ -224,7 +224,7 @@ class StreamSession:
             scope.start(self._classify(frame))
             self._in_work.put_nowait(frame)
 
-    async def _classify(self, frame: Frame) -> None:
+    async def _classify(self, frame: StreamFrame) -> None:
         """Ask for one frame as a request of its own, and leave its result, or what has ended the stream, in it."""
         data, frame.data = frame.data, b""
 
@@ -263,7 +263,7 @@ class StreamSession:
             self._slots.release()
             await send(message)
 
-    async def _answer(self, frame: Frame, result: Result, dropped: int) -> bytes:
+    async def _answer(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
         predictions: list[dict[str, Any]] = []
         sequence: dict[str, Any] | None = None
         if result.error is None:
@@ -296,7 +296,7 @@ class StreamSession:
             self._labels = {version: await self._service.backend.labels(self._model_name, self._model_version)}
         return self._labels[version]
 
-    async def _follow(self, frame: Frame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
+    async def _follow(self, frame: StreamFrame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
         """What the sequence shows with this frame, or why that cannot be told; the frame's own answer stands anyway."""
         assert result.scores is not None
         deadline = Deadline.after(frame.parameters.timeout_seconds(self._settings))

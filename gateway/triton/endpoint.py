@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.inference.backend import Call, InferResult
-from gateway.inference.sequence import SequenceScores, Step
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.model_config import steps
 
 ASK_TIMEOUT_SECONDS = 5.0
@@ -30,7 +30,7 @@ class Endpoint(Protocol):
         """
         ...
 
-    async def advance(self, step: Step) -> SequenceScores:
+    async def advance(self, step: SequenceStep) -> SequenceScores:
         """Take a sequence one step on; raises SequenceLost where Triton has no state of it."""
         ...
 

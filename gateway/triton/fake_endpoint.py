@@ -11,7 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from gateway.inference.sequence import SequenceScores, Step
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.contract import (
     DIMS,
     FEATURES,
@@ -22,7 +22,7 @@ from gateway.triton.contract import (
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
 )
-from gateway.triton.errors import SequenceLost, StubDied
+from gateway.triton.error_table import SequenceLost, StubDied
 from gateway.triton.steps import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
@@ -142,7 +142,7 @@ class FakeEndpoint:
             await asyncio.sleep(self.triton.latency_seconds())
         return self.triton.answer(call, vectors=vectors)
 
-    async def advance(self, step: Step) -> SequenceScores:
+    async def advance(self, step: SequenceStep) -> SequenceScores:
         """Tell the frame's own scores; SequenceLost unless the sequence has begun here."""
         await self._reach()
         if step.model_name in self.triton.dead:

@@ -15,12 +15,12 @@ from tritonclient.utils import InferenceServerException
 from gateway import tracing
 from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
-from gateway.inference.sequence import SequenceScores, Step
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
-from gateway.triton.errors import translate
+from gateway.triton.error_table import translate
+from gateway.triton.infer_request import infer_request
 from gateway.triton.infer_response import read_answer
 from gateway.triton.stepping import read_step, step_request
-from gateway.triton.wire import infer_request
 from gateway.turns import Turn
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class GrpcEndpoint:
             )
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
-    async def advance(self, step: Step) -> SequenceScores:
+    async def advance(self, step: SequenceStep) -> SequenceScores:
         """Take a sequence one step on; see Endpoint.advance."""
         timeout_seconds, bears = step.deadline.left_seconds, self.bears_cancellation
         asked = self._stub.ModelInfer(

@@ -15,7 +15,7 @@ from gateway.inference.probe import probe
 from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, has_labels
 from gateway.triton.endpoint import Endpoint, step_configs
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.healing import READY
 from gateway.triton.model_config import steps
 from gateway.triton.record import Record

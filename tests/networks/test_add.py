@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from gateway.errors import UserError
 from gateway.networks.add import Request, add, check_gpus
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.isolation import WorkFailed
-from gateway.networks.sources import SourceError
+from gateway.networks.model_source import SourceError
 from gateway.networks.torchscript import cpu_only, load_torchscript, without_deprecations
 from gateway.repository.entry import EntryError, Format, Precision, Serving, read_entry
 from gateway.triton.contract import (

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.proof.tune import Measured, Tuner
-from gateway.proof.variants import USUAL, Step, Variant
+from gateway.proof.variants import USUAL, TuneStep, Variant
 from gateway.repository.entry import Decode, Format, Precision, Serving, read_entry
 from gateway.repository.writing import rewrite
 from gateway.triton.model_config import read_model_config
@@ -40,7 +40,7 @@ def test_other_pixels_are_tried_by_who_asks_for_them_alone():
         f"{BASE.described()}, decoded fast",
         f"{BASE.described()}, resized by torch",
     )
-    assert {Step.DECODE, Step.RESIZE}.isdisjoint(USUAL)
+    assert {TuneStep.DECODE, TuneStep.RESIZE}.isdisjoint(USUAL)
 
 
 @pytest.mark.slow

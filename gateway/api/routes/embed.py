@@ -9,8 +9,8 @@ from starlette.responses import Response
 from gateway.api.body import open_body
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
-from gateway.api.query import make_query
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
+from gateway.api.service_query import make_query
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads
 from gateway.api.vectors import (

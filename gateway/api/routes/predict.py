@@ -10,9 +10,9 @@ from starlette.responses import Response
 from gateway.api.body import open_body
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
-from gateway.api.parameters import PredictParameters
-from gateway.api.query import make_query, predict_parameters
+from gateway.api.parameters import PredictParameters, predict_parameters
 from gateway.api.schemas import Problem
+from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
 from gateway.api.uploads import open_uploads

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer
 from gateway.api.body import announced_bytes, open_body
-from gateway.api.classify import classify
 from gateway.api.exchange import exchange
-from gateway.api.query import make_query, status_of
+from gateway.api.image_route import classify
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
+from gateway.api.service_query import make_query, status_of
 from gateway.api.state import state
 from gateway.api.uploads import at_least_one, resumed
 from gateway.errors import InvalidBody, UnsupportedMediaType
