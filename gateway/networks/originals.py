@@ -98,7 +98,8 @@ def original_answers(entry: Entry, version: Version) -> Answers:
 
 
 def _onnx(file: Path, side: int, form: Form, version: Version) -> Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]:
-    from gateway.networks.onnx_graph import check_signature, load_onnx, runner
+    from gateway.networks.onnx_graph import check_signature, load_onnx
+    from gateway.networks.onnx_runner import runner
 
     model = load_onnx(file)
     scores = check_signature(model, side, form, version.output).output

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import UserError
 from gateway.networks.isolation import Say
-from gateway.networks.onnx_graph import import_onnx
+from gateway.networks.onnx_runner import import_onnx
 from gateway.proof.image_files import NoPictures, image_files
 from gateway.proof.parity import pil_image
 from gateway.proof.variants import TuneStep
