@@ -32,7 +32,7 @@ def check_trust(source: Source, *, trust: bool) -> None:
     if source.function and not trust:
         raise SourceError(
             f"{source.function.path.name} is code, which runs when it is tried here, and later in Triton, with your "
-            "rights: read it, and say --trust"
+            "rights: read it, then add --trust"
         )
 
 
@@ -70,7 +70,7 @@ def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry |
     if version is None:
         if exists:
             raise EntryError(
-                f"{repository} has a model {name!r} already: say --version N to add a version, or remove it "
+                f"{repository} has a model {name!r} already: use --version N to add a version, or remove it "
                 f"first: gateway model remove {name}"
             )
         return None
@@ -100,12 +100,12 @@ def check_format(kind: Format, written_as: Format, precision: Precision) -> None
     if Format.FUNCTION in {kind, written_as}:
         if kind is not written_as:
             raise SourceError(
-                f"a Python function runs as it is, and cannot be written as {written_as.value}"
+                f"a Python function is served as it is and cannot be written as {written_as.value}"
                 if kind is Format.FUNCTION
                 else "--format function is for FILE.py:NAME; leave it out"
             )
         if precision is not Precision.FP32:
-            raise SourceError("what a function computes in is its own affair: leave --precision out")
+            raise SourceError("a function chooses its own precision: leave out --precision")
         return
     if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
         raise SourceError(

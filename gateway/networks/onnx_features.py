@@ -15,7 +15,7 @@ from gateway.triton.contract import CLASSIFIER_FEATURES
 if TYPE_CHECKING:
     from torch import Tensor
 
-ADVICE = "say --features TENSOR, one that has [N, size], or [N, channels, height, width] to be averaged"
+ADVICE = "use --features TENSOR, one that has [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {"Cast", "Clip", "Dropout", "Exp", "Flatten", "Identity", "LogSoftmax", "Reshape", "Sigmoid", "Softmax", "Squeeze"}
     | {"QuantizeLinear", "DequantizeLinear"}

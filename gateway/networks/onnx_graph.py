@@ -82,7 +82,7 @@ def check_signature(model: Any, side: int, said: Form = Form(""), output: str = 
     last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
     sides = dims[1:3] if last else dims[2:]
     if not last and isinstance(dims[1], int) and dims[1] != channels:
-        hint = ": say --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
+        hint = ": use --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
         raise ModelFileError(
             f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
             f"{hint or ': export it again so that it accepts these'}"

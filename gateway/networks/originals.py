@@ -138,8 +138,8 @@ def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Mod
             module: nn.Module = get_model(architecture, weights=weights_enum(weights))
         except OSError as exc:
             raise ModelFileError(
-                f"its weights {weights} cannot be downloaded ({exc}): fetch the file on a machine with a network and "
-                "say --weights FILE"
+                f"its weights {weights} cannot be downloaded ({exc}): download the file on a machine with network "
+                "access and use --weights FILE"
             ) from exc
         return module.eval()
     state = read_state_dict(Path(weights))

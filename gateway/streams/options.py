@@ -109,7 +109,9 @@ def read_parameters(
 def _sentence(error: Any) -> str:  # noqa: ANN401  # pydantic's
     name = str(error["loc"][-1])[:80] if error["loc"] else ""
     if error["type"] == "extra_forbidden":
-        return f"{name!r} is not a parameter of a stream; it has {', '.join(StreamParameters.model_fields)}."
+        return (
+            f"{name!r} is not a parameter of a stream; the parameters are {', '.join(StreamParameters.model_fields)}."
+        )
     if not name:
         return f"{fault(error)}."
     return f"{name!r}: {fault(error)}."

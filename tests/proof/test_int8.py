@@ -164,7 +164,7 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
             {"format": Format.TORCHSCRIPT},
             [TuneStep.INT8],
             Path(),
-            r"head is served as torchscript: say --try formats as well, .* or add it under another name with "
+            r"head is served as torchscript: add --try formats, .* or add it under another name with "
             r"`gateway model add .*head\.onnx --format onnx`",
         ),
     ],
