@@ -19,9 +19,10 @@ from gateway.embedded.runtime import (
     default_cache_dir,
     ensure_runtime,
 )
+from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
-from gateway.settings import Settings, load_settings
+from gateway.settings import Settings
 from gateway.tracing import require_sdk
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from gateway.networks.adapted import Adapted, Form, chosen
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.programs import Program
 from gateway.networks.torchscript import without_deprecations
 from gateway.networks.trial import ALONE_TOLERANCE, probes

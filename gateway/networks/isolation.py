@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from gateway.errors import UserError
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.repository.entry import Format, Precision
 
 TIMEOUT_SECONDS = 600.0

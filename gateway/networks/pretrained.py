@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.hub import CONFIG, EXTRA, import_timm
 from gateway.networks.weights import load_into, read_state_dict
 

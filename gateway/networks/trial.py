@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gateway.networks.adapted import PIXELS, PLAIN, Form, arranged, chosen
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 
 Run = Callable[[Tensor], object]
 """From fp32 [N, C, H, W] to whatever the network gives."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gateway.networks.files import Kind, ModelFileError, kind_of
+from gateway.networks.file_kinds import Kind, ModelFileError, kind_of
 
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")

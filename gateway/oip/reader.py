@@ -15,12 +15,12 @@ Inference-Header-Content-Length.
 from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import InvalidBody, InvalidParameter
-from gateway.ingest.body import read_base64
 from gateway.ingest.json_source import JsonSource, invalid
+from gateway.ingest.raw_and_json import read_base64
 from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.oip.documents import IMAGE
-from gateway.oip.request import InferenceRequest, parse_input, parse_request, told
+from gateway.oip.members import InferenceRequest, parse_input, parse_request, told
 
 LENGTH_BYTES = 4
 

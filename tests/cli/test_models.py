@@ -17,7 +17,7 @@ from gateway.cli.main import app
 from gateway.errors import UserError
 from gateway.gpus import gpu_count
 from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.torchscript import without_deprecations
 from gateway.repository.entry import Entry, EntryError, read_entry
 from gateway.repository.writing import rewrite

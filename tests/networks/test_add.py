@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.errors import UserError
-from gateway.networks.add import Request, add, check_gpus
-from gateway.networks.files import ModelFileError
+from gateway.networks.add import Request, add
+from gateway.networks.add_checks import check_gpus
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.isolation import WorkFailed
-from gateway.networks.sources import SourceError
+from gateway.networks.model_source import SourceError
 from gateway.networks.torchscript import cpu_only, load_torchscript, without_deprecations
 from gateway.repository.entry import EntryError, Format, Precision, Serving, read_entry
 from gateway.triton.contract import (
@@ -63,10 +64,10 @@ def test_the_written_network_gives_the_originals_probabilities_and_is_frozen(add
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch):
-    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 0)
+    monkeypatch.setattr("gateway.networks.add_checks.gpu_count", lambda: 0)
     with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
         check_gpus(Serving(gpus=(0, 1)))
-    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 1)
+    monkeypatch.setattr("gateway.networks.add_checks.gpu_count", lambda: 1)
     with pytest.raises(EntryError, match="names GPU 1, and this machine has 1 GPU, numbered from 0"):
         check_gpus(Serving(gpus=(0, 1)))
     check_gpus(Serving(gpus=(0,)))
@@ -237,7 +238,7 @@ def test_a_network_that_would_fail_on_a_gpu_is_added_for_the_cpu_and_said_to_be_
 
 
 def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 1)
+    monkeypatch.setattr("gateway.networks.add_checks.gpu_count", lambda: 1)
     save_torchscript(OnTheCpu(), tmp_path / "head.pt")
     wanted = request(tmp_path, serving=Serving(gpus=(0,)))
     with pytest.raises(EntryError, match="it would fail: it makes tensors on the CPU whatever it runs on"):

@@ -11,10 +11,10 @@ from torch import nn
 from gateway.networks.adapted import Form
 from gateway.networks.add import Request, add
 from gateway.networks.features import Featured, check_vectors, pooled
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
+from gateway.networks.model_source import SourceError
 from gateway.networks.originals import original_answers
 from gateway.networks.programs import load_program
-from gateway.networks.sources import SourceError
 from gateway.networks.torchscript import load_torchscript, without_deprecations
 from gateway.proof.tune import Tuner
 from gateway.proof.variants import Variant

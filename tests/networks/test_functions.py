@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.networks.add import Request, add
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.functions import (
     INPUTS,
     FunctionSourceError,
@@ -17,7 +17,7 @@ from gateway.networks.functions import (
     find_function,
     write_skeleton,
 )
-from gateway.networks.sources import SourceError
+from gateway.networks.model_source import SourceError
 from gateway.networks.staged import load_staged
 from gateway.repository.entry import Format, Precision
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
+from gateway.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway.networks.originals import original_module
-from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source
 from gateway.networks.weights import read_state_dict
 from gateway.repository.preprocessing import PreprocessingError, from_file, reference_transforms
 from tests.networks.builders import Head

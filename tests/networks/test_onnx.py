@@ -6,8 +6,9 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from gateway.networks.files import ModelFileError
-from gateway.networks.onnx_graph import check_signature, finish, load_onnx, runner, to_fp16, write
+from gateway.networks.file_kinds import ModelFileError
+from gateway.networks.onnx_graph import check_signature, finish, load_onnx, to_fp16, write
+from gateway.networks.onnx_runner import runner
 from gateway.networks.trial import Ending, try_out
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from tests.networks.builders import Head, save_onnx

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
 from tests.networks.builders import Head
 

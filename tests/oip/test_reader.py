@@ -23,8 +23,8 @@ from gateway.errors import (
     TooManyFiles,
 )
 from gateway.ingest.upload import Upload
+from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import InferenceReader
-from gateway.oip.request import InferenceRequest, RequestedOutput
 from tests.ingest.reading import LIMITS, collect_until_error, in_chunks, limits
 
 Read = tuple[list[Upload], Exception | None, InferenceReader]

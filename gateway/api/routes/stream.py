@@ -20,8 +20,8 @@ from gateway.inference.pace import Pace
 from gateway.inference.split import version_of
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
-from gateway.streams.answers import error_message
-from gateway.streams.parameters import StreamParameters, read_parameters
+from gateway.streams.messages import error_message
+from gateway.streams.options import StreamParameters, read_parameters
 from gateway.streams.session import StreamSession
 
 router = APIRouter(tags=["classify"])

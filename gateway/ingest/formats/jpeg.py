@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.errors import InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
-from gateway.ingest.formats.steps import Steps
+from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 SIGNATURE = b"\xff\xd8\xff"

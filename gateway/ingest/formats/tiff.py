@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.steps import Steps
+from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 Tags = dict[int, tuple[int, ...]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway.networks.files import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.file_kinds import Kind, ModelFileError, kind_of, refuse
 from gateway.networks.functions import FunctionSource, find_function, is_function
 from gateway.networks.hub import (
     HUGGING_FACE,
