@@ -13,7 +13,7 @@ import typer
 from bench.photos import coffee, unlike_any
 from gateway.bulk.meter import Meter
 from gateway.bulk.own_service import own_service
-from gateway.bulk.run import FileRun, Job
+from gateway.bulk.run import BulkJob, FileRun
 from gateway.client import Gateway
 from gateway.client.batches import Loaded
 from gateway.client.pictures import Picture
@@ -54,7 +54,7 @@ def one_request(url: str, folder: Path) -> float:
 def classified(url: str, folder: Path, out: Path) -> float:
     """Pictures per second of `gateway classify`, from the first look at the folder to the output in its place."""
     started = time.perf_counter()
-    run = FileRun(Job((str(folder),)), out, resume=False, overwrite=False)
+    run = FileRun(BulkJob((str(folder),)), out, resume=False, overwrite=False)
     with Gateway(url) as gateway:
         run.run(gateway, _nothing)
     seconds = time.perf_counter() - started

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.in_process import prepare
 from gateway.ingest.inspection import TAKEN
@@ -24,7 +25,6 @@ from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.proof.reference import shown
-from gateway.settings import load_settings
 
 SAME_LEVELS = 1.0
 """Mean distance, of 255 levels, up to which two decoders are said to see the same."""

@@ -25,6 +25,7 @@ from bench.options import Into
 from bench.scale import table
 from bench.tally import percentile
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.in_process import prepare
 from gateway.ingest.opencv import cv2
@@ -35,7 +36,6 @@ from gateway.networks.export import EFFICIENTNET_LITE0
 from gateway.proof.reference import shown
 from gateway.repository.pillow_order import PILLOW, TORCH
 from gateway.repository.preprocessing import reference_transforms
-from gateway.settings import load_settings
 
 Pixels = NDArray[np.uint8]
 Scores = NDArray[np.float32]

@@ -15,7 +15,8 @@ from pathlib import Path
 from gateway import errors
 from gateway.api.routes.limits import LIMITS
 from gateway.app import create_app
-from gateway.settings import GIB, KIB, MIB, Settings, allowed, variable
+from gateway.environment import allowed
+from gateway.settings import GIB, KIB, MIB, Settings, variable
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 

@@ -28,10 +28,11 @@ from gateway.api.query_bound import QueryBound
 from gateway.api.routes import embed, health, limits, models, predict, stream
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
+from gateway.environment import load_settings
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.buffer import UploadBuffer
-from gateway.inference.request import BatchLimits
+from gateway.inference.calls import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
@@ -43,7 +44,7 @@ from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor, shared_file
-from gateway.settings import Settings, load_settings
+from gateway.settings import Settings
 from gateway.streams.limit import Streams
 from gateway.tracing import require_sdk
 from gateway.triton.membership import Share, Tritons

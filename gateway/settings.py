@@ -1,33 +1,19 @@
-"""Everything that can be set, as one frozen object read from GATEWAY_ variables and .env."""
+"""Everything that can be set, as one frozen object; gateway.environment reads it from GATEWAY_ variables and .env."""
 
-import difflib
 import math
-import os
-import re
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gateway import setting_values
 from gateway.cores import usable_cores
-from gateway.errors import UserError
 
 ENV_PREFIX = "GATEWAY_"
 ENV_FILE = ".env"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-
-
-_BY_KIND: dict[object, str] = {
-    Path | None: "the path of a file",
-    tuple[str, ...]: "a list with commas",
-    dict[str, dict[str, int]]: "MODEL=VERSION:SHARE,…;…",
-    str | None: "a URL",
-    SecretStr | None: "text of 16 to 1024 characters, random by default",
-}
 
 
 class DecodeMode(StrEnum):
@@ -55,10 +41,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class SettingsError(UserError):
-    """A GATEWAY_ variable is unknown, not allowed or contradicts another; the message names it and what is allowed."""
-
-
 NOT_ABOVE = (
     ("default_top_k", "max_top_k"),
     ("default_timeout_seconds", "max_timeout_seconds"),
@@ -73,12 +55,6 @@ NOT_ABOVE = (
 
 SECRET = frozenset({"cache_secret"})
 """Settings whose values are never printed."""
-
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
-_SPLIT = re.compile(r"\s*(?P<model>[^=;:,\s]+)\s*=\s*(?P<shares>\d+:\d+(\s*,\s*\d+:\d+)*)\s*")
-_ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
-_ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
-_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
 
 
 class Settings(BaseSettings):
@@ -255,80 +231,37 @@ class Settings(BaseSettings):
     @field_validator("otlp_endpoint")
     @classmethod
     def _otlp_endpoint_is_a_url(cls, endpoint: str | None) -> str | None:
-        if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
-            msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
-            raise ValueError(msg)
-        return endpoint
+        return None if endpoint is None else setting_values.otlp_endpoint(endpoint)
 
     @field_validator("model_split", mode="before")
     @classmethod
     def _split_into_shares(cls, text: object) -> object:
-        if not isinstance(text, str):
-            return text
-        splits: dict[str, dict[str, int]] = {}
-        for part in filter(str.strip, text.split(";")):
-            name, shares = _shares(part)
-            if name in splits or not any(shares.values()):
-                msg = f"{part.strip()!r} is not a split, which is a model and versions with shares: flowers=1:90,2:10"
-                raise ValueError(msg)
-            splits[name] = shares
-        return splits
+        return setting_values.split_of(text) if isinstance(text, str) else text
 
     @field_validator("model_shadow", mode="before")
     @classmethod
     def _shadow_into_percentages(cls, text: object) -> object:
-        if not isinstance(text, str):
-            return text
-        shadows: dict[str, dict[str, int]] = {}
-        for part in filter(str.strip, text.split(";")):
-            name, percentages = _shares(part)
-            if name in shadows:
-                msg = f"{name!r} stands there twice: put its versions behind one name, such as {name}=2:10,3:10"
-                raise ValueError(msg)
-            if not percentages or not all(1 <= percent <= 100 for percent in percentages.values()):
-                msg = (
-                    f"{part.strip()!r} is not a shadow, which is a model and versions with percentages from 1 to 100, "
-                    "each version once: flowers=2:10"
-                )
-                raise ValueError(msg)
-            shadows[name] = percentages
-        return shadows
+        return setting_values.shadows_of(text) if isinstance(text, str) else text
 
     @field_validator("model_split_header")
     @classmethod
     def _is_a_headers_name(cls, name: str) -> str:
-        if not _HEADER_NAME.fullmatch(name):
-            msg = "is not a header name, such as X-Client-ID"
-            raise ValueError(msg)
-        return name
+        return setting_values.header_name(name)
 
     @field_validator("cors_origins", "triton_url", mode="before")
     @classmethod
     def _split_at_commas(cls, parts: object) -> object:
-        return tuple(filter(None, map(str.strip, parts.split(",")))) if isinstance(parts, str) else parts
+        return setting_values.listed(parts) if isinstance(parts, str) else parts
 
     @field_validator("cors_origins")
     @classmethod
     def _origins_have_no_path(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        if "*" in origins and len(origins) > 1:
-            msg = "* means every origin; do not combine it with others"
-            raise ValueError(msg)
-        for origin in origins:
-            if origin != "*" and not _ORIGIN.fullmatch(origin):
-                msg = f"{origin!r} is not an origin: use a scheme, a host and, if needed, a port, such as https://app.example:8443"
-                raise ValueError(msg)
-        # Browsers send scheme and host in small letters.
-        return tuple(origin.lower() for origin in origins)
+        return setting_values.origins(origins)
 
     @field_validator("triton_url")
     @classmethod
     def _triton_urls_are_host_and_port(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls or ("",):
-            host, colon, port = url.rpartition(":")
-            if not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65_536):
-                msg = "must be host:port of Triton's gRPC endpoint, such as 127.0.0.1:8001, or several with commas"
-                raise ValueError(msg)
-        return urls
+        return setting_values.triton_addresses(urls)
 
     @model_validator(mode="after")
     def _do_not_contradict_each_other(self) -> "Settings":
@@ -347,79 +280,6 @@ class Settings(BaseSettings):
         return f"{variable(field)}={getattr(self, field)}{default}"
 
 
-def _shares(part: str) -> tuple[str, dict[str, int]]:
-    """A model's name and its versions with their numbers, out of NAME=VERSION:NUMBER,…; none where it is not that."""
-    match = _SPLIT.fullmatch(part)
-    if match is None:
-        return "", {}
-    pairs = [share.split(":") for share in match["shares"].split(",")]
-    shares = {str(int(version)): int(share) for version, share in pairs}
-    return match["model"], shares if len(shares) == len(pairs) else {}
-
-
 def variable(field: str) -> str:
     """The environment variable that sets a field."""
     return f"{ENV_PREFIX}{field.upper()}"
-
-
-def allowed(field: str) -> str:
-    """What a setting may be, such as "a whole number from 1 to 64"."""
-    info = Settings.model_fields[field]
-    bounds = {
-        name: getattr(bound, name)
-        for bound in info.metadata
-        for name in ("ge", "gt", "le", "min_length", "max_length")
-        if hasattr(bound, name)
-    }
-    kind = info.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        *choices, last = (str(choice.value) for choice in kind)
-        return f"{', '.join(choices)} or {last}"
-    if kind is bool:
-        return "true or false"
-    if kind in {int, float} and "le" in bounds:
-        number = "a whole number" if kind is int else "a number"
-        low, high = bounds.get("ge"), bounds["le"]
-        return f"{number} above {bounds['gt']} up to {high}" if low is None else f"{number} from {low} to {high}"
-    if kind is str and "max_length" in bounds:
-        return f"text of {bounds['min_length']} to {bounds['max_length']} characters"
-    return _BY_KIND.get(kind, "")
-
-
-def load_settings() -> Settings:
-    """Read the settings; raises SettingsError with a line for each variable that cannot be taken."""
-    sentences = [_unknown(name) for name in {**dotenv_values(ENV_FILE), **os.environ} if _is_unknown(name)]
-    try:
-        settings = Settings()
-    except ValidationError as exc:
-        sentences += [_wrong(error) for error in exc.errors()]
-    if sentences:
-        raise SettingsError("\n".join(sentences))
-    return settings
-
-
-def _is_unknown(name: str) -> bool:
-    field = name.lower().removeprefix(ENV_PREFIX.lower())
-    return name.upper().startswith(ENV_PREFIX) and field not in Settings.model_fields
-
-
-def _unknown(name: str) -> str:
-    if _KUBERNETES.search(name):
-        hint = "Kubernetes sets it for a Service named gateway; put enableServiceLinks: false into the pod's spec"
-    else:
-        # Without the prefix, which would make every two names alike.
-        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
-        hint = f"did you mean {variable(near[0])}?" if near else "see the README's table of settings"
-    return f"{name} is not a setting: {hint}"
-
-
-def _wrong(error: ErrorDetails) -> str:
-    said = error["msg"].removeprefix("Value error, ")
-    if not error["loc"]:
-        return said
-    field = str(error["loc"][0])
-    may_be = allowed(field)
-    if may_be and error["type"] != "value_error":
-        said = f"must be {may_be}"
-    given = "…" if field in SECRET else repr(error["input"])
-    return f"{variable(field)}={given}: {said}"

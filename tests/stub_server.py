@@ -9,11 +9,11 @@ import numpy as np
 import uvicorn
 
 from gateway.app import create_app
+from gateway.environment import load_settings
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
-from gateway.settings import load_settings
 from gateway.turns import keep_what_was_made
 from tests.api.stub import StubBackend
 

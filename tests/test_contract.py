@@ -5,7 +5,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.settings import Settings
-from gateway.triton.batching import loses_instances
+from gateway.triton.batching import has_queue_policy
 from gateway.triton.contract import (
     CLASSIFIER,
     CLASSIFIER_INPUT,
@@ -78,15 +78,9 @@ def test_the_ensemble_answers_from_the_cache():
 
 
 @pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
-def test_every_step_batches_within_a_bounded_queue_that_hears_a_client_s_deadline(model):
-    batching = config_of(model).dynamic_batching
-    policy = batching.default_queue_policy
-    assert list(batching.preferred_batch_size)
-    assert policy.max_queue_size > 0
-    assert policy.allow_timeout_override
-    # At 0 Triton ignores the override.
-    assert policy.default_timeout_microseconds > 0
-    assert not loses_instances(config_of(model))
+def test_every_step_batches_and_never_leaves_requests_waiting_beside_a_free_instance(model):
+    assert list(config_of(model).dynamic_batching.preferred_batch_size)
+    assert not has_queue_policy(config_of(model))
 
 
 @pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])

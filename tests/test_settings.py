@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import MIB, NOT_ABOVE, Settings, SettingsError, allowed, load_settings, variable
+from gateway.environment import SettingsError, allowed, load_settings
+from gateway.settings import MIB, NOT_ABOVE, Settings, variable
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +256,7 @@ def test_what_is_no_shadow_is_refused_with_an_example(monkeypatch, given):
 
 def test_a_model_that_has_two_shadows_in_two_places_is_told_how_to_write_them(monkeypatch):
     line = refusal(monkeypatch, model_shadow="flowers=2:10;flowers=3:10")
-    assert line.endswith("'flowers' stands there twice: put its versions behind one name, such as flowers=2:10,3:10")
+    assert line.endswith("'flowers' is named twice: put its versions behind one name, such as flowers=2:10,3:10")
 
 
 @pytest.mark.parametrize("given", ["", "X Client", "X-Client:", "X-Clïent"])

@@ -8,15 +8,15 @@ from starlette.responses import Response
 
 from gateway.api.answer_room import HeldAnswer
 from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
-from gateway.api.classify import classify
 from gateway.api.exchange import exchange
+from gateway.api.image_route import classify
 from gateway.api.ndjson import NDJSON, ResultStream
-from gateway.api.query import status_of
+from gateway.api.service_query import status_of
 from gateway.api.shapes import AnswerShape, Native
 from gateway.api.state import state
 from gateway.errors import InvalidParameter
 from gateway.inference.query import Query, Result
-from gateway.inference.request import Uploads
+from gateway.ingest.media_types import Uploads
 
 
 async def answered(request: Request, query: Query, uploads: Uploads, shape: AnswerShape) -> Response:

@@ -18,6 +18,7 @@ from gateway.api.vectors import PATH as EMBED
 from gateway.api.vectors import EmbeddingParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
 from gateway.problem import MEDIA_TYPE, members
+from gateway.validation import fault
 
 MAX_TOLD = 10
 """Parameters that one answer finds fault with."""
@@ -58,7 +59,7 @@ def invalid_parameter(
         if error["type"] == "extra_forbidden":
             sentences.append(f"{name[:80]!r} is not a parameter of this request{_near(name, known)}")
         else:
-            sentences.append(f"{name!r}: {error['msg']}.")
+            sentences.append(f"{name!r}: {fault(error)}.")
     if len(errors) > MAX_TOLD:
         sentences.append(f"And {len(errors) - MAX_TOLD} more.")
     return InvalidParameter(" ".join(sentences))

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.bulk.video import VideoFrame
+from gateway.bulk.capture import VideoFrame
 from gateway.errors import UserError
 
 OPEN_SECONDS = 30.0
@@ -25,7 +25,7 @@ class StreamRefused(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FrameAnswer:
     """What the service says of one frame; `label` and `score` are the sequence's, where there is one."""
 
     frame: int
@@ -46,7 +46,7 @@ class Answer:
 
 def follow(
     url: str, frames: Iterable[VideoFrame], parameters: Mapping[str, object], api_key: str | None = None
-) -> Iterator[Answer]:
+) -> Iterator[FrameAnswer]:
     """Send frames and yield their answers in order; raises StreamRefused, and what reading the frames raises."""
     query = urlencode([(name, value) for name, value in parameters.items() if value is not None])
     address = f"{url.rstrip('/').replace('http', 'ws', 1)}/stream?{query}"
@@ -63,7 +63,7 @@ def follow(
         yield from _through(stream, frames)
 
 
-def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator[Answer]:
+def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator[FrameAnswer]:
     """Send on a thread of its own, and read."""
     times: list[float] = []
     failures: list[Exception] = []
@@ -89,7 +89,7 @@ def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator
         raise failures[0]
 
 
-def _answers(stream: ClientConnection, times: list[float]) -> Iterator[Answer]:
+def _answers(stream: ClientConnection, times: list[float]) -> Iterator[FrameAnswer]:
     fault = ""
     while True:
         try:
@@ -107,11 +107,11 @@ def _answers(stream: ClientConnection, times: list[float]) -> Iterator[Answer]:
             yield _answer(message, times[message["frame"]])
 
 
-def _answer(message: dict[str, Any], seconds: float) -> Answer:
+def _answer(message: dict[str, Any], seconds: float) -> FrameAnswer:
     frame_label, frame_score = _best(message)
     label, score = _best(message["sequence"]) if message["sequence"] else (frame_label, frame_score)
     error = message["error"]["code"] if message["error"] else ""
-    return Answer(message["frame"], seconds, label, score, frame_label, frame_score, message["dropped"], error)
+    return FrameAnswer(message["frame"], seconds, label, score, frame_label, frame_score, message["dropped"], error)
 
 
 def _best(told: dict[str, Any]) -> tuple[str, float]:
@@ -125,12 +125,12 @@ def _reason(exc: InvalidStatus) -> str:
     return f"it answers {exc.response.status_code}"
 
 
-def segments(answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
+def segments(answers: Iterable[FrameAnswer]) -> Iterator[dict[str, Any]]:
     """Where the label stays: rows by SEGMENT_COLUMNS, each until the next one begins; frames with errors are left out.
 
     `score` is the mean over the segment.
     """
-    begun: Answer | None = None
+    begun: FrameAnswer | None = None
     last = 0.0
     total, count = 0.0, 0
     for answer in answers:
@@ -145,7 +145,7 @@ def segments(answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
         yield _segment(begun, last, total, count)
 
 
-def _segment(begun: Answer, end: float, total: float, count: int) -> dict[str, Any]:
+def _segment(begun: FrameAnswer, end: float, total: float, count: int) -> dict[str, Any]:
     score = round(total / count, 6)
     return {
         "start": round(begun.seconds, 3),

@@ -25,7 +25,7 @@ class TooManyFailures(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BulkJob:
     """What is to be classified, and how."""
 
     sources: tuple[str, ...]
@@ -37,7 +37,7 @@ class Job:
     """Whether each row has the picture's vector as well."""
 
 
-def rows(job: Job, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> Iterator[Row]:
+def rows(job: BulkJob, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> Iterator[Row]:
     """A row for each picture as it is ready; raises TooManyFailures, and what the client raises."""
     ask = gateway.embed if job.features else gateway.classify
     results = ask(left, on_wait=meter.wait, **(job.parameters or {}))
@@ -53,7 +53,7 @@ def rows(job: Job, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> I
 class FileRun:
     """A run whose output is a file; every row is written at once, to `OUT.part`."""
 
-    def __init__(self, job: Job, out: Path, *, resume: bool, overwrite: bool) -> None:
+    def __init__(self, job: BulkJob, out: Path, *, resume: bool, overwrite: bool) -> None:
         self.job, self.out = job, out
         self._convert = converter(out, features=job.features)
         self.journal = Journal(journal_of(out), features=job.features)
@@ -93,7 +93,7 @@ class FileRun:
         self.journal.finish(self.out, self._convert)
 
 
-def _count_in_background(job: Job, meter: Meter) -> None:
+def _count_in_background(job: BulkJob, meter: Meter) -> None:
     """Give the meter the number of pictures as soon as it is known; nothing waits for it."""
 
     def work() -> None:

@@ -64,11 +64,7 @@ def _report(found: Plan, variables: list[str]) -> list[str]:
     gpus = f", {found.gpus} GPU{'s' * (found.gpus > 1)}" if found.gpus else ", no GPU"
     preferred = ",".join(map(str, found.preferred))
     kind = "KIND_GPU" if found.gpus else "KIND_CPU"
-    delay = (
-        [f"  max_queue_delay_microseconds: {found.queue_delay_us}   # Triton 26.08 or newer only"]
-        if found.queue_delay_us
-        else []
-    )
+    delay = [f"  max_queue_delay_microseconds: {found.queue_delay_us}"] if found.queue_delay_us else []
     return [
         f"{found.cores} core{'s' * (found.cores > 1)}{gpus}: about {found.images_per_second:,.0f} images/s, "
         f"limited by: {found.limited_by}",

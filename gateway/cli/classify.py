@@ -18,7 +18,7 @@ from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be there at once
     from gateway.bulk.meter import Meter
-    from gateway.bulk.run import Job
+    from gateway.bulk.run import BulkJob
     from gateway.client import Gateway
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -112,7 +112,7 @@ def classify(
     classified, 3 if some failed, 4 if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
     """
     from gateway.bulk.own_service import own_service
-    from gateway.bulk.run import Job
+    from gateway.bulk.run import BulkJob
     from gateway.client import Gateway, GatewayError
     from gateway.errors import UserError
 
@@ -130,7 +130,7 @@ def classify(
             raise typer.BadParameter("--features excludes --threshold and --labels")
         # The best class too, as its columns are there.
         parameters = {"model": model, "version": version, "top_k": top_k or 1}
-    job = Job(tuple(sources), column, parameters, max_failures, features)
+    job = BulkJob(tuple(sources), column, parameters, max_failures, features)
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_sigterm())
         try:
@@ -146,7 +146,7 @@ def classify(
     raise typer.Exit(code)
 
 
-def _to_file(job: "Job", out: Path, *, resume: bool, overwrite: bool) -> Callable[["Gateway"], Exit]:
+def _to_file(job: "BulkJob", out: Path, *, resume: bool, overwrite: bool) -> Callable[["Gateway"], Exit]:
     from gateway.bulk.meter import counted, duration
     from gateway.bulk.run import FileRun, TooManyFailures
 
@@ -172,7 +172,7 @@ def _to_file(job: "Job", out: Path, *, resume: bool, overwrite: bool) -> Callabl
     return work
 
 
-def _to_stdout(job: "Job") -> Callable[["Gateway"], Exit]:
+def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
     from gateway.bulk.meter import Meter
     from gateway.bulk.run import TooManyFailures, rows
     from gateway.bulk.sources import pictures

@@ -19,9 +19,10 @@ from gateway.embedded.runtime import (
     default_cache_dir,
     ensure_runtime,
 )
+from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
-from gateway.settings import Settings, load_settings
+from gateway.settings import Settings
 from gateway.tracing import require_sdk
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def key_remove(name: str, file: KeysFile = None) -> None:
     """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
-    say(f"{name}'s key is no longer in {path}")
+    say(f"removed {name}'s key from {path}")
 
 
 @triton_app.command("fetch")

@@ -15,7 +15,7 @@ from gateway.cli.terminal import say
 from gateway.errors import UserError
 
 if TYPE_CHECKING:
-    from gateway.bulk.follow import Answer
+    from gateway.bulk.follow import FrameAnswer
 
 SECONDS_BETWEEN_LINES = 0.2
 INTERRUPTED = 130
@@ -55,16 +55,16 @@ def stream(
     Without --out each change of the label is a line on stdout, with --segments a line of JSON for each. Files are
     answered frame by frame; of cameras and network streams the frames that come too fast are dropped.
     """
-    from gateway.bulk import follow, video
+    from gateway.bulk import capture, follow
 
     if out is not None and out.suffix not in {".jsonl", ".csv"}:
         say(f"{out} should end in .jsonl or .csv")
         raise typer.Exit(2)
-    drop = "oldest" if video.is_live(source) else "never"
+    drop = "oldest" if capture.is_live(source) else "never"
     parameters = {"model": model, "smoothing": smoothing, "top_k": 1, "drop": drop}
     meter = _Meter(sys.stderr.isatty())
     columns = follow.SEGMENT_COLUMNS if segments else follow.FRAME_COLUMNS
-    answers = meter.watch(follow.follow(url, video.frames(source, fps), parameters, api_key))
+    answers = meter.watch(follow.follow(url, capture.frames(source, fps), parameters, api_key))
     try:
         with ExitStack() as stack:
             write = _writer(out, columns, stack)
@@ -83,7 +83,7 @@ def stream(
     meter.finish()
 
 
-def _rows(answers: Iterable["Answer"], write: Callable[[dict[str, Any]], None] | None) -> None:
+def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], None] | None) -> None:
     """A row for each frame, or on the terminal a line for each change."""
     shown = None
     for answer in answers:
@@ -118,7 +118,7 @@ class _Meter:
         self._frames = self._dropped = self._failed = 0
         self._seconds = 0.0
 
-    def watch(self, answers: Iterable["Answer"]) -> Iterator["Answer"]:
+    def watch(self, answers: Iterable["FrameAnswer"]) -> Iterator["FrameAnswer"]:
         """The same answers, counted."""
         for answer in answers:
             self._frames += 1

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from . import png
+from . import png_writer
 
 Source = Any
 """A path, bytes of an image file, a PIL image, an array uint8 [H, W], [H, W, 3] or [H, W, 4] in RGB, or a Picture."""
@@ -105,7 +105,7 @@ def _array(array: _Array, given: Source) -> Picture:
         raise TypeError(
             f"an array must be uint8 [H, W], [H, W, 3] or [H, W, 4], in RGB; this one is {array.dtype} {list(shape)}"
         )
-    return Picture("", lambda: png.encode(array.tobytes(), shape[1], shape[0], channels), given)
+    return Picture("", lambda: png_writer.encode(array.tobytes(), shape[1], shape[0], channels), given)
 
 
 def _pil(image: _PilImage, given: Source) -> Picture:
@@ -114,6 +114,6 @@ def _pil(image: _PilImage, given: Source) -> Picture:
     # The pixels as they are: whoever opened the file has decided whether to turn it upright.
     return Picture(
         str(getattr(image, "filename", "") or ""),
-        lambda: png.encode(image.convert("RGB").tobytes(), image.size[0], image.size[1], 3),
+        lambda: png_writer.encode(image.convert("RGB").tobytes(), image.size[0], image.size[1], 3),
         given,
     )

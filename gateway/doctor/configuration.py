@@ -6,10 +6,11 @@ import socket
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
+from gateway.environment import SettingsError, load_settings
 from gateway.hosts import reachable
 from gateway.keys import KeysError, read_keys
 from gateway.server.serve import AddressUnusable, check_address
-from gateway.settings import Settings, SettingsError, load_settings, variable
+from gateway.settings import Settings, variable
 
 TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}
 """What `gateway triton run` listens on by default."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.doctor.finding import Finding, fail, ok, warn
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
+from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
 from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway.triton.model_config import ModelConfig, read_model_config, steps
@@ -118,11 +118,11 @@ def labels(repository: Path, configs: Configs) -> Finding:
 
 
 def batching(configs: Configs) -> Finding:
-    """Whether the embedded Triton, an old one, keeps all instances of every model under load."""
-    losing = [name for name, config in configs.items() if loses_instances(config)]
-    if losing:
-        return warn("batching", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in {CONFIG}")
-    return ok("batching", "every model keeps its instances under load")
+    """Whether Triton forms every model's batches ahead."""
+    held_back = [name for name, config in configs.items() if has_queue_policy(config)]
+    if held_back:
+        return warn("batching", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in {CONFIG}, {REMEDY}")
+    return ok("batching", "no model has a queue policy, which would leave requests waiting")
 
 
 def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:

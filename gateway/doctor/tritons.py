@@ -10,7 +10,7 @@ from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY, loses_instances
+from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
 from gateway.triton.endpoint import Endpoint, step_configs
@@ -18,8 +18,6 @@ from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, versi
 
 NO_MODEL = "gateway-doctor-asks"
 """A model that nobody has: to be refused for its name means that loading as such is allowed."""
-
-KEEPS_INSTANCES_TEXT = "; its queue delay may stand beside its queue policy, since this Triton keeps its instances"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,8 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
         return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
     if found:
         return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
-    if losing := endpoint.losing(steps):
-        return warn("model", f"{', '.join(losing)}: {LOSES_INSTANCES}", f"{REMEDY} in config.pbtxt")
+    if held_back := [step.name for step in steps if has_queue_policy(step)]:
+        return warn("model", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in config.pbtxt, {REMEDY}")
     if on_gpu := [step.name for step in steps if step.backend == "python" and instances_on_gpus(step, gpus=1)]:
         # As the server has it, KIND_AUTO is already the CPU or a GPU. What its pool is, it does not say.
         configs = {each.name: each for each in (config, *steps)}
@@ -143,8 +141,7 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
             "are silently wrong under load",
             "start Triton with that option, for the images in flight of all its gateways; or KIND_CPU in config.pbtxt",
         )
-    delay = KEEPS_INSTANCES_TEXT if any(loses_instances(step) for step in steps) else ""
-    return ok("model", f"{model} fits the gateway's contract{delay}")
+    return ok("model", f"{model} fits the gateway's contract")
 
 
 async def _shares(endpoint: Endpoint, settings: Settings) -> list[Finding]:

@@ -1,10 +1,10 @@
 """One request on its way: from its uploads to its results."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from dataclasses import replace
+from typing import Self
 
 import anyio
 
@@ -14,29 +14,20 @@ from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
     ImageError,
-    ModelNotFound,
-    ModelUnavailable,
     Overloaded,
-    RequestError,
-    UndecodableImage,
 )
-from gateway.inference.admission import Admission, Permit, Permits
-from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
-from gateway.inference.film import FilmResult, as_film
-from gateway.inference.planner import BatchPlanner
+from gateway.inference.admission import Permit, Permits
+from gateway.inference.calls import Answer, Calls, InFlight, Shared, by, failed
+from gateway.inference.film_result import FilmResult, as_film
 from gateway.inference.query import Query, Result
-from gateway.inference.results import ReadyResults
+from gateway.inference.ready_results import ReadyResults
 from gateway.inference.scope import Scope
-from gateway.inference.shadow import Shadows
-from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
-from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import check_size
+from gateway.ingest.media_types import Uploads
 from gateway.ingest.prepare import (
-    DecodePolicy,
-    Image,
     all_frames,
     bytes_needed,
     decoded,
@@ -47,50 +38,8 @@ from gateway.ingest.prepare import (
 )
 from gateway.ingest.upload import Upload
 
-T = TypeVar("T")
-
 Watch = Callable[[], Awaitable[None]]
 """What raises when nobody wants the results any more, such as when the client has gone."""
-
-
-Uploads = AsyncGenerator[Upload, None]
-"""The uploads of one request as they arrive; closed by who reads them."""
-
-
-Answer = Callable[[Result], None]
-"""Takes the result of one image."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """How one request's images are cut into calls: `max_calls` of at most `max_images` and `max_bytes` at once."""
-
-    max_images: int
-    max_bytes: int
-    max_calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all requests of a process share."""
-
-    backend: Backend
-    admission: Admission
-    policy: DecodePolicy
-    batches: BatchLimits
-    decoders: Decoders
-    uncancelled: Uncancelled
-    shadows: Shadows
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """An image that has its permit and waits for its answer, which `answer` takes."""
-
-    image: Image
-    permit: Permit
-    deadline: Deadline
-    answer: Answer
 
 
 class RunningRequest:
@@ -106,12 +55,10 @@ class RunningRequest:
         self._permits = permits
         self._stages = query.tally.stages
         self._account = shared.decoders.account()
-        self._planner: BatchPlanner[_InFlight] = BatchPlanner(
-            shared.batches.max_images, shared.batches.max_bytes, size=lambda item: len(item.image.payload)
-        )
         # More than the calls can take would only sit here, and be in the way of other requests' images.
         self._most_permits = shared.batches.max_calls * shared.batches.max_images
-        self._calls = self._open = self._frames = 0
+        self._calls = Calls(shared, query, self._spawn)
+        self._open = self._frames = 0
         self._begun = self._read_all = False
         self._results = ReadyResults()
         self._failure: Exception | None = None
@@ -181,19 +128,19 @@ class RunningRequest:
         except (DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
-            answer(_failed(upload, info, error))
+            answer(failed(upload, info, error))
             return
         self._begun = True
         if needs_decoding(info, policy):
             self._spawn(self._decode, upload, info, size, permit, deadline, answer)
         else:
-            self._plan(_InFlight(passed_on(upload, info), permit, deadline, answer))
+            self._calls.add(InFlight(passed_on(upload, info), permit, deadline, answer))
 
     async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
         """Let each wanted frame of an animated file start its way, as an upload would; read no further meanwhile."""
         film = FilmResult(Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer)
         try:
-            await _by(deadline, self._read_frames(upload, info, wanted, film, deadline))
+            await by(deadline, self._read_frames(upload, info, wanted, film, deadline))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
@@ -228,7 +175,7 @@ class RunningRequest:
                 self._frames += 1
                 image = decoded(upload, info, frame.picture)
                 permit.shrink(len(image.payload))
-                self._plan(_InFlight(image, permit, deadline, film.begin(frame.index, frame.seconds)))
+                self._calls.add(InFlight(image, permit, deadline, film.begin(frame.index, frame.seconds)))
 
     async def _permit(self, nbytes: int, deadline: Deadline) -> Permit:
         """Wait for a place among this request's images, then for one among all.
@@ -265,70 +212,13 @@ class RunningRequest:
         decoding = self._shared.decoders.decode(encoded(upload, info), info, size, self._account)
         try:
             with self._stages["prepare"]:
-                image = decoded(upload, info, await _by(deadline, decoding))
+                image = decoded(upload, info, await by(deadline, decoding))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             permit.release()
-            answer(_failed(upload, info, error))
+            answer(failed(upload, info, error))
         else:
             permit.shrink(len(image.payload))
-            self._plan(_InFlight(image, permit, deadline, answer))
-
-    def _plan(self, item: _InFlight) -> None:
-        """A lone image leaves at once; while all calls are out, images gather to a batch."""
-        self._planner.add(item)
-        if self._calls < self._shared.batches.max_calls:
-            self._calls += 1
-            self._spawn(self._call_while_images_wait, self._planner.take())
-
-    async def _call_while_images_wait(self, items: list[_InFlight]) -> None:
-        while items:
-            await self._call(items)
-            items = self._planner.take()
-        self._calls -= 1
-
-    async def _call(self, items: list[_InFlight]) -> None:
-        results: list[Result]
-        answer: InferResult | None = None
-        try:
-            with self._stages["infer"]:
-                answer = await self._infer(items)
-        except RequestError as error:
-            # No such model: the fault of the request, not of these files; or of who has set the split.
-            if self._query.split and isinstance(error, ModelNotFound):
-                name, version = self._query.model_name, self._query.model_version
-                raise ModelUnavailable(
-                    f"Version {version} of {name!r}, to which a share of the requests goes, is not loaded."
-                ) from error
-            raise
-        except GatewayError as error:
-            results = [_failed(item.image, item.image, error) for item in items]
-        else:
-            results = [_answered(item.image, row, answer) for item, row in zip(items, answer.rows, strict=True)]
-        finally:
-            for item in items:
-                item.permit.release()
-        for item, result in zip(items, results, strict=True):
-            item.answer(result)
-        if answer is not None:  # now that it is given, and its permits are back
-            self._shared.shadows.offer(self._query, [item.image.payload for item in items], answer)
-
-    async def _infer(self, items: list[_InFlight]) -> InferResult:
-        deadline = min(item.deadline for item in items)
-        if deadline.passed:
-            raise DeadlineExceeded
-        metrics.BATCH_IMAGES.observe(len(items))
-        batch = Batch([item.image.payload for item in items])
-        query, backend = self._query, self._shared.backend
-        bears = backend.bears_cancellation
-        name, version, selection = query.model_name, query.model_version, query.selection
-        call = Call(
-            batch, name, version, selection, deadline, query.request_id, to_its_end=not bears, vectors=query.vectors
-        )
-        with metrics.CALL_SECONDS.time():
-            if bears:
-                return await _by(deadline, backend.infer(call))
-            permits = [item.permit for item in items]
-            return await _by(deadline, self._shared.uncancelled.run(backend.infer(call), permits))
+            self._calls.add(InFlight(image, permit, deadline, answer))
 
     def _answer(self, result: Result) -> None:
         self._open -= 1
@@ -338,32 +228,6 @@ class RunningRequest:
     def _end_if_done(self) -> None:
         if self._read_all and self._open == 0:
             self._results.end()
-
-
-async def _by(deadline: Deadline, work: Awaitable[T]) -> T:
-    """The result of `work`; raises DeadlineExceeded, and cancels it, when it is too late."""
-    with anyio.move_on_after(deadline.left_seconds):
-        return await work
-    raise DeadlineExceeded
-
-
-def _answered(image: Image, row: Row, answer: InferResult) -> Result:
-    return Result(
-        image.index,
-        image.filename,
-        image.width,
-        image.height,
-        row.predictions,
-        row.scores,
-        row.vector,
-        row.error or (None if row.decoded else UndecodableImage()),
-        None if row.error else answer.model_version,
-        answer.multi_label,
-    )
-
-
-def _failed(file: Upload | Image, size: ImageInfo | Image, error: GatewayError) -> Result:
-    return Result(file.index, file.filename, size.width, size.height, error=error)
 
 
 def _count(result: Result, model_name: str) -> None:

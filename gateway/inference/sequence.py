@@ -14,7 +14,7 @@ Parameters = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SequenceStep:
     """One request of a sequence to a stateful model: a frame's scores, fp32 [classes], or with `end` the last word."""
 
     model_name: str

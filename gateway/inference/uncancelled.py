@@ -11,7 +11,7 @@ CLOSING_SECONDS = 5.0
 """How long the end of the process waits for such work."""
 
 
-class Kept(Protocol):
+class Holding(Protocol):
     """What such work holds: a permit, or a place."""
 
     def keep(self) -> None:
@@ -35,7 +35,7 @@ class Uncancelled:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Kept] = ()) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Holding] = ()) -> T:
         """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
         for permit in permits:
             permit.keep()
@@ -58,7 +58,7 @@ class Uncancelled:
             task.cancel()
         await self.idle()
 
-    def _ended(self, permits: tuple[Kept, ...], task: "asyncio.Task[Any]") -> None:
+    def _ended(self, permits: tuple[Holding, ...], task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         for permit in permits:
             permit.settle()

@@ -17,7 +17,7 @@ SLICE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DecodedFrame:
     """One frame: its number in the file, when it is shown, in seconds from the first one, and what it shows."""
 
     index: int
@@ -42,7 +42,7 @@ class Film:
         self._check(self._source.total)
         self._walk = self._frames()
 
-    def step(self) -> Frame | bool:
+    def step(self) -> DecodedFrame | bool:
         """The next frame that is wanted; True where SLICE_SECONDS were over before it, False where there is none."""
         ends = time.process_time() + SLICE_SECONDS
         for frame in self._walk:
@@ -52,7 +52,7 @@ class Film:
                 return True
         return False
 
-    def _frames(self) -> Iterator[Frame | None]:
+    def _frames(self) -> Iterator[DecodedFrame | None]:
         """The frames that are wanted, and None for each that is passed over."""
         source, wanted = self._source, self._wanted
         if isinstance(source, Video) and source.total is None and wanted.count is not None:
@@ -68,7 +68,7 @@ class Film:
             if self._given == wanted.most:
                 raise _too_many(source.total, wanted)
             self._given += 1
-            yield Frame(index, seconds, finished(source.pixels(), self.info, self._size))
+            yield DecodedFrame(index, seconds, finished(source.pixels(), self.info, self._size))
             if self._given == wanted.count:
                 return
 

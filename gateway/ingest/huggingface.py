@@ -7,8 +7,8 @@ raw image where there are none.
 """
 
 from gateway.errors import InvalidParameter, UnknownField
-from gateway.ingest.body import read_base64
 from gateway.ingest.json_source import JsonSource, invalid
+from gateway.ingest.raw_and_json import read_base64
 from gateway.ingest.upload import Hold, Upload, uncounted
 from gateway.ingest.upload_limits import Limits
 

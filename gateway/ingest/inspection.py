@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
-from gateway.ingest.formats import avif, bmp, gif, heic, jpeg, jpeg2000, png, tiff, video, webp
+from gateway.ingest.formats import avif, bmp, gif, heic, jpeg, jpeg2000, png, tiff, video_container, webp
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.upload_limits import Limits
 
@@ -15,6 +15,7 @@ _OTHERS = {
     b"%PDF-": "PDF",
     b"\xff\x0a": "JPEG XL",
     b"\0\0\0\x0cJXL ": "JPEG XL",
+    b"\0\0\0\x10ftypmif3": "HEIF with a minimized header",
     b"8BPS": "Photoshop",
     b"\0\0\1\0": "icon",
     b"PK\3\4": "ZIP",
@@ -44,7 +45,7 @@ def inspect_frames(data: bytes, limits: Limits) -> ImageInfo:
     try:
         return inspect(data, limits)
     except UnsupportedFormat:
-        if not video.is_video(data):
+        if not video_container.is_video(data):
             raise
     return ImageInfo(ImageFormat.VIDEO, 0, 0, animated=True)
 
@@ -70,7 +71,7 @@ def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
         return bmp.read_bmp
     if bmp.is_dib(data):
         return bmp.read_dib
-    if video.is_video(data):
+    if video_container.is_video(data):
         raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
     raise UnsupportedFormat(f"{_guess(data)}not a {TAKEN} image.")
 

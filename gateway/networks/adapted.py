@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 
 PLAIN = "float32-nchw"
 PIXELS = 255

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.functions import FunctionSource, Said
 from gateway.networks.isolation import WorkFailed
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from gateway.files import whole_file
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.torchscript import TOLERANCE, ExportError, largest_difference, without_deprecations
 
 ANY_BATCH = (

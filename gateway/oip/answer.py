@@ -11,8 +11,8 @@ from pydantic_core import to_json
 from gateway.errors import ModelUnavailable, no_features
 from gateway.inference.query import Result
 from gateway.oip.documents import FEATURES, PREDICTION, STATUS
+from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import LENGTH_BYTES
-from gateway.oip.request import InferenceRequest, RequestedOutput
 from gateway.turns import Turn
 
 OK = "ok"

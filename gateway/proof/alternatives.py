@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gateway.networks.isolation import Say
 from gateway.proof.dataset import Sample
 from gateway.proof.evaluate import Evaluation, evaluate
-from gateway.proof.pictures import resize_for
+from gateway.proof.image_files import resize_for
 from gateway.proof.serving import serving
 from gateway.repository.entry import Decode, Entry
 from gateway.repository.pillow_order import PILLOW, TORCH

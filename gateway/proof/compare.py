@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway.ingest.resizing import Resize
 from gateway.proof.dataset import Sample
-from gateway.proof.evaluate import Answer, ask_each
+from gateway.proof.evaluate import SampleAnswer, ask_each
+from gateway.proof.image_files import NotCompared
 from gateway.proof.over_http import OverHttp, PictureRefused
 
 Probabilities = NDArray[np.float32]
@@ -55,20 +55,12 @@ class Pair:
         return int(self.second.argmax()) in self.sample.classes
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A picture that was not compared, and why."""
-
-    path: Path
-    reason: str
-
-
 @dataclass(frozen=True)
 class Compared:
     """All pairs of a run; `labelled` is whether the true classes are known."""
 
     pairs: Sequence[Pair]
-    refused: Sequence[Refused] = field(default=())
+    refused: Sequence[NotCompared] = field(default=())
     labelled: bool = False
 
     @cached_property
@@ -119,20 +111,20 @@ class Compared:
 
 def compare(
     ensembles: tuple[str, str], address: str, samples: Sequence[Sample], resize: Resize | None = None
-) -> Iterator[Pair | Refused]:
+) -> Iterator[Pair | NotCompared]:
     """Ask the Triton at an address for both versions of each picture; raises UserError."""
     for first, second in ask_each(ensembles, address, samples, resize):
         yield _paired(first, second)
 
 
-def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sample]) -> Iterator[Pair | Refused]:
+def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sample]) -> Iterator[Pair | NotCompared]:
     """Ask a gateway for both versions of each file, sent as it is; raises UserError."""
     for sample in samples:
         try:
             data = sample.path.read_bytes()
-            answers = [Answer(sample, version.scores(data)) for version in (first, second)]
+            answers = [SampleAnswer(sample, version.scores(data)) for version in (first, second)]
         except (PictureRefused, OSError) as exc:
-            yield Refused(sample.path, str(exc))
+            yield NotCompared(sample.path, str(exc))
             continue
         yield _paired(*answers)
 
@@ -166,9 +158,9 @@ def _binomials(of: int, most: int) -> Iterator[int]:
         ways = ways * (of - taken) // (taken + 1)
 
 
-def _paired(first: Answer, second: Answer) -> Pair | Refused:
+def _paired(first: SampleAnswer, second: SampleAnswer) -> Pair | NotCompared:
     if first.probabilities is None or second.probabilities is None:
-        return Refused(first.sample.path, first.reason or second.reason)
+        return NotCompared(first.sample.path, first.reason or second.reason)
     if first.probabilities.shape != second.probabilities.shape:
         counts = f"{len(first.probabilities)} and {len(second.probabilities)}"
         raise NotComparable(f"the versions have {counts} classes, and cannot be compared")

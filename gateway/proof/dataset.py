@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway.proof.pictures import image_files
+from gateway.proof.image_files import image_files
 
 SEPARATOR = ";"
 

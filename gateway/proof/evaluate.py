@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
 from gateway.proof.dataset import Sample
-from gateway.proof.pictures import Picture, read_pictures
-from gateway.triton.blocking import BlockingTriton
+from gateway.proof.image_files import ImageFile, read_pictures
+from gateway.triton.synchronous import BlockingTriton
 
 BATCH = 8
 CALLERS = 4
@@ -23,7 +23,7 @@ THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SampleAnswer:
     """What was served for one sample: probabilities fp32 [classes], or why there are none."""
 
     sample: Sample
@@ -37,11 +37,11 @@ class Evaluation:
 
     classes: int
     multi_label: bool
-    answers: list[Answer] = field(default_factory=list)
-    refused: list[Answer] = field(default_factory=list)
+    answers: list[SampleAnswer] = field(default_factory=list)
+    refused: list[SampleAnswer] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: SampleAnswer) -> None:
         """Count one more answer."""
         (self.refused if answer.probabilities is None else self.answers).append(answer)
 
@@ -77,7 +77,7 @@ class Evaluation:
         seen = np.flatnonzero(true + predicted)
         return [ClassScore(int(n), int(true[n]), int(predicted[n]), int(both[n])) for n in seen]
 
-    def _predicted(self, answer: Answer) -> set[int]:
+    def _predicted(self, answer: SampleAnswer) -> set[int]:
         assert answer.probabilities is not None
         if self.multi_label:
             return set(np.flatnonzero(answer.probabilities >= THRESHOLD).tolist())
@@ -104,7 +104,7 @@ class ClassScore:
         return self.both / self.true if self.true else None
 
 
-def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None) -> Iterator[Answer]:
+def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None) -> Iterator[SampleAnswer]:
     """What the Triton at an address makes of each sample, in order; raises TritonRefused.
 
     Large pictures are resized before, as in the gateway.
@@ -114,12 +114,12 @@ def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize |
 
 def ask_each(
     ensembles: Sequence[str], address: str, samples: Sequence[Sample], resize: Resize | None = None
-) -> Iterator[tuple[Answer, ...]]:
+) -> Iterator[tuple[SampleAnswer, ...]]:
     """What each of several ensembles makes of each sample, which is read once; see `ask`."""
     connections = local()
     opened: list[BlockingTriton] = []
 
-    def answer(batch: Sequence[Sample]) -> list[tuple[Answer, ...]]:
+    def answer(batch: Sequence[Sample]) -> list[tuple[SampleAnswer, ...]]:
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
@@ -138,7 +138,7 @@ def ask_each(
 
 def evaluate(
     ensemble: str, address: str, samples: Sequence[Sample], evaluation: Evaluation, resize: Resize | None = None
-) -> Iterator[Answer]:
+) -> Iterator[SampleAnswer]:
     """Ask and count; yields each answer, for a progress bar."""
     started = time.perf_counter()
     for answer in ask(ensemble, address, samples, resize):
@@ -148,18 +148,18 @@ def evaluate(
 
 
 def _ask_batch(
-    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], pictures: Sequence[Picture]
-) -> list[Answer]:
+    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], pictures: Sequence[ImageFile]
+) -> list[SampleAnswer]:
     fit = [picture.payload for picture in pictures if not picture.reason]
     result = triton.predict(ensemble, fit) if fit else None
     answers, row = [], 0
     for sample, picture in zip(samples, pictures, strict=True):
         if picture.reason or result is None:
-            answers.append(Answer(sample, None, picture.reason))
+            answers.append(SampleAnswer(sample, None, picture.reason))
             continue
         status = int(result.status[row])
         values = None if status else result.values[row]
-        answers.append(Answer(sample, values, f"the preprocessor gives it status {status}" if status else ""))
+        answers.append(SampleAnswer(sample, values, f"the preprocessor gives it status {status}" if status else ""))
         row += 1
     return answers
 
@@ -170,7 +170,7 @@ def _batches(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
         yield batch
 
 
-def _likeliest(answer: Answer, k: int) -> list[int]:
+def _likeliest(answer: SampleAnswer, k: int) -> list[int]:
     assert answer.probabilities is not None
     best: list[int] = np.argsort(answer.probabilities)[::-1][:k].tolist()
     return best

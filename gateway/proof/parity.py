@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gateway.networks.originals import Answers, original_answers
+from gateway.proof.image_files import ImageFile, NotCompared
 from gateway.proof.over_http import OverHttp, PictureRefused
-from gateway.proof.pictures import Picture
 from gateway.proof.reference import shown
 from gateway.repository.entry import Entry
 from gateway.repository.preprocessing import reference_transforms
-from gateway.triton.blocking import BlockingTriton, TritonRefused
 from gateway.triton.model_config import ModelInstanceGroup
+from gateway.triton.synchronous import BlockingTriton, TritonRefused
 
 TOLERANCE = 1e-3
 STAGES = ("decode", "resize", "model")
@@ -37,7 +37,7 @@ Probabilities = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class VectorPair:
     """One image's vectors, served and expected: fp32 [size]."""
 
     served: Probabilities
@@ -67,7 +67,7 @@ class Comparison:
     served: Probabilities
     expected: Probabilities
     stages: dict[str, Probabilities]
-    vectors: Vectors | None = None
+    vectors: VectorPair | None = None
 
     @property
     def same_top1(self) -> bool:
@@ -90,19 +90,11 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """An image that was not compared, and why."""
-
-    path: Path
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Parity:
     """All comparisons of a run."""
 
     comparisons: Sequence[Comparison]
-    refused: Sequence[Refused]
+    refused: Sequence[NotCompared]
     on_gpu: bool = False
     """Whether the served network ran on a GPU, and the original, as always, on the CPU."""
 
@@ -127,7 +119,7 @@ class Parity:
         return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
 
     @property
-    def vectors(self) -> Sequence[Vectors]:
+    def vectors(self) -> Sequence[VectorPair]:
         """Those of all images; () where the model gives none."""
         return [each.vectors for each in self.comparisons if each.vectors is not None]
 
@@ -146,24 +138,24 @@ class Parity:
 
 
 def compare(
-    entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[Picture]
-) -> Iterator[Comparison | Refused]:
+    entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[ImageFile]
+) -> Iterator[Comparison | NotCompared]:
     """Compare each picture, as it comes; raises UserError where the original is gone or Triton refuses to answer."""
     original = original_answers(entry, entry.versions[version])
     ensemble = entry.ensemble_of(version)
     transforms = reference_transforms(entry.preprocessing)
     for picture in pictures:
         if picture.reason:
-            yield Refused(picture.path, picture.reason)
+            yield NotCompared(picture.path, picture.reason)
             continue
         try:
             image = pil_image(picture.path)
         except OSError as exc:
-            yield Refused(picture.path, f"PIL does not read it: {exc}")
+            yield NotCompared(picture.path, f"PIL does not read it: {exc}")
             continue
         answers = triton.predict(ensemble, [picture.payload])
         if answers.status[0]:
-            yield Refused(picture.path, f"the preprocessor gives it status {answers.status[0]}")
+            yield NotCompared(picture.path, f"the preprocessor gives it status {answers.status[0]}")
             continue
         images = normalised(triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values, entry)
         vectors = None if answers.vectors is None else answers.vectors[0]
@@ -172,7 +164,7 @@ def compare(
 
 def compare_over_http(
     entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
-) -> Iterator[Comparison | Refused]:
+) -> Iterator[Comparison | NotCompared]:
     """Compare what clients of a gateway get for each file, sent as it is; raises UserError as `compare` does."""
     original = original_answers(entry, entry.versions[version])
     transforms = reference_transforms(entry.preprocessing)
@@ -181,10 +173,10 @@ def compare_over_http(
             served, vector = gateway.answer(path.read_bytes())
             image = pil_image(path)
         except PictureRefused as exc:
-            yield Refused(path, str(exc))
+            yield NotCompared(path, str(exc))
             continue
         except OSError as exc:
-            yield Refused(path, f"PIL does not read it: {exc}")
+            yield NotCompared(path, f"PIL does not read it: {exc}")
             continue
         expected, wanted = _answer(original, transforms(image).numpy())
         _check_classes(served, expected, "The gateway")
@@ -244,13 +236,13 @@ def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Pro
     return scores[0].numpy(), None if vectors is None else vectors[0].numpy()
 
 
-def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> Vectors | None:
+def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> VectorPair | None:
     if wanted is None:
         return None
     if served is None or len(served) != len(wanted):
         given = "no vectors" if served is None else f"vectors of {len(served)} numbers"
         raise TritonRefused(f"{who} gives {given}, and the original has {len(wanted)}: is it another model?")
-    return Vectors(served, wanted)
+    return VectorPair(served, wanted)
 
 
 def _check_classes(served: Probabilities, expected: Probabilities, who: str) -> None:

@@ -9,7 +9,7 @@ from gateway.embedded.devices import choose_devices
 from gateway.embedded.runtime import default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.isolation import Say
-from gateway.triton.blocking import BlockingTriton
+from gateway.triton.synchronous import BlockingTriton
 
 IMAGES_IN_FLIGHT = 256
 """More than any command sends at once."""

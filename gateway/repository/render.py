@@ -8,16 +8,6 @@ from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
 
 WARMED_UP_TO = 32
 """Larger batches are left to the first request that brings one: to warm up 1,024 images takes a CPU minutes."""
-_QUEUE_POLICY = """\
-  default_queue_policy {
-    # Requests, not images; the next one is refused at once ("Exceeds maximum queue size").
-    max_queue_size: 1024
-    # A request that waited as long is refused; a client may ask for less or more. 0 would make Triton deaf to that.
-    default_timeout_microseconds: 30000000
-    allow_timeout_override: true
-    timeout_action: REJECT
-  }
-"""
 _STREAM = """
 # The stateful model that follows its streams.
 parameters { key: "sequence_model" value: { string_value: "%s" } }"""
@@ -88,8 +78,6 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "command": command,
         "preferred": ", ".join(map(str, serving.preferred)),
         "queue_delay_us": serving.queue_delay_us,
-        # Not both: see gateway.triton.batching.
-        "queue_policy": "" if serving.queue_delay_us else _QUEUE_POLICY,
         "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
         "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),

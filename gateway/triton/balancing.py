@@ -47,13 +47,13 @@ class Load:
         self._at = now
 
 
-class Loaded(Protocol):
+class HasLoad(Protocol):
     """What has a load."""
 
     load: Load
 
 
-T = TypeVar("T", bound=Loaded)
+T = TypeVar("T", bound=HasLoad)
 
 
 def less_loaded(places: Sequence[T], generator: random.Random) -> T:

@@ -1,13 +1,12 @@
 """What the gateway asks of one Triton: the seam at which gateway.triton.fake_endpoint stands in for it."""
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.inference.backend import Call, InferResult
-from gateway.inference.sequence import SequenceScores, Step
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.model_config import steps
 
 ASK_TIMEOUT_SECONDS = 5.0
@@ -31,7 +30,7 @@ class Endpoint(Protocol):
         """
         ...
 
-    async def advance(self, step: Step) -> SequenceScores:
+    async def advance(self, step: SequenceStep) -> SequenceScores:
         """Take a sequence one step on; raises SequenceLost where Triton has no state of it."""
         ...
 
@@ -45,10 +44,6 @@ class Endpoint(Protocol):
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
-        ...
-
-    def losing(self, models: Iterable[ModelConfig]) -> list[str]:
-        """Which of some models will run on ever fewer of their instances under load; see gateway.triton.batching."""
         ...
 
     async def load(self, name: str) -> None:

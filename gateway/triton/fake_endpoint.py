@@ -1,7 +1,7 @@
 """A Triton that lives in this process, for tests and simulations: what Endpoint promises, and faults on demand."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from gateway.inference.sequence import SequenceScores, Step
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.contract import (
     DIMS,
     FEATURES,
@@ -22,7 +22,7 @@ from gateway.triton.contract import (
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
 )
-from gateway.triton.errors import SequenceLost, StubDied
+from gateway.triton.error_table import SequenceLost, StubDied
 from gateway.triton.steps import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
@@ -142,7 +142,7 @@ class FakeEndpoint:
             await asyncio.sleep(self.triton.latency_seconds())
         return self.triton.answer(call, vectors=vectors)
 
-    async def advance(self, step: Step) -> SequenceScores:
+    async def advance(self, step: SequenceStep) -> SequenceScores:
         """Tell the frame's own scores; SequenceLost unless the sequence has begun here."""
         await self._reach()
         if step.model_name in self.triton.dead:
@@ -179,10 +179,6 @@ class FakeEndpoint:
         if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL}:
             raise ModelNotFound
         return self.triton.config(name)
-
-    def losing(self, models: Iterable[ModelConfig]) -> list[str]:  # noqa: ARG002  # this Triton has no such fault
-        """None."""
-        return []
 
     async def load(self, name: str) -> None:
         """Load a model; its process is a new one."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import grpc
@@ -15,13 +15,12 @@ from tritonclient.utils import InferenceServerException
 from gateway import tracing
 from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
-from gateway.inference.sequence import SequenceScores, Step
-from gateway.triton.batching import KEEPS_INSTANCES, loses_instances
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
-from gateway.triton.errors import translate
+from gateway.triton.error_table import translate
+from gateway.triton.infer_request import infer_request
 from gateway.triton.infer_response import read_answer
 from gateway.triton.stepping import read_step, step_request
-from gateway.triton.wire import infer_request
 from gateway.turns import Turn
 
 T = TypeVar("T")
@@ -68,7 +67,6 @@ class GrpcEndpoint:
         self.address = address
         self.bears_cancellation = False
         """Whether a call may be cancelled; false until `learn_version` knows better."""
-        self._keeps_instances = False
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = GRPCInferenceServiceStub(self._channel)
         # The stub's own would take a message where we have its bytes.
@@ -108,7 +106,7 @@ class GrpcEndpoint:
             )
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
-    async def advance(self, step: Step) -> SequenceScores:
+    async def advance(self, step: SequenceStep) -> SequenceScores:
         """Take a sequence one step on; see Endpoint.advance."""
         timeout_seconds, bears = step.deadline.left_seconds, self.bears_cancellation
         asked = self._stub.ModelInfer(
@@ -122,7 +120,6 @@ class GrpcEndpoint:
         metadata = await self._ask(self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=ASK_TIMEOUT_SECONDS))
         numbers = version_numbers(metadata.version)
         self.bears_cancellation = numbers >= BEARS_CANCELLATION
-        self._keeps_instances = numbers >= KEEPS_INSTANCES
         return str(metadata.version)
 
     async def index(self) -> pb.RepositoryIndexResponse:
@@ -133,10 +130,6 @@ class GrpcEndpoint:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
         request = pb.ModelConfigRequest(name=name, version=version)
         return (await self._ask(self._stub.ModelConfig(request, timeout=ASK_TIMEOUT_SECONDS))).config
-
-    def losing(self, models: Iterable[ModelConfig]) -> list[str]:
-        """Which of some models will run on ever fewer of their instances under load; see gateway.triton.batching."""
-        return [] if self._keeps_instances else [model.name for model in models if loses_instances(model)]
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it where its files have changed."""

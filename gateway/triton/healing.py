@@ -22,7 +22,7 @@ JITTER_SECONDS = 0.3
 """Gateways on other machines, which no lock reaches, start at different moments and see what the first one does."""
 
 
-class Outcome(Enum):
+class HealOutcome(Enum):
     """What became of an attempt to heal."""
 
     RELOADED = auto()
@@ -67,33 +67,33 @@ class Healer:
         still_fails: Callable[[], Awaitable[bool]],
         *,
         gently: bool = False,
-    ) -> Outcome:
+    ) -> HealOutcome:
         """Unload and load `steps`, and then load those of the `ensembles` over them that were in service.
 
         `gently` nothing is unloaded: other versions of the steps answer until new instances of all can.
         """
         key = tuple(sorted(steps))
         if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
-            return Outcome.TOO_EARLY
+            return HealOutcome.TOO_EARLY
         with self._take_turn(self._endpoint.address) as mine:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
             if not mine:
                 self.status = "another gateway heals"
-                return Outcome.OTHERS
+                return HealOutcome.OTHERS
             try:
                 in_service = await self._in_service()
             except GatewayError:
-                return Outcome.TOO_EARLY  # Triton is away, and what comes back is another one
+                return HealOutcome.TOO_EARLY  # Triton is away, and what comes back is another one
             if not self._owed.intersection(steps):
                 if not in_service.issuperset(steps):
                     self.status = "another gateway heals"
-                    return Outcome.OTHERS
+                    return HealOutcome.OTHERS
                 if not await still_fails():
                     self.status = "idle"
-                    return Outcome.STALE
+                    return HealOutcome.STALE
                 if not (await self.states()).issuperset(steps):  # that took a while
                     self.status = "another gateway heals"
-                    return Outcome.OTHERS
+                    return HealOutcome.OTHERS
             # What is unloaded is to be loaded, even when this gateway stops meanwhile.
             reloading = asyncio.ensure_future(
                 self._reload(key, sorted(in_service.intersection(ensembles)), gently=gently)
@@ -136,7 +136,7 @@ class Healer:
         log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
         self._back_off(tuple(sorted(steps)), VAIN_BACKOFF_SECONDS)
 
-    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str], *, gently: bool) -> Outcome:
+    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str], *, gently: bool) -> HealOutcome:
         started = self._clock()
         self.status = f"reloading {', '.join(steps)}"
         log.warning("healing", triton=self._endpoint.address, models=list(steps))
@@ -153,14 +153,14 @@ class Healer:
                 await self._endpoint.load(ensemble)
         except GatewayError as exc:
             self._failed(steps, exc)
-            return Outcome.FAILED
+            return HealOutcome.FAILED
         seconds = self._clock() - started
         self.status = f"healed in {seconds:.1f} s"
         metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
         # Until the models have proved themselves, a model that dies at once is not reloaded without pause.
         self._back_off(steps)
-        return Outcome.RELOADED
+        return HealOutcome.RELOADED
 
     async def _in_service(self) -> set[str]:
         return {model.name for model in (await self._endpoint.index()).models if model.state == READY}

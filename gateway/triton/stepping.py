@@ -4,11 +4,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import InferenceFailed
-from gateway.inference.sequence import SequenceScores, Step
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION
 
 
-def step_request(step: Step, timeout_seconds: float) -> pb.ModelInferRequest:
+def step_request(step: SequenceStep, timeout_seconds: float) -> pb.ModelInferRequest:
     """The request: PREDICTION fp32 [1, classes], and Triton's parameters of sequences beside the model's own."""
     request = pb.ModelInferRequest(model_name=step.model_name, id=step.request_id)
     for name, value in step.parameters.items():
@@ -29,7 +29,7 @@ def step_request(step: Step, timeout_seconds: float) -> pb.ModelInferRequest:
     return request
 
 
-def read_step(response: pb.ModelInferResponse, step: Step) -> SequenceScores:
+def read_step(response: pb.ModelInferResponse, step: SequenceStep) -> SequenceScores:
     """The answer: SEQUENCE_PREDICTION fp32 [1, classes], SEQUENCE_FRAMES int32 [1, 1]; raises InferenceFailed."""
     given = {
         output.name: np.frombuffer(raw, "<f4" if output.datatype == "FP32" else "<i4")

@@ -12,10 +12,10 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed
 from gateway.inference.backend import Call, ModelState, Trial
 from gateway.inference.probe import probe
-from gateway.triton.batching import LOSES_INSTANCES, REMEDY
+from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, has_labels
 from gateway.triton.endpoint import Endpoint, step_configs
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.healing import READY
 from gateway.triton.model_config import steps
 from gateway.triton.record import Record
@@ -126,7 +126,7 @@ class Trials:
         warnings = []
         if not has_labels(configs[-1]):
             warnings.append(f"{configs[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
-        warnings += [f"{name}/config.pbtxt: {LOSES_INSTANCES}; {REMEDY}" for name in self._endpoint.losing(configs)]
+        warnings += [f"{each.name}/config.pbtxt: {HOLDS_BACK}; {REMEDY}" for each in configs if has_queue_policy(each)]
         if tuple(warnings) != record.warnings:
             record.warnings = tuple(warnings)
             for warning in warnings:

@@ -23,12 +23,12 @@ from gateway.errors import (
 from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
 from gateway.triton.balancing import less_loaded
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.membership import Member, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
-from gateway.triton.sequence import TritonSequence
+from gateway.triton.triton_sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
 

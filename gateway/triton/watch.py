@@ -19,8 +19,8 @@ from gateway.errors import (
 from gateway.inference.backend import EndpointHealth, ModelState
 from gateway.triton.contract import pinned
 from gateway.triton.endpoint import Endpoint
-from gateway.triton.errors import StubDied
-from gateway.triton.healing import Healer, Outcome
+from gateway.triton.error_table import StubDied
+from gateway.triton.healing import Healer, HealOutcome
 from gateway.triton.record import Record
 from gateway.triton.steps import Step
 from gateway.triton.trials import Schedule, Trials
@@ -292,24 +292,24 @@ class Watch:
 
         try:
             outcome = await healer.reload(names, [record.name for record in using], still_fails, gently=gently)
-            if outcome is Outcome.FAILED:
+            if outcome is HealOutcome.FAILED:
                 if gently:
                     self._not_gently.add(wanted)
                 else:
                     # Unloaded, and nobody else's to load.
                     self._dead_steps.update(dict.fromkeys(wanted, self._clock()))
-            if outcome in {Outcome.TOO_EARLY, Outcome.FAILED}:
+            if outcome in {HealOutcome.TOO_EARLY, HealOutcome.FAILED}:
                 return
             self._not_gently.discard(wanted)
             for step in list(self._dead_steps):
-                if step in wanted or (outcome is Outcome.RELOADED and step.name in names):
+                if step in wanted or (outcome is HealOutcome.RELOADED and step.name in names):
                     del self._dead_steps[step]
             self._healed_at = self._clock()
-            if outcome is Outcome.OTHERS:
+            if outcome is HealOutcome.OTHERS:
                 self._left_to_others.update(dict.fromkeys(names, self._clock()))
             for record in using:
                 await self._try(record)
-            if outcome is Outcome.RELOADED:
+            if outcome is HealOutcome.RELOADED:
                 if failing := [record.name for record in using if not record.sound]:
                     healer.in_vain(names, failing)
                 else:
@@ -333,7 +333,7 @@ class Watch:
         async def still_fails() -> bool:
             return model in self._lone  # whoever asked it saw its process dead, and nobody has mended it since
 
-        if await healer.reload((model,), (), still_fails) not in {Outcome.TOO_EARLY, Outcome.FAILED}:
+        if await healer.reload((model,), (), still_fails) not in {HealOutcome.TOO_EARLY, HealOutcome.FAILED}:
             self._lone.discard(model)
 
     async def _load_orphans(self, healer: Healer) -> None:

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.api.parameters import PredictParameters
+from gateway.api.parameters import PredictParameters, predict_parameters
 from gateway.api.problems import invalid_parameter
-from gateway.api.query import predict_parameters
 from tests.api.stub import PNG, Client, client_of
 
 VALUES = st.sampled_from(["", "0", "1", "7", "1.5", "cat", "a%2Cb", "%E2%98%83", "nan", "-1", "kserve-v1", "x+y", "%"])

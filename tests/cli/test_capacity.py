@@ -22,7 +22,7 @@ def test_it_says_what_a_machine_reaches_what_limits_it_and_what_to_set():
         "kind: KIND_CPU count: 7",
         "kind: KIND_GPU count: 2",
         "preferred_batch_size: [ 8, 16, 32 ]",
-        "max_queue_delay_microseconds: 1000   # Triton 26.08 or newer only",
+        "max_queue_delay_microseconds: 1000",
         "--preprocessor-instances 7 --instances 2 --preferred 8,16,32",
     ):
         assert line in output

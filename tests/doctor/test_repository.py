@@ -133,13 +133,15 @@ def test_a_model_without_labels_is_a_warning(folder):
     assert findings(folder)["labels"].level is Level.WARN
 
 
-def test_a_queue_delay_beside_a_queue_policy_is_a_warning_that_names_the_model(folder):
+def test_a_queue_policy_is_a_warning_that_names_the_model(folder):
     path = folder / CLASSIFIER / "config.pbtxt"
-    replace(path, "max_queue_delay_microseconds: 0", "max_queue_delay_microseconds: 500")
+    replace(path, "max_queue_delay_microseconds: 0", "default_queue_policy { max_queue_size: 1024 }")
     finding = findings(folder)["batching"]
     assert finding.level is Level.WARN
-    assert finding.text.startswith(f"{CLASSIFIER}: with a queue delay and a queue policy")
-    assert "max_queue_delay_microseconds" in finding.advice
+    assert finding.text == (
+        f"{CLASSIFIER}: with a queue policy, Triton can leave requests waiting for half a second beside a free instance"
+    )
+    assert finding.advice.startswith("in config.pbtxt, remove default_queue_policy")
 
 
 def test_the_shipped_models_leave_no_images_on_a_gpu(folder):

@@ -11,9 +11,9 @@ from unittest import mock
 from gateway.errors import GatewayError
 from gateway.inference.admission import Admission
 from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.calls import BatchLimits
 from gateway.inference.prediction import Prediction
 from gateway.inference.query import Query
-from gateway.inference.request import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import Account, DecodeLimits, Size
 from gateway.ingest.decoders.pool import FilmFrame

@@ -18,7 +18,7 @@ from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decoders.budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.bits import Bits
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
-from gateway.ingest.formats.steps import MOST_STEPS, Steps
+from gateway.ingest.formats.step_limit import MOST_STEPS, Steps
 from gateway.ingest.in_process import prepare
 from gateway.ingest.inspection import inspect
 from gateway.ingest.prepare import DecodePolicy, needs_decoding

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import FileTooLarge, InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
-from gateway.ingest.body import read_body, read_json
 from gateway.ingest.json_source import JsonSource
+from gateway.ingest.raw_and_json import read_body, read_json
 from gateway.ingest.upload import Upload, clean_filename
 from tests.ingest.reading import LIMITS, collect, collect_until_error, in_chunks, limits
 

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from gateway.networks import jobs
 from gateway.networks.adapted import Form, Gray, arranged, chosen
 from gateway.networks.add import Request, add
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.isolation import Job, Outcome
-from gateway.networks.onnx_graph import any_batch, check_signature, runner
+from gateway.networks.model_source import SourceError
+from gateway.networks.onnx_graph import any_batch, check_signature
+from gateway.networks.onnx_runner import runner
 from gateway.networks.originals import original_module, original_probabilities
-from gateway.networks.sources import SourceError
 from gateway.networks.torchscript import without_deprecations
 from gateway.repository.entry import Entry, Format, Precision, Serving, Version
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing

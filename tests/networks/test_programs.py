@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway.networks import jobs
-from gateway.networks.files import EXPORT, ModelFileError
+from gateway.networks import jobs, torch_job
+from gateway.networks.file_kinds import EXPORT, ModelFileError
 from gateway.networks.isolation import Job, Outcome
+from gateway.networks.model_source import find_source
 from gateway.networks.originals import original_module
 from gateway.networks.programs import export_program, load_program
-from gateway.networks.sources import find_source
 from gateway.networks.torchscript import ExportError
 from gateway.repository.entry import Format, Precision
 from tests.networks.builders import Head, save_program
@@ -87,7 +87,7 @@ def test_a_program_whose_trace_answers_otherwise_stays_one(program, tmp_path, mo
     def differs(*_, **__):
         raise ExportError("its answers differ from the eager model's by 0.3")
 
-    monkeypatch.setattr(jobs, "export_torchscript", differs)
+    monkeypatch.setattr(torch_job, "export_torchscript", differs)
     outcome = tried(program, tmp_path)
     assert outcome.format is Format.EXPORTED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt2"]

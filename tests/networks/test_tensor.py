@@ -10,9 +10,9 @@ from gateway.networks import jobs
 from gateway.networks.adapted import Gray, Normalising
 from gateway.networks.add import Request, add
 from gateway.networks.isolation import Job
-from gateway.networks.onnx_graph import runner
+from gateway.networks.model_source import SourceError
+from gateway.networks.onnx_runner import runner
 from gateway.networks.originals import original_module
-from gateway.networks.sources import SourceError
 from gateway.repository.entry import EntryError, Format, ImageTensor, Precision, read_entry
 from tests.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.networks.functions import COLOURS, save_function

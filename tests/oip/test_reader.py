@@ -23,8 +23,8 @@ from gateway.errors import (
     TooManyFiles,
 )
 from gateway.ingest.upload import Upload
+from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import InferenceReader
-from gateway.oip.request import InferenceRequest, RequestedOutput
 from tests.ingest.reading import LIMITS, collect_until_error, in_chunks, limits
 
 Read = tuple[list[Upload], Exception | None, InferenceReader]
@@ -208,9 +208,9 @@ def test_without_outputs_all_of_them_come_in_json(outputs):
         (asking(shape=[True]), InvalidParameter, "[N] or [N, 1]"),
         (asking(shape=[-1]), InvalidParameter, "[N] or [N, 1]"),
         (asking(shape=None), InvalidParameter, "[N] or [N, 1]"),
-        (asking(shape=[2]), InvalidParameter, "says 2 images, and data has 1"),
+        (asking(shape=[2]), InvalidParameter, "says 2 images, but data has 1"),
         (asking(data=[5]), InvalidBody, "strings"),
-        (asking(data=[["YQ==", "YQ=="]]), InvalidBody, "alone in its row"),
+        (asking(data=[["YQ==", "YQ=="]]), InvalidBody, "exactly one image"),
         (asking(data=[[["YQ=="]]]), InvalidBody, "strings"),
         (asking(parameters={"binary_data_size": 9}), InvalidParameter, "data or binary_data_size"),
         (asking(data=[], parameters=[]), InvalidParameter, "'parameters'"),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from gateway.proof.alternatives import Alternative, ways
 from gateway.proof.dataset import Sample
-from gateway.proof.evaluate import Answer, Evaluation
+from gateway.proof.evaluate import Evaluation, SampleAnswer
 from gateway.repository.entry import Decode, Serving, read_entry
 from gateway.repository.writing import rewrite
 from tests.repository.entries import SMALL, entry
@@ -21,14 +21,14 @@ def evaluated(**scores: list[float]) -> Alternative:
     """One that gave these probabilities to files of these names."""
     evaluation = Evaluation(classes=2, multi_label=False)
     for name, values in scores.items():
-        evaluation.add(Answer(Sample(Path(name), frozenset({0})), np.array(values, np.float32)))
+        evaluation.add(SampleAnswer(Sample(Path(name), frozenset({0})), np.array(values, np.float32)))
     return Alternative(Decode.FAST, "torch", evaluation)
 
 
 def test_a_way_is_held_to_the_first_by_the_files_that_both_have_answered():
     first = evaluated(a=[0.9, 0.1], b=[0.52, 0.48], c=[1.0, 0.0])
     other = evaluated(a=[0.8, 0.2], b=[0.49, 0.51])
-    other.evaluation.add(Answer(Sample(Path("c"), frozenset({0})), None, "cannot be read"))
+    other.evaluation.add(SampleAnswer(Sample(Path("c"), frozenset({0})), None, "cannot be read"))
     assert other.moved(first) == (pytest.approx(0.1), 0.5)
     assert first.moved(first) == (0.0, 1.0)
 

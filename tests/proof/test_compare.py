@@ -14,9 +14,10 @@ from typer.testing import CliRunner, Result
 from gateway.cli.main import app
 from gateway.cli.model.compare import _versions
 from gateway.inference.backend import Call, InferResult, Row
-from gateway.proof.compare import Compared, Pair, Refused, mcnemar, wilson
+from gateway.proof.compare import Compared, Pair, mcnemar, wilson
 from gateway.proof.compare_report import as_json, report, verdict, write_sheet
 from gateway.proof.dataset import DatasetError, Sample, read_samples
+from gateway.proof.image_files import NotCompared
 from gateway.repository.entry import EntryError
 from tests.api.stub import MODEL, StubBackend
 from tests.stub_service import stub_service
@@ -62,7 +63,7 @@ def test_agreement_and_accuracy_are_counted():
 
 
 def test_nothing_compared_never_holds():
-    assert not Compared([], [Refused(Path("x"), "no picture")]).holds(None)
+    assert not Compared([], [NotCompared(Path("x"), "no picture")]).holds(None)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_the_sheet_has_the_pictures_in_it_and_what_both_versions_say(pictures, t
 
 def test_the_report_names_the_furthest_and_the_sums(capsys):
     report(
-        Compared([pair(0.9, 0.2, 0), pair(0.9, 0.8, 0)], [Refused(Path("y.png"), "why")], labelled=True),
+        Compared([pair(0.9, 0.2, 0), pair(0.9, 0.8, 0)], [NotCompared(Path("y.png"), "why")], labelled=True),
         VERSIONS,
         LABELS,
         Path("s.html"),

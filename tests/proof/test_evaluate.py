@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gateway.proof.dataset import DatasetError, Sample, read_dataset
-from gateway.proof.evaluate import Answer, ClassScore, Evaluation
-from gateway.proof.pictures import NoPictures, image_files, read_pictures
+from gateway.proof.evaluate import ClassScore, Evaluation, SampleAnswer
+from gateway.proof.image_files import NoPictures, image_files, read_pictures
 from gateway.proof.plots import confusion_matrix
 
 LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
@@ -69,15 +69,15 @@ def test_files_that_the_gateway_refuses_are_read_with_its_reason(folder):
     assert pictures[1].reason == "No such file or directory"
 
 
-def answers(*pairs: tuple[set[int], list[float]]) -> list[Answer]:
-    return [Answer(Sample(Path("x"), frozenset(true)), np.array(scores, np.float32)) for true, scores in pairs]
+def answers(*pairs: tuple[set[int], list[float]]) -> list[SampleAnswer]:
+    return [SampleAnswer(Sample(Path("x"), frozenset(true)), np.array(scores, np.float32)) for true, scores in pairs]
 
 
 def test_top_k_and_each_class_are_counted():
     evaluation = Evaluation(3, multi_label=False)
     for answer in answers(({0}, [0.7, 0.2, 0.1]), ({1}, [0.5, 0.4, 0.1]), ({1}, [0.1, 0.8, 0.1])):
         evaluation.add(answer)
-    evaluation.add(Answer(Sample(Path("broken"), frozenset({2})), None, "no image"))
+    evaluation.add(SampleAnswer(Sample(Path("broken"), frozenset({2})), None, "no image"))
     assert (evaluation.top(1), evaluation.top(2)) == (pytest.approx(2 / 3), 1.0)
     assert evaluation.per_class() == [ClassScore(0, 1, 2, 1), ClassScore(1, 2, 1, 1)]
     first, second = evaluation.per_class()

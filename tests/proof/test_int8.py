@@ -14,14 +14,15 @@ from gateway.cli.main import app
 from gateway.networks import onnx_graph
 from gateway.networks.adapted import Form, Gray
 from gateway.networks.add import Request, add
-from gateway.networks.files import ModelFileError
+from gateway.networks.file_kinds import ModelFileError
+from gateway.networks.model_source import SourceError
+from gateway.networks.onnx_runner import runner
 from gateway.networks.quantize import has_vnni, quantize
-from gateway.networks.sources import SourceError
 from gateway.networks.trial import Ending
 from gateway.proof.calibration import MAX_PICTURES, NotQuantized, calibration_files, calibration_images, check_int8
-from gateway.proof.pictures import NoPictures
+from gateway.proof.image_files import NoPictures
 from gateway.proof.tune import Measured, Tuner
-from gateway.proof.variants import Step, Variant
+from gateway.proof.variants import TuneStep, Variant
 from gateway.repository.entry import Entry, Format, ImageTensor, Precision, Serving, read_entry
 from gateway.repository.preprocessing import reference_transforms
 from tests.networks.builders import Head, save_labels, save_onnx
@@ -56,7 +57,7 @@ def test_a_network_computes_in_int8_and_its_probabilities_and_pixels_stay_exact(
     batches = list(calibration_images(sorted(photos.iterdir()), entry(tensor=tensor)))
     quantize(fp32, batches, int8)
     images = torch.from_numpy(np.concatenate(batches))
-    wanted, answers = onnx_graph.runner(fp32)(images), onnx_graph.runner(int8)(images)
+    wanted, answers = runner(fp32)(images), runner(int8)(images)
     assert 0 < float((answers - wanted).abs().max()) < 0.1
     assert torch.allclose(answers.sum(dim=1), torch.ones(len(images)), atol=1e-6)
     model = onnx_graph.load_onnx(int8)
@@ -144,7 +145,7 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
     before = added_onnx[1].model_file(repository, 1).read_bytes()
     after = kept(photos)
     assert after != before
-    answers = onnx_graph.runner(added_onnx[1].model_file(repository, 1))(images)
+    answers = runner(added_onnx[1].model_file(repository, 1))(images)
     assert (answers.argmax(1) == Head().eval()(images).argmax(1)).all()
     assert 'value: { string_value: "int8" }' in (repository / "head" / "config.pbtxt").read_text()
     # Its instances can be tuned afterwards, without the photographs.
@@ -154,16 +155,16 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
 @pytest.mark.parametrize(
     ("changes", "stages", "calibrate", "reason"),
     [
-        ({}, [Step.INT8], None, "--try int8 needs --calibrate FOLDER: photos like those"),
-        ({}, [Step.FORMATS], Path(), "--calibrate is for int8: add --try int8"),
-        ({"format": Format.FUNCTION}, [Step.INT8], Path(), "int8 is for ONNX, and head is a Python function"),
-        ({"features": 16}, [Step.INT8], Path(), "head gives vectors too, which int8 would move"),
-        ({"serving": Serving(tensorrt=True)}, [Step.INT8], Path(), "head is written for TensorRT"),
+        ({}, [TuneStep.INT8], None, "--try int8 needs --calibrate FOLDER: photos like those"),
+        ({}, [TuneStep.FORMATS], Path(), "--calibrate is for int8: add --try int8"),
+        ({"format": Format.FUNCTION}, [TuneStep.INT8], Path(), "int8 is for ONNX, and head is a Python function"),
+        ({"features": 16}, [TuneStep.INT8], Path(), "head gives vectors too, which int8 would move"),
+        ({"serving": Serving(tensorrt=True)}, [TuneStep.INT8], Path(), "head is written for TensorRT"),
         (
             {"format": Format.TORCHSCRIPT},
-            [Step.INT8],
+            [TuneStep.INT8],
             Path(),
-            r"head is served as torchscript: say --try formats as well, .* or add it under another name with "
+            r"head is served as torchscript: add --try formats, .* or add it under another name with "
             r"`gateway model add .*head\.onnx --format onnx`",
         ),
     ],
@@ -177,8 +178,8 @@ def test_versions_that_share_another_format_are_not_told_to_try_formats(added_on
     one = added_onnx[1].versions[1]
     two = replace(added_onnx[1], format=Format.TORCHSCRIPT, versions={1: one, 2: one})
     with pytest.raises(NotQuantized, match=r"is served as torchscript: add it under another name"):
-        check_int8(two, [Step.FORMATS, Step.INT8], Path())
-    check_int8(added_onnx[1], [Step.INT8], Path())
+        check_int8(two, [TuneStep.FORMATS, TuneStep.INT8], Path())
+    check_int8(added_onnx[1], [TuneStep.INT8], Path())
 
 
 def test_a_model_is_not_added_in_int8_and_the_way_there_is_told(added_onnx, tmp_path):

@@ -23,8 +23,8 @@ from gateway.cli.main import app
 from gateway.embedded.server import EmbeddedTriton
 from gateway.gpus import gpu_count
 from gateway.networks.add import Request, add
+from gateway.proof.image_files import image_files, read_pictures
 from gateway.proof.parity import Comparison, Parity, compare
-from gateway.proof.pictures import image_files, read_pictures
 from gateway.repository.entry import (
     Entry,
     EntryError,
@@ -36,7 +36,7 @@ from gateway.repository.entry import (
     write_record,
 )
 from gateway.repository.preprocessing import Preprocessing, from_weights, reference_transforms
-from gateway.triton.blocking import BlockingTriton, TritonRefused
+from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from tests.networks.builders import (
     Head,
     lite,

@@ -15,11 +15,11 @@ from gateway.embedded.server import EmbeddedTriton
 from gateway.networks import jobs
 from gateway.networks.add import Request, add
 from gateway.networks.originals import original_probabilities
+from gateway.proof.image_files import image_files, read_pictures
 from gateway.proof.parity import Comparison, Parity, compare
-from gateway.proof.pictures import image_files, read_pictures
 from gateway.repository.entry import Entry, Format, Serving
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
-from gateway.triton.blocking import BlockingTriton, TritonRefused
+from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from tests.networks.builders import (
     Head,
     lite,

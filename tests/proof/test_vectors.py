@@ -18,7 +18,7 @@ from gateway.networks.add import Request, add
 from gateway.repository.entry import Serving, read_entry
 from gateway.repository.preprocessing import from_weights, reference_transforms
 from gateway.settings import Settings
-from gateway.triton.blocking import BlockingTriton
+from gateway.triton.synchronous import BlockingTriton
 from tests.api.stub import Client, client_of
 from tests.networks.builders import Head, save_labels, save_onnx, seeded
 from tests.photos import photo, unlike_any

@@ -230,23 +230,22 @@ def test_a_model_that_breaks_the_contract_is_told_in_words_that_name_the_line(
         assert error["message"].startswith("ensemble_model/config.pbtxt: output 'IMAGE_STATUS' is missing")
 
 
-def test_a_model_without_labels_or_that_will_lose_instances_is_served_with_a_warning(
+def test_a_model_without_labels_or_with_a_queue_policy_is_served_with_a_warning(
     repository, serve_repository, start_gateway
 ):
     classifier = repository / "classifier" / "config.pbtxt"
     change(classifier, 'label_filename: "labels.txt"', "")
-    change(classifier, "max_queue_delay_microseconds: 0", "max_queue_delay_microseconds: 500")
-    change(classifier, "kind: KIND_AUTO count: 1", "kind: KIND_AUTO count: 2")
+    change(classifier, "max_queue_delay_microseconds: 0", "default_queue_policy { max_queue_size: 1024 }")
     triton = serve_repository()
     with start_gateway(triton_url=triton.url) as gateway:
         (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
         labels, batching = endpoint["warnings"]
         assert labels.startswith("classifier/config.pbtxt: output has no label_filename")
-        assert batching.startswith("classifier/config.pbtxt: with a queue delay and a queue policy")
+        assert batching.startswith("classifier/config.pbtxt: with a queue policy")
     findings = asyncio.run(tritons(Settings(_env_file=None, triton_url=triton.url)))
     (finding,) = [finding for finding in findings if finding.check == "model"]
     assert finding.level is Level.WARN
-    assert finding.text.startswith("classifier: with a queue delay")
+    assert finding.text.startswith("classifier: with a queue policy")
 
 
 def ready_by_now(gateway) -> bool:

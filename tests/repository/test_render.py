@@ -61,11 +61,7 @@ def test_options_of_serving_reach_the_configuration():
     assert classifier.max_batch_size == ensemble.max_batch_size == 4096
     assert list(classifier.dynamic_batching.preferred_batch_size) == [32, 1024]
     assert classifier.dynamic_batching.max_queue_delay_microseconds == 100
-    # Both would cost instances; without a delay there is a policy.
-    assert not classifier.dynamic_batching.HasField("default_queue_policy")
-    without = config(render(entry())["head_classifier"]).dynamic_batching
-    assert not without.max_queue_delay_microseconds
-    assert without.default_queue_policy.allow_timeout_override
+    assert not config(render(entry())["head_classifier"]).dynamic_batching.max_queue_delay_microseconds
     assert not ensemble.response_cache.enable
     # A warmup of 1,024 images would hold up every start.
     assert [warmup.batch_size for warmup in classifier.model_warmup] == [1, 32]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gateway.bulk.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, Answer, segments
-from gateway.bulk.video import VideoUnreadable, frames
+from gateway.bulk.capture import VideoUnreadable, frames
+from gateway.bulk.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
 from gateway.cli.main import app
 from gateway.cli.stream import clock
 from tests.processes import PROJECT
@@ -107,8 +107,8 @@ def test_what_is_no_video_and_who_is_no_service_are_told(service, tmp_path):
 
 
 def test_frames_with_errors_belong_to_no_segment():
-    def told(number: int, label: str, error: str = "") -> Answer:
-        return Answer(number, float(number), label, 0.5, label, 0.5, 0, error)
+    def told(number: int, label: str, error: str = "") -> FrameAnswer:
+        return FrameAnswer(number, float(number), label, 0.5, label, 0.5, 0, error)
 
     rows = list(segments([told(0, "a"), told(1, "", "truncated_image"), told(2, "a"), told(3, "b")]))
     assert [(row["label"], row["start"], row["end"], row["frames"]) for row in rows] == [("a", 0, 3, 2), ("b", 3, 3, 1)]

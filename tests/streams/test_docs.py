@@ -6,7 +6,7 @@ import sys
 
 from gateway.bulk.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
 from gateway.server.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
-from gateway.streams.parameters import StreamParameters
+from gateway.streams.options import StreamParameters
 from tests.processes import PROJECT
 from tests.streams.stub import LABELS, FrameBackend, stream_service
 

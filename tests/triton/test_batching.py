@@ -1,6 +1,7 @@
-"""How many instances a model runs on under load, by its dynamic_batching; and what is said where it would lose some."""
+"""What a model's dynamic_batching makes of its instances: all run under load, and none is free while requests wait."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -13,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
 from gateway.repository.entry import Serving
 from gateway.repository.render import render
-from gateway.triton.batching import loses_instances
+from gateway.triton.batching import has_queue_policy
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
 from tests.repository.entries import entry
@@ -22,6 +23,10 @@ from tests.tritons import running_triton
 INSTANCES = 4
 CLIENTS = 64
 SECONDS = 2.5
+ONE = "one_"
+BURST, BURSTS = 16, 5
+LONG_SECONDS = 0.4
+"""Less than the half second after which a batcher with a policy looks again, and more than a pause of the machine."""
 SLOW_MODEL = """
 import time
 import numpy as np
@@ -60,9 +65,15 @@ def added(serving: Serving) -> ModelDynamicBatching:
     return text_format.Parse(text, ModelConfig()).dynamic_batching
 
 
-def impatient() -> ModelDynamicBatching:
-    """A queue delay beside the policy, so short that Triton merges batches again and again."""
+def bounded() -> ModelDynamicBatching:
     batching = shipped(CLASSIFIER)
+    batching.default_queue_policy.max_queue_size = 1024
+    return batching
+
+
+def impatient() -> ModelDynamicBatching:
+    """A queue delay beside a policy, so short that Triton merges batches again and again."""
+    batching = bounded()
     batching.max_queue_delay_microseconds = 1
     return batching
 
@@ -103,57 +114,76 @@ def most_at_once(executions: list[tuple[float, float]]) -> int:
     return int(np.cumsum([change for _, change in changes]).max())
 
 
+async def is_held_back(url: str, model: str) -> bool:
+    """Whether the one instance of a model was free for long while requests waited, in one burst of them."""
+    given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
+    async with InferenceServerClient(url) as client:
+        results = await asyncio.gather(*(client.infer(model, [given], client_timeout=120) for _ in range(BURST)))
+    executions = sorted({tuple(result.as_numpy("SPAN")[0]) for result in results})
+    return any(later[0] - earlier[1] > LONG_SECONDS for earlier, later in itertools.pairwise(executions))
+
+
 BATCHINGS = {
     "preprocessor": shipped(PREPROCESSOR),
     "classifier": shipped(CLASSIFIER),
     "with_a_queue_delay": added(Serving(queue_delay_us=100)),
-    "impatient": impatient(),
 }
+BOUNDED = {"bounded": bounded(), "impatient": impatient()}
 
 
 @pytest.fixture(scope="module")
 def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Triton with a slow model for each of BATCHINGS."""
+    """A Triton with slow models: each of all batchings on INSTANCES and, with "one_" before its name, on one."""
     folder = tmp_path_factory.mktemp("batching")
-    for name, batching in BATCHINGS.items():
-        config = slow(batching)
-        config.name = name
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "1" / "model.py").write_text(SLOW_MODEL)
-        (folder / name / "config.pbtxt").write_text(text_format.MessageToString(config))
+    for name, batching in (BATCHINGS | BOUNDED).items():
+        for prefix, instances in (("", INSTANCES), (ONE, 1)):
+            config = slow(batching, instances)
+            config.name = prefix + name
+            (folder / config.name / "1").mkdir(parents=True)
+            (folder / config.name / "1" / "model.py").write_text(SLOW_MODEL)
+            (folder / config.name / "config.pbtxt").write_text(text_format.MessageToString(config))
     with running_triton(runtime, folder, on_log=lambda _: None) as server:
         yield server.url
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("model", [name for name in BATCHINGS if name != "impatient"])
+@pytest.mark.parametrize("model", BATCHINGS)
 def test_a_model_runs_on_all_its_instances_however_long_the_load(url, model):
-    assert not loses_instances(slow(BATCHINGS[model]))
     assert asyncio.run(comes_to(lambda most: most == INSTANCES, url, model))
 
 
 @pytest.mark.triton
-def test_with_a_delay_and_a_queue_policy_the_embedded_triton_loses_instances(url):
+@pytest.mark.parametrize("model", BATCHINGS)
+def test_nothing_waits_beside_a_free_instance(url, model):
+    """Of some bursts one suffices: what a busy machine holds up now and then, a queue policy does again and again."""
+    assert not has_queue_policy(slow(BATCHINGS[model]))
+    assert not all(asyncio.run(is_held_back(url, ONE + model)) for _ in range(BURSTS))
+
+
+@pytest.mark.triton
+def test_with_a_queue_policy_triton_leaves_requests_waiting_beside_a_free_instance(url):
     """Why the rule is there; a Triton in which this fails needs it no longer."""
-    assert loses_instances(slow(BATCHINGS["impatient"]))
+    assert has_queue_policy(slow(BOUNDED["bounded"]))
+    assert any(asyncio.run(is_held_back(url, f"{ONE}bounded")) for _ in range(20 * BURSTS))
+
+
+@pytest.mark.triton
+def test_with_a_delay_beside_it_the_embedded_triton_loses_instances(url):
+    assert has_queue_policy(slow(BOUNDED["impatient"]))
     assert asyncio.run(comes_to(lambda most: most < INSTANCES, url, "impatient"))
 
 
-def test_one_instance_cannot_be_lost_and_several_gpus_are_several():
-    assert not loses_instances(slow(impatient(), instances=1))
-    config = slow(impatient(), instances=1)
-    config.instance_group[0].gpus.extend([0, 1])
-    assert loses_instances(config)
-
-
-def test_a_priority_s_policy_counts_as_well():
+@pytest.mark.parametrize(
+    "policy",
+    [{"max_queue_size": 1}, {"default_timeout_microseconds": 1}, {"allow_timeout_override": True}],
+    ids=lambda policy: next(iter(policy)),
+)
+def test_a_bound_a_timeout_and_its_override_are_each_a_policy(policy):
     batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
-    assert not loses_instances(slow(batching))
-    batching.priority_queue_policy[1].CopyFrom(ModelQueuePolicy(default_timeout_microseconds=1))
-    assert loses_instances(slow(batching))
+    assert not has_queue_policy(slow(batching))
+    batching.default_queue_policy.CopyFrom(ModelQueuePolicy(**policy))
+    assert has_queue_policy(slow(batching))
 
 
-def test_a_bound_alone_is_a_policy():
-    batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
-    batching.default_queue_policy.max_queue_size = 1
-    assert loses_instances(slow(batching))
+def test_priorities_are_a_policy():
+    assert has_queue_policy(slow(ModelDynamicBatching(priority_levels=2, default_priority_level=1)))

@@ -7,7 +7,13 @@ from contextlib import contextmanager
 import pytest
 
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
-from gateway.triton.healing import FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, VAIN_BACKOFF_SECONDS, Healer, Outcome
+from gateway.triton.healing import (
+    FIRST_BACKOFF_SECONDS,
+    LAST_BACKOFF_SECONDS,
+    VAIN_BACKOFF_SECONDS,
+    Healer,
+    HealOutcome,
+)
 
 STEPS, ENSEMBLE = ["net"], ["ensemble_model"]
 RELOAD = [("unload", "net"), ("load", "net"), ("load", "ensemble_model")]
@@ -33,7 +39,7 @@ class Healing:
         self.turns.append(address)
         yield self.its_turn
 
-    async def reload(self, *, still_fails: bool = True, steps: list[str] = STEPS) -> Outcome:
+    async def reload(self, *, still_fails: bool = True, steps: list[str] = STEPS) -> HealOutcome:
         async def tried() -> bool:
             return still_fails
 
@@ -42,7 +48,7 @@ class Healing:
 
 def test_steps_are_unloaded_and_loaded_and_then_the_ensembles_over_them():
     healing = Healing()
-    assert asyncio.run(healing.reload()) is Outcome.RELOADED
+    assert asyncio.run(healing.reload()) is HealOutcome.RELOADED
     assert healing.triton.done == RELOAD
     assert healing.turns == ["10.0.0.1:8001"]
     assert healing.healer.status == "healed in 0.0 s"
@@ -50,33 +56,33 @@ def test_steps_are_unloaded_and_loaded_and_then_the_ensembles_over_them():
 
 def test_an_ensemble_that_somebody_unloaded_stays_unloaded():
     healing = Healing(FakeTriton(unloaded={"ensemble_model"}))
-    assert asyncio.run(healing.reload()) is Outcome.RELOADED
+    assert asyncio.run(healing.reload()) is HealOutcome.RELOADED
     assert healing.triton.done == RELOAD[:2]
 
 
 def test_while_another_gateway_has_the_turn_nothing_is_touched():
     healing = Healing(its_turn=False)
-    assert asyncio.run(healing.reload()) is Outcome.OTHERS
+    assert asyncio.run(healing.reload()) is HealOutcome.OTHERS
     assert healing.triton.done == []
     assert healing.healer.status == "another gateway heals"
 
 
 def test_a_step_that_another_gateway_has_unloaded_is_left_to_it():
     healing = Healing(FakeTriton(unloaded={"net"}))
-    assert asyncio.run(healing.reload()) is Outcome.OTHERS
+    assert asyncio.run(healing.reload()) is HealOutcome.OTHERS
     assert healing.triton.done == []
 
 
 def test_what_no_longer_fails_under_ones_own_turn_is_not_reloaded():
     healing = Healing()
-    assert asyncio.run(healing.reload(still_fails=False)) is Outcome.STALE
+    assert asyncio.run(healing.reload(still_fails=False)) is HealOutcome.STALE
     assert healing.triton.done == []
     assert healing.healer.status == "idle"
 
 
 def test_a_triton_that_is_away_is_not_reloaded():
     healing = Healing(FakeTriton(away=True))
-    assert asyncio.run(healing.reload()) is Outcome.TOO_EARLY
+    assert asyncio.run(healing.reload()) is HealOutcome.TOO_EARLY
     assert asyncio.run(healing.healer.states()) == set()
 
 
@@ -85,11 +91,11 @@ def test_a_model_that_dies_at_once_is_reloaded_at_growing_intervals_until_it_has
     async def test() -> None:
         healing, intervals = Healing(), []
         for _ in range(10):
-            assert await healing.reload() is Outcome.RELOADED
+            assert await healing.reload() is HealOutcome.RELOADED
             if proved:
                 healing.healer.proved(STEPS)
             before = healing.now
-            while await healing.reload() is Outcome.TOO_EARLY:
+            while await healing.reload() is HealOutcome.TOO_EARLY:
                 healing.now += 0.5
             intervals.append(healing.now - before)
             healing.now += 2 * LAST_BACKOFF_SECONDS
@@ -107,9 +113,9 @@ def test_what_reloading_did_not_mend_is_said_and_left_alone_for_longer():
             healing.healer.in_vain(STEPS, ENSEMBLE)
         assert healing.healer.status == "reloading does not repair ensemble_model: restart this Triton"
         healing.now += VAIN_BACKOFF_SECONDS - 1
-        assert await healing.reload() is Outcome.TOO_EARLY
+        assert await healing.reload() is HealOutcome.TOO_EARLY
         healing.now += 1
-        assert await healing.reload() is Outcome.RELOADED
+        assert await healing.reload() is HealOutcome.RELOADED
 
     asyncio.run(test())
 
@@ -118,8 +124,8 @@ def test_each_set_of_steps_has_intervals_of_its_own():
     async def test() -> None:
         healing = Healing()
         healing.healer.in_vain(["preprocessor"], ENSEMBLE)
-        assert await healing.reload(steps=["preprocessor"]) is Outcome.TOO_EARLY
-        assert await healing.reload(steps=["net"]) is Outcome.RELOADED
+        assert await healing.reload(steps=["preprocessor"]) is HealOutcome.TOO_EARLY
+        assert await healing.reload(steps=["net"]) is HealOutcome.RELOADED
 
     asyncio.run(test())
 
@@ -127,13 +133,13 @@ def test_each_set_of_steps_has_intervals_of_its_own():
 def test_what_was_unloaded_here_and_could_not_be_loaded_is_loaded_at_the_next_attempt():
     async def test() -> None:
         healing = Healing(FakeTriton(refuses_to_load={"net"}))
-        assert await healing.reload() is Outcome.FAILED
+        assert await healing.reload() is HealOutcome.FAILED
         assert healing.healer.status.startswith("failed: ")
-        assert await healing.reload() is Outcome.TOO_EARLY
+        assert await healing.reload() is HealOutcome.TOO_EARLY
         healing.triton.refuses_to_load.clear()
         healing.now += FIRST_BACKOFF_SECONDS
         # Not READY, and no other gateway's work all the same.
-        assert await healing.reload() is Outcome.RELOADED
+        assert await healing.reload() is HealOutcome.RELOADED
         assert await healing.healer.states() == {"ensemble_model", "preprocessor", "net"}
 
     asyncio.run(test())

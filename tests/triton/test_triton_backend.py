@@ -10,7 +10,7 @@ from gateway import metrics
 from gateway.errors import GatewayError, ImageQuarantined, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Batch, Call
 from gateway.triton.catalogue import Models
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
 from tests.triton.fleet import MODEL, call_of, fleet_of, run, wait_until
 

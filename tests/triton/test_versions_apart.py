@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gateway.errors import ModelUnavailable
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
 from gateway.triton.watch import Watch
 from tests.triton.fleet import MODEL, call_of, run, wait_until, watch_of

@@ -7,7 +7,7 @@ import pytest
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
 from gateway.triton.watch import FRESH_SECONDS
 from tests.triton.fleet import MODEL, SCHEDULE, run, wait_until, watch_of

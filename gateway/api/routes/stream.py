@@ -20,8 +20,8 @@ from gateway.inference.pace import Pace
 from gateway.inference.split import version_of
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
-from gateway.streams.answers import error_message
-from gateway.streams.parameters import StreamParameters, read_parameters
+from gateway.streams.messages import error_message
+from gateway.streams.options import StreamParameters, read_parameters
 from gateway.streams.session import StreamSession
 
 router = APIRouter(tags=["classify"])
@@ -124,7 +124,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange
             metrics.BYTES_RECEIVED.inc(len(data or b""))
             return message["text"] if data is None else data
         if message["code"] == GOING_DOWN:
-            code, reason = GOING_DOWN, "the server stops; connect again"
+            code, reason = GOING_DOWN, "the server is stopping; connect again"
             return None
         if message["code"] == NO_ROOM:
             most = parts_of(websocket.scope)["settings"].max_bytes_waiting

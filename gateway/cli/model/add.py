@@ -1,34 +1,20 @@
 """`gateway model export|add|new`: from a trained network to Triton's model repository."""
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.cli.model.app import Url, model_app, reload
-from gateway.cli.model.preprocessing import preprocessing_of
+from gateway.cli.model import add_options as option
+from gateway.cli.model.group import Url, model_app, reload
+from gateway.cli.model.preprocessing_options import preprocessing_of
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.networks.functions import INPUTS, is_function
-from gateway.networks.sources import SourceError
-from gateway.repository.entry import Decode, Entry, Format, ImageTensor, Precision, Serving
+from gateway.networks.model_source import SourceError
+from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
 from gateway.triton.contract import SEQUENCE_MODEL
-
-
-class Written(StrEnum):
-    """What --format takes: the formats, and two that are refused with the way to have the same."""
-
-    TORCHSCRIPT = Format.TORCHSCRIPT.value
-    ONNX = Format.ONNX.value
-    EXPORTED = Format.EXPORTED.value
-    FUNCTION = Format.FUNCTION.value
-    TENSORRT = "tensorrt"
-    AOTI = "aoti"
-
-
-PREPROCESSING, SERVING = "How images were prepared in training", "How Triton runs it"
 
 
 @model_app.command("export")
@@ -47,222 +33,45 @@ def export(
 
 @model_app.command("add")
 def add(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
-            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
-            show_default=False,
-        ),
-    ],
-    name: Annotated[str, typer.Option("--name", help="What clients ask for.", show_default=False)],
-    labels: Annotated[
-        Path | None,
-        typer.Option("--labels", help="File with one label per line, in the order of the classes.", dir_okay=False),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            "--like",
-            help="As for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
-            rich_help_panel=PREPROCESSING,
-        ),
-    ] = None,
-    resize: Annotated[
-        str | None,
-        typer.Option(
-            "--resize", help="Shorter side, or height,width; by default the crop's.", rich_help_panel=PREPROCESSING
-        ),
-    ] = None,
-    crop: Annotated[
-        int | None, typer.Option("--crop", help="Side of the centre crop.", rich_help_panel=PREPROCESSING)
-    ] = None,
-    mean: Annotated[
-        str | None, typer.Option("--mean", help="R,G,B on a scale from 0 to 1.", rich_help_panel=PREPROCESSING)
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option("--std", help="R,G,B on a scale from 0 to 1.", rich_help_panel=PREPROCESSING)
-    ] = None,
-    interpolation: Annotated[
-        str | None,
-        typer.Option("--interpolation", help="bilinear (default), bicubic, …", rich_help_panel=PREPROCESSING),
-    ] = None,
-    resize_library: Annotated[
-        str | None,
-        typer.Option(
-            "--resize-library",
-            help="Library that training resized with: pillow (the installed one), such as pillow-12.1, or torch.",
-            rich_help_panel=PREPROCESSING,
-        ),
-    ] = None,
-    preprocessing: Annotated[
-        Path | None,
-        typer.Option(
-            "--preprocessing",
-            help="A JSON file with these, or Hugging Face's preprocessor_config.json.",
-            dir_okay=False,
-            rich_help_panel=PREPROCESSING,
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option("--weights", help="For torchvision:ARCH and timm:ARCH: a weights file instead of a download."),
-    ] = None,
-    include: Annotated[
-        list[Path] | None,
-        typer.Option("--include", help="For FILE.py:NAME, a file or folder that it imports or reads; may be repeated."),
-    ] = None,
-    input_form: Annotated[
-        str,
-        typer.Option(
-            "--input",
-            help=f"What FILE.py:NAME takes, where its annotation does not say: {', '.join(INPUTS)}.",
-            show_default=False,
-        ),
-    ] = "",
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", help="Which of several outputs are the scores: a name, or a number from 0.", show_default=False
-        ),
-    ] = "",
-    features: Annotated[
-        str,
-        typer.Option(
-            "--features",
-            help="Vectors for POST /embed: auto for what the last linear layer is given, or the name of a layer.",
-            show_default=False,
-        ),
-    ] = "",
-    sha256: Annotated[
-        str | None,
-        typer.Option("--sha256", help="For a SOURCE or --weights that is a URL: its checksum.", show_default=False),
-    ] = None,
-    precision: Annotated[
-        Precision, typer.Option("--precision", help="Precision to compute in.", rich_help_panel=SERVING)
-    ] = Precision.FP32,
-    model_format: Annotated[
-        Written | None,
-        typer.Option("--format", help="Storage format; by default that of the source.", rich_help_panel=SERVING),
-    ] = None,
-    instances: Annotated[int, typer.Option("--instances", help="Instances to run.", rich_help_panel=SERVING)] = 2,
-    preprocessor_instances: Annotated[
-        int,
-        typer.Option(
-            "--preprocessor-instances",
-            help="Processes that decode, each on one core; `gateway capacity` computes how many.",
-            rich_help_panel=SERVING,
-        ),
-    ] = 2,
-    gpus: Annotated[
-        str,
-        typer.Option(
-            "--gpus", help="GPUs to use, such as 0,1; by default every GPU, or else the CPU.", rich_help_panel=SERVING
-        ),
-    ] = "",
-    max_batch_size: Annotated[
-        int, typer.Option("--max-batch-size", help="Maximum number of images in a batch.", rich_help_panel=SERVING)
-    ] = 64,
-    preferred: Annotated[
-        str | None,
-        typer.Option(
-            "--preferred", help="Batch sizes to form, such as 8,16,32; by default 4,8.", rich_help_panel=SERVING
-        ),
-    ] = None,
-    queue_delay_us: Annotated[
-        int,
-        typer.Option(
-            "--queue-delay-us",
-            help="Longest wait for such a batch, in µs; the network's queue then has no bound and no timeout.",
-            rich_help_panel=SERVING,
-        ),
-    ] = 0,
-    decode: Annotated[
-        Decode,
-        typer.Option(
-            "--decode",
-            help="Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.",
-            rich_help_panel=SERVING,
-        ),
-    ] = Decode.EXACT,
-    tensor: Annotated[
-        ImageTensor | None,
-        typer.Option(
-            "--tensor",
-            help="What the network gets: normalised fp32 (default), or uint8 pixels, which it then normalises itself.",
-            show_default=False,
-            rich_help_panel=SERVING,
-        ),
-    ] = None,
+    source: option.ModelSource,
+    name: option.ModelName,
+    labels: option.Labels = None,
+    like: option.Like = None,
+    resize: option.Resize = None,
+    crop: option.Crop = None,
+    mean: option.Mean = None,
+    std: option.Std = None,
+    interpolation: option.Interpolation = None,
+    resize_library: option.ResizeLibrary = None,
+    preprocessing: option.Preprocessing = None,
+    weights: option.WeightsFile = None,
+    include: option.Include = None,
+    input_form: option.FunctionInput = "",
+    output: option.ScoresOutput = "",
+    features: option.Features = "",
+    sha256: option.Sha256 = None,
+    precision: option.ComputePrecision = Precision.FP32,
+    model_format: option.StorageFormat = None,
+    instances: option.Instances = 2,
+    preprocessor_instances: option.PreprocessorInstances = 2,
+    gpus: option.Gpus = "",
+    max_batch_size: option.MaxBatchSize = 64,
+    preferred: option.Preferred = None,
+    queue_delay_us: option.QueueDelayUs = 0,
+    decode: option.LargeJpegs = Decode.EXACT,
+    tensor: option.Tensor = None,
     *,
-    tensorrt: Annotated[
-        bool,
-        typer.Option(
-            "--tensorrt",
-            help="With --format onnx: NVIDIA's ONNX Runtime backend runs it by TensorRT, where there is a GPU.",
-            rich_help_panel=SERVING,
-        ),
-    ] = False,
-    pixels: Annotated[
-        bool,
-        typer.Option(
-            "--pixels",
-            help="It takes pixels of 0 to 255 and normalises them itself, in place of --mean and --std.",
-            rich_help_panel=PREPROCESSING,
-        ),
-    ] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")
-    ] = False,
-    grayscale: Annotated[
-        bool,
-        typer.Option(
-            "--grayscale",
-            help="It takes one channel; --mean and --std are one number each.",
-            rich_help_panel=PREPROCESSING,
-        ),
-    ] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
-    ] = False,
-    no_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-cache", help="Compute repeated requests again instead of caching responses.", rich_help_panel=SERVING
-        ),
-    ] = False,
-    cache_classifier: Annotated[
-        bool,
-        typer.Option(
-            "--cache-classifier",
-            help="Cache the network's own output too: it serves the same picture encoded differently.",
-            rich_help_panel=SERVING,
-        ),
-    ] = False,
-    stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="Write the stateful model for its streams as well, if it is missing.",
-            rich_help_panel=SERVING,
-        ),
-    ] = False,
-    sequence_model: Annotated[
-        str,
-        typer.Option(
-            "--sequence-model",
-            help="A stateful model of your own for its streams, a folder of the repository.",
-            show_default=False,
-            rich_help_panel=SERVING,
-        ),
-    ] = "",
-    multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")
-    ] = False,
-    version: Annotated[
-        int | None,
-        typer.Option("--version", help="Add a version to an existing model; not in use yet."),
-    ] = None,
+    tensorrt: option.Tensorrt = False,
+    pixels: option.Pixels = False,
+    trust: option.Trust = False,
+    grayscale: option.Grayscale = False,
+    offline: option.Offline = False,
+    no_cache: option.NoCache = False,
+    cache_classifier: option.CacheClassifier = False,
+    stream: option.Stream = False,
+    sequence_model: option.SequenceModel = "",
+    multi_label: option.MultiLabel = False,
+    version: option.NewVersion = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -354,18 +163,18 @@ def add(
     _summary(entry, model_repository, version or entry.in_use)
 
 
-def _format(wanted: Written | None) -> Format | None:
-    if wanted is Written.TENSORRT:
+def _format(wanted: option.Written | None) -> Format | None:
+    if wanted is option.Written.TENSORRT:
         raise SourceError(
-            "a TensorRT engine is built on the kind of GPU that will run it, by trtexec of the same TensorRT as the "
-            "server's, which is not done here. In its place: --format onnx --tensorrt, by which ONNX Runtime builds "
-            "the engine where it is served, in NVIDIA's image and on a GPU"
+            "a TensorRT engine must be built on the kind of GPU that will run it, with trtexec from the server's "
+            "release of TensorRT, so it is not built here. Use --format onnx --tensorrt instead: ONNX Runtime then "
+            "builds the engine where the model is served, in NVIDIA's image and on a GPU"
         )
-    if wanted is Written.AOTI:
+    if wanted is option.Written.AOTI:
         raise SourceError(
             "a package of AOTInductor is machine code for the kind of processor or GPU that compiled it. NVIDIA's "
             "PyTorch backend runs it without batches (a beta since 26.03), and the Triton of `gateway up` not at all. "
-            "In its place: --format torchscript or --format onnx, which run in batches"
+            "Use --format torchscript or --format onnx instead, which run in batches"
         )
     return Format(wanted.value) if wanted else None
 
@@ -374,7 +183,7 @@ def _trusts(source: str) -> bool:
     """Ask on a terminal whether a function's code may run."""
     if not is_function(source) or not sys.stdin.isatty():
         return False
-    return typer.confirm(f"{source} is code. Adding it runs it here, and later in Triton, with your rights. Go on?")
+    return typer.confirm(f"{source} is code. It will run with your permissions, here and later in Triton. Continue?")
 
 
 def _fitting(max_batch_size: int) -> tuple[int, ...]:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.model.app import Name, Url, model_app
+from gateway.cli.model.group import Name, Url, model_app
 from gateway.cli.model.proof import DecodeAs, a_number
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.repository.entry import Decode
 
 if TYPE_CHECKING:
-    from gateway.proof.compare import Compared, Pair, Refused
+    from gateway.proof.compare import Compared, Pair
     from gateway.proof.dataset import Sample
+    from gateway.proof.image_files import NotCompared
 
 
 def _versions(context: typer.Context, incomplete: str) -> list[str]:
@@ -120,10 +121,10 @@ def compare(
 def _on_triton(
     name: str, versions: tuple[int, int], data: Path, decode: Decode | None, url: str | None, repository: Path
 ) -> "tuple[Compared, Sequence[str]]":
-    from gateway.networks.sources import read_labels
+    from gateway.networks.model_source import read_labels
     from gateway.proof.compare import compare as run
     from gateway.proof.dataset import read_samples
-    from gateway.proof.pictures import resize_for
+    from gateway.proof.image_files import resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
     from gateway.repository.writing import LABELS
@@ -153,13 +154,14 @@ def _over_http(
         return _collected(compare_over_http(first, second, samples), samples, labelled=labelled), labels
 
 
-def _collected(results: "Iterable[Pair | Refused]", samples: "Sequence[Sample]", *, labelled: bool) -> "Compared":
-    from gateway.proof.compare import Compared, Pair, Refused
+def _collected(results: "Iterable[Pair | NotCompared]", samples: "Sequence[Sample]", *, labelled: bool) -> "Compared":
+    from gateway.proof.compare import Compared, Pair
+    from gateway.proof.image_files import NotCompared
     from gateway.repository.summary import progress
 
     found = list(progress(results, len(samples), "comparing"))
     return Compared(
         [each for each in found if isinstance(each, Pair)],
-        [each for each in found if isinstance(each, Refused)],
+        [each for each in found if isinstance(each, NotCompared)],
         labelled,
     )

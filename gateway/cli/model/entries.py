@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.model.app import Name, Url, model_app, reload
+from gateway.cli.model.group import Name, Url, model_app, reload
 from gateway.cli.terminal import Repository
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.settings import load_settings
 
 
 @model_app.command("list")
@@ -23,7 +23,7 @@ def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None
 @model_app.command("show")
 def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Show all that is known of a model."""
-    from gateway.networks.sources import read_labels
+    from gateway.networks.model_source import read_labels
     from gateway.repository.entry import read_entry
     from gateway.repository.summary import shown
     from gateway.repository.writing import LABELS
@@ -44,7 +44,7 @@ def remove(
 
     entry = check_removable(model_repository, name, load_settings().model)
     reload(url, unload=entry.folders)
-    typer.echo(f"{name} is gone: {', '.join(remove_model(entry, model_repository))}")
+    typer.echo(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
 
 
 @model_app.command("versions")

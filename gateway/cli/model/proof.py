@@ -6,10 +6,10 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gateway.cli.model.app import Name, Url, model_app
+from gateway.cli.model.group import Name, Url, model_app
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.proof.variants import USUAL, Step
+from gateway.proof.variants import USUAL, TuneStep
 from gateway.repository.entry import Decode
 
 T = TypeVar("T", float, float | None)
@@ -60,11 +60,11 @@ def parity(
     Exits with 1 if a probability differs by more than the tolerance.
     """
     from gateway.embedded.places import SHIPPED_EXAMPLES
-    from gateway.networks.sources import read_labels
+    from gateway.networks.model_source import read_labels
+    from gateway.proof.image_files import NotCompared, image_files, read_pictures, resize_for
     from gateway.proof.over_http import OverHttp
-    from gateway.proof.parity import Comparison, Parity, Refused, compare, compare_over_http, runs_on_gpu
+    from gateway.proof.parity import Comparison, Parity, compare, compare_over_http, runs_on_gpu
     from gateway.proof.parity_report import report
-    from gateway.proof.pictures import image_files, read_pictures, resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
     from gateway.repository.summary import progress
@@ -86,7 +86,7 @@ def parity(
             results = list(progress(compare(entry, number, triton, pictures), len(files), "comparing"))
     found = Parity(
         [each for each in results if isinstance(each, Comparison)],
-        [each for each in results if isinstance(each, Refused)],
+        [each for each in results if isinstance(each, NotCompared)],
         on_gpu,
     )
     report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance, entry.preprocessing)
@@ -116,13 +116,13 @@ def evaluate(
     ] = False,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second."""
-    from gateway.networks.sources import read_labels
+    from gateway.networks.model_source import read_labels
     from gateway.proof.alternatives import compare as alternatives
     from gateway.proof.dataset import read_dataset
     from gateway.proof.evaluate import Evaluation
     from gateway.proof.evaluate import evaluate as run
     from gateway.proof.evaluate_report import compared, report
-    from gateway.proof.pictures import resize_for
+    from gateway.proof.image_files import resize_for
     from gateway.proof.serving import serving
     from gateway.repository.manage import entry_with_version
     from gateway.repository.summary import progress
@@ -163,7 +163,7 @@ def tune(
         Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
     ] = None,
     stages: Annotated[
-        list[Step] | None,
+        list[TuneStep] | None,
         typer.Option(
             "--try",
             help="What to vary; repeatable. By default formats, instances and batches, int8 with --calibrate; minutes.",
@@ -197,13 +197,13 @@ def tune(
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
     from gateway.embedded.places import SHIPPED_EXAMPLES
     from gateway.proof.calibration import check_int8
-    from gateway.proof.pictures import image_files
+    from gateway.proof.image_files import image_files
     from gateway.proof.tune import TABLE, Tuner
     from gateway.proof.tune_report import report
     from gateway.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    steps = stages or (USUAL if calibrate is None else (*USUAL, Step.INT8))
+    steps = stages or (USUAL if calibrate is None else (*USUAL, TuneStep.INT8))
     check_int8(entry, steps, calibrate)
     tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say)
     tuner.calibrate, tuner.agreement = calibrate, agreement

@@ -1,8 +1,9 @@
 """A decoder's process: `python -m gateway.ingest.decoders.child SOCKET MEMORY PARENT`.
 
 A picture comes in a shared memory file, and its pixels go back in the same one; over the socket go lines of JSON: a
-`worker.Job` one way, a `worker.Answer` the other. A `worker.FilmJob` opens a film, which stays open for as many lines
-as ask for its next frame. Whatever a picture makes of this process, its parent believes no more of it than such a line.
+`worker.PictureJob` one way, a `worker.Reply` the other. A `worker.FilmJob` opens a film, which stays open for as many
+lines as ask for its next frame. Whatever a picture makes of this process, its parent believes no more of it than such a
+line.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ import numpy as np
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoding import Ppm, decode
-from gateway.ingest.film import Film, Frame
+from gateway.ingest.film import DecodedFrame, Film
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.resizing import Resize
@@ -114,7 +115,7 @@ class _Decoder:
         assert self._film is not None
         with _limits(self._ceiling_bytes, cpu_seconds):
             frame = self._film.step()
-            if isinstance(frame, Frame):
+            if isinstance(frame, DecodedFrame):
                 size = _output(self._memory, frame.picture)
                 return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
         if not frame:

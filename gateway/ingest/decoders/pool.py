@@ -14,7 +14,7 @@ from gateway import metrics
 from gateway.errors import ImageError, Overloaded, TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decoders.budget import Account, Budget, DecodeLimits, Size, film_bytes, peak_bytes
 from gateway.ingest.decoders.room import Room
-from gateway.ingest.decoders.worker import START_SECONDS, Answer, FilmJob, Job, Worker, WorkerLost
+from gateway.ingest.decoders.worker import START_SECONDS, FilmJob, PictureJob, Reply, Worker, WorkerLost
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 
@@ -79,7 +79,7 @@ class Decoders:
             self._worker() as worker,
         ):
             budget = spending.budget
-            job = Job(info, len(data), size, budget.memory_bytes, budget.cpu_seconds)
+            job = PictureJob(info, len(data), size, budget.memory_bytes, budget.cpu_seconds)
             answer, picture = await _run(worker, worker.decode(data, job), budget.cpu_seconds)
             spending.spent_seconds = answer["seconds"]
         _check(answer, info)
@@ -88,7 +88,7 @@ class Decoders:
     @asynccontextmanager
     async def film(
         self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
-    ) -> AsyncIterator["Film"]:
+    ) -> AsyncIterator["OpenFilm"]:
         """An inspected, animated file, opened in a process of its own while the context lasts.
 
         Entering raises as `decode`, and TooManyFrames. Films have a room of their own: `count` at once, within
@@ -96,7 +96,7 @@ class Decoders:
         """
         memory_bytes = min(film_bytes(info, len(data)), self._limits.memory_bytes)
         async with self._films.turn(account, memory_bytes), self._worker() as worker:
-            film = Film(self, worker, info, account, len(data), FILM_PICTURES * self._limits.cpu_seconds)
+            film = OpenFilm(self, worker, info, account, len(data), FILM_PICTURES * self._limits.cpu_seconds)
             try:
                 await film.open(data, FilmJob(info, len(data), size, wanted, memory_bytes))
                 yield film
@@ -110,8 +110,8 @@ class Decoders:
         account: Account,
         info: ImageInfo,
         nbytes: int,
-        work: Callable[[float], Awaitable[tuple[Answer, bytes]]],
-    ) -> tuple[Answer, bytes]:
+        work: Callable[[float], Awaitable[tuple[Reply, bytes]]],
+    ) -> tuple[Reply, bytes]:
         """Have a film's process do something in its turn, within the processor time that a picture would have."""
         async with self._room.turn(account, 0), self._spending(account, info, nbytes) as spending:
             cpu_seconds = spending.budget.cpu_seconds
@@ -167,7 +167,7 @@ class Decoders:
         return None
 
 
-class Film:
+class OpenFilm:
     """The frames of one open film, one at a time."""
 
     def __init__(
@@ -205,7 +205,7 @@ class Film:
             if picture:
                 return FilmFrame(answer["frame"], answer["shown_seconds"], picture)
 
-    async def _step(self, work: Callable[[float], Awaitable[tuple[Answer, bytes]]]) -> tuple[Answer, bytes]:
+    async def _step(self, work: Callable[[float], Awaitable[tuple[Reply, bytes]]]) -> tuple[Reply, bytes]:
         if self._left_seconds <= 0:
             raise TooCostly("The file's frames together cost too much to decode: send a shorter or a smaller one.")
         try:
@@ -241,7 +241,7 @@ def _told(lost: WorkerLost) -> ImageError:
     return UndecodableImage() if lost.reason == "crash" else TooCostly()
 
 
-def _check(answer: Answer, info: ImageInfo) -> None:
+def _check(answer: Reply, info: ImageInfo) -> None:
     """Raise the error that a process answers with."""
     if answer["error"]:
         if answer["cause"]:

@@ -37,7 +37,7 @@ class WorkerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PictureJob:
     """One picture and its limits."""
 
     info: ImageInfo
@@ -58,7 +58,7 @@ class FilmJob:
     memory_bytes: int
 
 
-class Answer(TypedDict):
+class Reply(TypedDict):
     """What a child says of a picture: `size` in bytes, or an `error` by its code, with a public message and a cause.
 
     Of a film that was opened its `width` and `height`; then which `frame` it is, from when on it is shown, and whether
@@ -111,22 +111,22 @@ class Worker:
         """Whether the process is there."""
         return self._process.poll() is None
 
-    async def decode(self, data: bytes, job: Job) -> tuple[Answer, bytes]:
+    async def decode(self, data: bytes, job: PictureJob) -> tuple[Reply, bytes]:
         """The child's answer, and the picture where there is one; raises WorkerLost where the process ends instead.
 
         Let it come to its end: `interrupt` the worker where that takes too long.
         """
         return await self._ask(data, asdict(job), job.info)
 
-    async def open_film(self, data: bytes, job: FilmJob, cpu_seconds: float) -> tuple[Answer, bytes]:
+    async def open_film(self, data: bytes, job: FilmJob, cpu_seconds: float) -> tuple[Reply, bytes]:
         """Open a film, in place of another one; as `decode`, but for the picture."""
         return await self._ask(data, {"film": asdict(job), "cpu_seconds": cpu_seconds}, job.info)
 
-    async def next_frame(self, info: ImageInfo, cpu_seconds: float) -> tuple[Answer, bytes]:
+    async def next_frame(self, info: ImageInfo, cpu_seconds: float) -> tuple[Reply, bytes]:
         """Go on in the film; as `decode`, and without a picture where no frame came that is wanted."""
         return await self._ask(b"", {"cpu_seconds": cpu_seconds}, info)
 
-    async def _ask(self, data: bytes, job: dict[str, Any], info: ImageInfo) -> tuple[Answer, bytes]:
+    async def _ask(self, data: bytes, job: dict[str, Any], info: ImageInfo) -> tuple[Reply, bytes]:
         if not self._ready:
             await self._receive()
             self._ready = True
@@ -170,11 +170,11 @@ class Worker:
         return code
 
 
-def _checked(line: bytes) -> Answer:
+def _checked(line: bytes) -> Reply:
     """The answer, of which nothing is believed but its form."""
     said = json.loads(line)
     error, message, cause = (str(said.get(name, ""))[:500] for name in ("error", "message", "cause"))
-    return Answer(
+    return Reply(
         size=int(said.get("size", 0)),
         width=int(said.get("width", 0)),
         height=int(said.get("height", 0)),

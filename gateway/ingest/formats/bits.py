@@ -2,7 +2,7 @@
 
 _MOST_BYTES = 256
 HEADER_STEPS = 50
-"""What reading such a header may cost; see gateway.ingest.formats.steps."""
+"""What reading such a header may cost; see gateway.ingest.formats.step_limit."""
 
 
 class Bits:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gateway.errors import InvalidImage, TruncatedImage
-from gateway.ingest.formats.steps import Steps
+from gateway.ingest.formats.step_limit import Steps
 
 _ALPHA_URNS = (b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha", b"urn:mpeg:hevc:2015:auxid:1")
 _IN_FILE, _IN_METADATA = 0, 1

@@ -1,7 +1,7 @@
 """The size in an HEVC sequence parameter set (ITU-T H.265, section 7.3.2.2)."""
 
 from gateway.ingest.formats.bits import HEADER_STEPS, Bits
-from gateway.ingest.formats.steps import Steps
+from gateway.ingest.formats.step_limit import Steps
 
 _SPS = 33
 _MOST_PARAMETER_SETS = 16

@@ -4,7 +4,7 @@ import struct
 from dataclasses import replace
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.steps import Steps
+from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 
 _BOXES = b"\0\0\0\x0cjP  \r\n\x87\n"

@@ -5,7 +5,7 @@ import zlib
 
 from gateway.errors import InvalidImage, TruncatedImage
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
-from gateway.ingest.formats.steps import Steps
+from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

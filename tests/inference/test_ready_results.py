@@ -7,7 +7,7 @@ import pytest
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.query import Result
-from gateway.inference.results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
 from tests.inference.scripted import Body, Loop, ScriptedBackend, query, service_of, start
 from tests.inference.test_service import PNG
 

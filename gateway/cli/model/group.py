@@ -40,7 +40,7 @@ Url = Annotated[
 
 def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
     """Make a running Triton reload what has changed."""
-    from gateway.triton.blocking import BlockingTriton
+    from gateway.triton.synchronous import BlockingTriton
 
     if url is not None:
         with BlockingTriton(url) as triton:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
 from gateway.ingest.image_info import SUFFIXES
 from gateway.ingest.in_process import prepare
@@ -11,7 +12,6 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload
 from gateway.repository.entry import Decode, Entry
-from gateway.settings import load_settings
 
 
 class NoPictures(UserError):
@@ -19,12 +19,20 @@ class NoPictures(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageFile:
     """An image file: `payload` is what the gateway sends of it, or `reason` says why it sends nothing."""
 
     path: Path
     payload: bytes = field(repr=False)
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """A picture that was not compared, and why."""
+
+    path: Path
+    reason: str
 
 
 def image_files(places: Iterable[Path]) -> list[Path]:
@@ -47,21 +55,21 @@ def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
     return resize_of(entry.preprocessing.parameters(), fast=(decode or entry.serving.decode) is Decode.FAST)
 
 
-def reader(resize: Resize | None = None) -> Callable[[Path], Picture]:
+def reader(resize: Resize | None = None) -> Callable[[Path], ImageFile]:
     """Makes a file what the gateway sends of it to a model with such a resize, by this process's GATEWAY_ settings."""
     policy = DecodePolicy.from_settings(load_settings())
 
-    def read(path: Path) -> Picture:
+    def read(path: Path) -> ImageFile:
         try:
-            return Picture(path, prepare(Upload(0, path.name, path.read_bytes()), policy, resize).payload)
+            return ImageFile(path, prepare(Upload(0, path.name, path.read_bytes()), policy, resize).payload)
         except ImageError as exc:
-            return Picture(path, b"", str(exc))
+            return ImageFile(path, b"", str(exc))
         except OSError as exc:
-            return Picture(path, b"", exc.strerror or str(exc))
+            return ImageFile(path, b"", exc.strerror or str(exc))
 
     return read
 
 
-def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[Picture]:
+def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[ImageFile]:
     """Each file as `reader` makes it."""
     return map(reader(resize), paths)

@@ -9,9 +9,9 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import ModelUnavailable
 from gateway.triton.balancing import Load
-from gateway.triton.errors import StubDied
+from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
-from gateway.triton.sequence import TritonSequence
+from gateway.triton.triton_sequence import TritonSequence
 
 SCORES = np.array([0.25, 0.75], np.float32)
 

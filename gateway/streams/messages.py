@@ -12,7 +12,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.query import Result
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import SequenceScores
-from gateway.streams.parameters import FIXED, StreamParameters
+from gateway.streams.options import FIXED, StreamParameters
 
 
 def told(

@@ -12,7 +12,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.triton.errors import BY_STATUS, StubDied, translate
+from gateway.triton.error_table import BY_STATUS, StubDied, translate
 
 
 def test_no_grpc_status_lacks_a_meaning():

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, ModelUnavailable, TritonUnreachable
-from gateway.inference.sequence import Parameters, SequenceScores, Step
+from gateway.inference.sequence import Parameters, SequenceScores, SequenceStep
 from gateway.triton.balancing import less_loaded
-from gateway.triton.errors import SequenceLost, StubDied
+from gateway.triton.error_table import SequenceLost, StubDied
 from gateway.triton.membership import Member
 
 END_SECONDS = 2.0
@@ -58,7 +58,7 @@ class TritonSequence:
         for attempt in range(MAX_ATTEMPTS):
             member = self._member or self._enter(self._choose(tried))
             start, self._size = not self._begun, len(scores)
-            step = Step(self.model_name, self._id, scores, start, False, parameters, deadline, request_id)  # noqa: FBT003
+            step = SequenceStep(self.model_name, self._id, scores, start, False, parameters, deadline, request_id)  # noqa: FBT003
             self._begun = False  # unless it is answered
             try:
                 told = await member.endpoint.advance(step)
@@ -85,7 +85,7 @@ class TritonSequence:
             return
         scores = np.zeros(self._size, np.float32)
         deadline = Deadline.after(END_SECONDS)
-        step = Step(self.model_name, self._id, scores, False, True, {}, deadline, "end")  # noqa: FBT003
+        step = SequenceStep(self.model_name, self._id, scores, False, True, {}, deadline, "end")  # noqa: FBT003
         with contextlib.suppress(GatewayError):  # then it ends by Triton's own idle timeout
             await member.endpoint.advance(step)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from gateway.networks.files import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
-from gateway.networks.sources import SourceError, find_labels, find_preprocessing, find_source, read_labels
+from gateway.networks.file_kinds import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
+from gateway.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from gateway.networks.weights import read_state_dict
 from tests.networks.builders import Head, save_labels, save_onnx, save_torchscript
 from tests.processes import PROJECT

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.networks.sources import SourceError
+from gateway.networks.model_source import SourceError
 from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
 
 

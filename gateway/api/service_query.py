@@ -1,14 +1,11 @@
 """What a request asks of the service, and how its answers become a status."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from http import HTTPStatus
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
 from gateway.api.exchange import Exchange
-from gateway.api.parameters import PredictParameters
 from gateway.errors import ImageError, ServiceError
 from gateway.inference.backend import Vectors
 from gateway.inference.query import Query, Result, timeout_within
@@ -16,28 +13,6 @@ from gateway.inference.selection import Selection
 from gateway.inference.split import version_of
 from gateway.ingest.frames import Wanted
 from gateway.settings import Settings
-
-_REMEMBERED, _REMEMBERED_BYTES = 1_024, 512
-"""Most clients ask the same each time."""
-
-
-def predict_parameters(query_string: bytes) -> PredictParameters:
-    """The parameters of a URL, as FastAPI reads them; raises pydantic's ValidationError."""
-    return (_recalled if len(query_string) <= _REMEMBERED_BYTES else _read)(query_string)
-
-
-def _read(query_string: bytes) -> PredictParameters:
-    labels: list[str] = []
-    others: dict[str, str] = {}
-    for name, value in parse_qsl(query_string.decode("latin-1"), keep_blank_values=True):
-        if name == "labels":
-            labels.append(value)
-        else:
-            others[name] = value  # of one that comes twice the last one counts
-    return PredictParameters.model_validate({**others, "labels": labels} if labels else others)
-
-
-_recalled = lru_cache(_REMEMBERED)(_read)
 
 
 def make_query(

@@ -1,0 +1,90 @@
+"""The settings as the environment has them: read, or refused with what each variable may be."""
+
+import difflib
+import os
+import re
+from enum import Enum
+from pathlib import Path
+
+from dotenv import dotenv_values
+from pydantic import SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.errors import UserError
+from gateway.settings import ENV_FILE, ENV_PREFIX, SECRET, Settings, variable
+
+_BY_KIND: dict[object, str] = {
+    Path | None: "the path of a file",
+    tuple[str, ...]: "a list with commas",
+    dict[str, dict[str, int]]: "MODEL=VERSION:SHARE,…;…",
+    str | None: "a URL",
+    SecretStr | None: "text of 16 to 1024 characters, random by default",
+}
+_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
+
+
+class SettingsError(UserError):
+    """A GATEWAY_ variable is unknown, not allowed or contradicts another; the message names it and what is allowed."""
+
+
+def load_settings() -> Settings:
+    """Read the settings; raises SettingsError with a line for each variable that cannot be taken."""
+    sentences = [_unknown(name) for name in {**dotenv_values(ENV_FILE), **os.environ} if _is_unknown(name)]
+    try:
+        settings = Settings()
+    except ValidationError as exc:
+        sentences += [_wrong(error) for error in exc.errors()]
+    if sentences:
+        raise SettingsError("\n".join(sentences))
+    return settings
+
+
+def allowed(field: str) -> str:
+    """What a setting may be, such as "a whole number from 1 to 64"."""
+    info = Settings.model_fields[field]
+    bounds = {
+        name: getattr(bound, name)
+        for bound in info.metadata
+        for name in ("ge", "gt", "le", "min_length", "max_length")
+        if hasattr(bound, name)
+    }
+    kind = info.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        *choices, last = (str(choice.value) for choice in kind)
+        return f"{', '.join(choices)} or {last}"
+    if kind is bool:
+        return "true or false"
+    if kind in {int, float} and "le" in bounds:
+        number = "a whole number" if kind is int else "a number"
+        low, high = bounds.get("ge"), bounds["le"]
+        return f"{number} above {bounds['gt']} up to {high}" if low is None else f"{number} from {low} to {high}"
+    if kind is str and "max_length" in bounds:
+        return f"text of {bounds['min_length']} to {bounds['max_length']} characters"
+    return _BY_KIND.get(kind, "")
+
+
+def _is_unknown(name: str) -> bool:
+    field = name.lower().removeprefix(ENV_PREFIX.lower())
+    return name.upper().startswith(ENV_PREFIX) and field not in Settings.model_fields
+
+
+def _unknown(name: str) -> str:
+    if _KUBERNETES.search(name):
+        hint = "Kubernetes sets it for a Service named gateway; put enableServiceLinks: false into the pod's spec"
+    else:
+        # Without the prefix, which would make every two names alike.
+        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
+        hint = f"did you mean {variable(near[0])}?" if near else "see the README's table of settings"
+    return f"{name} is not a setting: {hint}"
+
+
+def _wrong(error: ErrorDetails) -> str:
+    said = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return said
+    field = str(error["loc"][0])
+    may_be = allowed(field)
+    if may_be and error["type"] != "value_error":
+        said = f"must be {may_be}"
+    given = "…" if field in SECRET else repr(error["input"])
+    return f"{variable(field)}={given}: {said}"

@@ -1,0 +1,103 @@
+"""The texts of settings that are more than a number or a name, read; whatever is wrong with one is a ValueError."""
+
+import re
+from collections.abc import Callable, Collection
+
+Shares = dict[str, dict[str, int]]
+"""A number for each version of each model."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
+_SHARES = re.compile(r"\s*(?P<model>[^=;:,\s]+)\s*=\s*(?P<shares>\d+:\d+(\s*,\s*\d+:\d+)*)\s*")
+_ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
+_ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
+
+
+def split_of(text: str) -> Shares:
+    """The shares of each model's versions, out of a text such as flowers=1:90,2:10;birds=1:1."""
+    return _by_model(
+        text,
+        any,
+        wrong="is not a split, which is a model and versions with shares: flowers=1:90,2:10",
+        together="1:90,2:10",
+    )
+
+
+def shadows_of(text: str) -> Shares:
+    """The percentages of each model's shadow versions, out of a text such as flowers=2:10;birds=3:5."""
+    return _by_model(
+        text,
+        lambda percentages: bool(percentages) and all(1 <= percent <= 100 for percent in percentages),
+        wrong=(
+            "is not a shadow, which is a model and versions with percentages from 1 to 100, each version once: "
+            "flowers=2:10"
+        ),
+        together="2:10,3:10",
+    )
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def header_name(name: str) -> str:
+    """The name of an HTTP header."""
+    if not _HEADER_NAME.fullmatch(name):
+        msg = "is not a header name, such as X-Client-ID"
+        raise ValueError(msg)
+    return name
+
+
+def otlp_endpoint(url: str) -> str:
+    """The URL of a collector of spans."""
+    if not _ENDPOINT.fullmatch(url):
+        msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
+        raise ValueError(msg)
+    return url
+
+
+def origins(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Origins of web pages, as browsers send them; * alone means all of them."""
+    if "*" in given and len(given) > 1:
+        msg = "* means every origin; do not combine it with others"
+        raise ValueError(msg)
+    for origin in given:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            msg = f"{origin!r} is not an origin: use a scheme, a host and, if needed, a port, such as https://app.example:8443"
+            raise ValueError(msg)
+    # Browsers send scheme and host in small letters.
+    return tuple(origin.lower() for origin in given)
+
+
+def triton_addresses(given: tuple[str, ...]) -> tuple[str, ...]:
+    """At least one host:port."""
+    for address in given or ("",):
+        host, colon, port = address.rpartition(":")
+        if not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65_536):
+            msg = "must be host:port of Triton's gRPC endpoint, such as 127.0.0.1:8001, or several with commas"
+            raise ValueError(msg)
+    return given
+
+
+def _by_model(text: str, right: Callable[[Collection[int]], bool], *, wrong: str, together: str) -> Shares:
+    found: Shares = {}
+    for part in filter(str.strip, text.split(";")):
+        name, numbers = _shares(part)
+        if not right(numbers.values()):
+            msg = f"{part.strip()!r} {wrong}"
+            raise ValueError(msg)
+        if name in found:
+            msg = f"{name!r} is named twice: put its versions behind one name, such as {name}={together}"
+            raise ValueError(msg)
+        found[name] = numbers
+    return found
+
+
+def _shares(part: str) -> tuple[str, dict[str, int]]:
+    """A model's name and its versions with their numbers, out of NAME=VERSION:NUMBER,…; none where it is not that."""
+    match = _SHARES.fullmatch(part)
+    if match is None:
+        return "", {}
+    pairs = [share.split(":") for share in match["shares"].split(",")]
+    shares = {str(int(version)): int(share) for version, share in pairs}
+    return match["model"], shares if len(shares) == len(pairs) else {}

@@ -1,0 +1,31 @@
+"""Wherever users read which formats are accepted, they read what the gateway accepts."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.ingest.inspection import TAKEN
+
+ROOT = Path(__file__).parents[2]
+LISTS = {
+    "README.md": "and",
+    "docs/api.md": "or",
+    "docs/vectors.md": "or",
+    "gateway/api/static/index.html": ",",
+}
+"""What joins the last format to the others there."""
+
+
+@pytest.mark.parametrize(("path", "joined"), LISTS.items(), ids=str)
+def test_a_list_of_formats_is_that_of_the_gateway(path, joined):
+    others, _, last = TAKEN.rpartition(" or ")
+    assert f"{others}{joined if joined == ',' else f' {joined}'} {last}" in (ROOT / path).read_text()
+
+
+def test_the_guide_to_files_has_a_row_for_each_format():
+    rows = {line.split("|")[1].strip().partition(" ")[0] for line in _table(ROOT / "docs/ingest.md")}
+    assert {name.partition(" ")[0] for name in TAKEN.replace(" or ", ", ").split(", ")} <= rows
+
+
+def _table(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line.startswith("| ")]
