@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from starlette.requests import Request
 
 from gateway.api.body import Body, announced_bytes
+from gateway.api.near import TOLD_CHARACTERS, near
 from gateway.api.parameters import PredictParameters
 from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
@@ -30,6 +31,8 @@ async def open_uploads(
     """
     content_type = request.headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed; images are compressed already.")
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
     if not raw and media_type not in {"multipart/form-data", "application/json"}:
         raise UnsupportedMediaType(
@@ -53,6 +56,8 @@ async def _json(body: Body, limits: Limits, names: Sequence[str]) -> tuple[dict[
     source = JsonSource(body, limits)
     name = await first_member(source)
     if name not in MEMBERS:
+        if name in names:
+            raise UnknownField(f'{name!r} goes in the query, such as ?{name}=…; the body has "images" alone.')
         return {}, at_least_one(read_images(source, name, limits, body.hold), NO_IMAGES)
     form, upload = await read_huggingface(source, name, limits, body.hold)
     if "labels" not in names:
@@ -75,9 +80,10 @@ async def _split(
         if isinstance(part, Upload):
             return parameters, at_least_one(resumed(part, _files(parts)))
         if part.name not in names:
+            hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
             raise UnknownField(
-                f"The form field {part.name!r} has no file name and is not a parameter; parameters are "
-                f"{', '.join(names)}."
+                f"The form field {part.name[:TOLD_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
+                f"Parameters are {', '.join(names)}."
             )
         parameters.setdefault(part.name, []).append(part.value)
     raise NoFiles(NO_FILES)
