@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from gateway.api.exchange import exchange_of
-from gateway.api.near import TOLD_CHARACTERS, near
 from gateway.api.parameters import PredictParameters
 from gateway.api.vectors import PATH as EMBED
 from gateway.api.vectors import EmbeddingParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
+from gateway.near import TOLD_CHARACTERS, near
 from gateway.problem import MEDIA_TYPE, members
+from gateway.validation import fault
 
 MAX_TOLD = 10
 """Parameters that one answer finds fault with."""
@@ -69,7 +70,7 @@ def invalid_parameter(
                 f"{name[:TOLD_CHARACTERS]!r} is not a parameter of this request{f'; {meant}' if meant else '.'}"
             )
         else:
-            sentences.append(f"{name!r}: {error['msg']}.")
+            sentences.append(f"{name!r}: {fault(error)}.")
     if len(errors) > MAX_TOLD:
         sentences.append(f"And {len(errors) - MAX_TOLD} more.")
     return InvalidParameter(" ".join(sentences))

@@ -49,7 +49,7 @@ def _torch(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # of pickle, zip, torch
         raise ModelFileError(
-            f"{path} cannot be read as weights alone, and anything more could run code. Where you trust it, load it in "
+            f"{path} cannot be read as weights alone, and anything more could run code. If you trust it, load it in "
             "Python and save its weights: torch.save(model.state_dict(), 'weights.pt')"
         ) from exc
 

@@ -152,7 +152,7 @@ def test_a_name_is_given_once(add):
     assert add().exit_code == 0
     again = add()
     assert isinstance(again.exception, EntryError)
-    assert "say --version N to add a version, or remove it first: gateway model remove head" in str(again.exception)
+    assert "use --version N to add a version, or remove it first: gateway model remove head" in str(again.exception)
 
 
 def test_labels_as_windows_writes_them_are_read(add, tmp_path):
