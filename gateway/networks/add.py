@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gateway.embedded.places import at
 from gateway.gpus import gpu_count
 from gateway.networks.download import fetch, is_remote
 from gateway.networks.functions import Said
@@ -128,6 +129,10 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     if old:
         _check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or _first_version(repository, request.name)
+    if old is None and request.version:
+        say(f"{repository} has no model {request.name!r} yet: it is a new one, with version {number} alone")
+    elif old is None and number > 1:
+        say(f"it is version {number}: earlier ones of this name were removed, and a cache may still have their answers")
     with staging(repository) as folder:
         network = folder / "network" / written_as.filename
         network.parent.mkdir()
@@ -255,7 +260,7 @@ def _entry_to_extend(request: Request, repository: Path) -> Entry | None:
         if exists:
             raise EntryError(
                 f"{repository} has a model {request.name!r} already: say --version N to add a version, or remove it "
-                f"first: gateway model remove {request.name}"
+                f"first: gateway model remove {request.name}{at(repository)}"
             )
         return None
     if request.version < 1:
