@@ -68,7 +68,7 @@ def find_source(
     if text.startswith(TIMM) and (weights or not offline):
         return _timm(text.removeprefix(TIMM), weights, like)
     if text.startswith(TIMM):
-        raise SourceError(f"{text} without --weights is downloaded, and --offline asks no network: say --weights FILE")
+        raise SourceError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
     if text.startswith(HUGGING_FACE):
         name = text.removeprefix(HUGGING_FACE)
         folder = Path(name).expanduser().absolute()
@@ -78,7 +78,7 @@ def find_source(
         return _folder(path, weights, like)
     if not path.is_file():
         raise SourceError(
-            f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+            f"there is no file {path}; SOURCE must be a file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
             "huggingface:OWNER/NAME, or FILE.py:NAME"
         )
     if weights:
@@ -114,7 +114,7 @@ def _timm(architecture: str, weights: str | None, like: str | None) -> Source:
     if weights is None:
         name = config.get("hf_hub_id")
         if not name:
-            raise SourceError(f"timm has no weights for {architecture}: say --weights FILE")
+            raise SourceError(f"timm has no weights for {architecture}: use --weights FILE")
         return _folder(fetch_folder(name, offline=False), None, like)
     path = _weights(weights)
     # Its own preprocessing where the weights were trained as timm's were; otherwise it is said.
@@ -167,7 +167,7 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
         return from_weights(source.like)
     if source.function:
         raise SourceError(
-            f"which images does {source.function.name} take? Say --crop 224, or --resize 256 --crop 224 for the middle "
+            f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the middle "
             "of a larger one; where it takes normalised float32, also --mean and --std as in training"
         )
     raise SourceError(

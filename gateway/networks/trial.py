@@ -182,7 +182,7 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
                 return (
                     f"it takes {channels} channel{'s' * (channels > 1)} but images have three: red, green and blue. "
                     + (
-                        "Say --grayscale, which converts them as Pillow does"
+                        "Use --grayscale, which converts them as Pillow does"
                         if channels == 1
                         else "Add a layer in front that converts them, and save it again"
                     )

@@ -242,7 +242,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", processor)
     if family in UNKNOWN_PROCESSORS:
         raise PreprocessingError(
-            f"{processor} prepares images in a way of its own: say --resize, --crop, --mean, --std and --interpolation"
+            f"{processor} prepares images in a way of its own: use --resize, --crop, --mean, --std and --interpolation"
         )
     if not values.get("do_resize", True) or not values.get("do_normalize", True):
         raise PreprocessingError("images are resized and normalised here: do_resize and do_normalize must be true")

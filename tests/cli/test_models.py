@@ -152,7 +152,7 @@ def test_a_name_is_given_once(add):
     assert add().exit_code == 0
     again = add()
     assert isinstance(again.exception, EntryError)
-    advice = "say --version N to add a version, or remove it first: gateway model remove head --model-repository "
+    advice = "use --version N to add a version, or remove it first: gateway model remove head --model-repository "
     assert advice in str(again.exception)
 
 

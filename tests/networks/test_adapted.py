@@ -17,7 +17,8 @@ from gateway.networks.add import Request, add
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.isolation import Job, Outcome
 from gateway.networks.model_source import SourceError
-from gateway.networks.onnx_graph import any_batch, check_signature, runner
+from gateway.networks.onnx_graph import any_batch, check_signature
+from gateway.networks.onnx_runner import runner
 from gateway.networks.originals import original_module, original_probabilities
 from gateway.networks.torchscript import without_deprecations
 from gateway.repository.entry import Entry, Format, Precision, Serving, Version
