@@ -141,4 +141,5 @@ def test_what_was_left_out_and_that_there_was_nothing_is_told(url, tmp_path):
     assert done.returncode == 0
     assert f"1 file, such as '{photos / 'noending'}'; a glob takes any name" in done.stderr
     assert f"no pictures in {photos}\n" in done.stderr
-    assert run(f"{photos}/*", "--url", url).stdout.count("\n") == 1
+    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)
+    assert len(rows_of(tmp_path / "all.jsonl")) == 1
