@@ -6,7 +6,9 @@ import os
 import pty
 import signal
 import subprocess
+from pathlib import Path
 
+import pyarrow.json
 import pyarrow.parquet
 import pytest
 
@@ -79,6 +81,18 @@ def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
     assert (in_csv[bad]["error"], in_parquet[bad]["error"]) == ("unsupported_format", "unsupported_format")
     assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat")
     assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
+
+
+def test_a_name_that_is_no_utf_8_leaves_every_output_readable(url, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Path(os.fsdecode(os.fsencode(photos) + b"/\xe9.png")).write_bytes(PNG)
+    expected = f"{photos}/\\udce9.png"
+    for kind in ("csv", "jsonl", "parquet"):
+        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 0
+    assert [line.partition(",")[0] for line in (tmp_path / "out.csv").read_text("utf-8").splitlines()[1:]] == [expected]
+    assert pyarrow.json.read_json(tmp_path / "out.jsonl")["path"].to_pylist() == [expected]
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
 def test_failures_are_summed_up_by_code_and_in_the_exit_code(url, photos, tmp_path):
