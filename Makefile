@@ -10,6 +10,9 @@ SOURCES := pyproject.toml constraints.txt
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Hypothesis tries the same examples in every run; with PROFILE=random others, which may find more.
+PROFILE ?= repeatable
+WORKERS += --hypothesis-profile $(PROFILE)
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
 # Tests and commands start hundreds of processes: each would compile the gateway again.

@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,7 +36,9 @@ class Journal:
         self._features = features
         self.done: Counter[bytes] = Counter()
         """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
-        self.rows = self.failed = 0
+        self.rows = 0
+        self.failed: Counter[str] = Counter()
+        """Rows of pictures without an answer, by the codes of their errors."""
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
@@ -96,11 +99,18 @@ class Journal:
 
     def close(self) -> None:
         """Write everything to the disk."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def abandon(self) -> None:
+        """End it as it is: rows stay, and a file without any goes, since there is nothing to continue."""
+        with suppress(OSError):  # the disk that is full is full still
+            self.close()
+        if not self.rows:
+            self.path.unlink(missing_ok=True)
 
     def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
         """Put the output into its place, whole; `convert` writes rows in another format than JSON lines."""
@@ -114,7 +124,8 @@ class Journal:
 
     def _count(self, row: Row) -> None:
         self.rows += 1
-        self.failed += row["error"] is not None
+        if row["error"] is not None:
+            self.failed[row["error"]] += 1
 
 
 def _passing(code: str) -> bool:

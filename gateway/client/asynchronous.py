@@ -176,7 +176,7 @@ class AsyncGateway:
             "version": None if version is None else str(version),
             "top_k": top_k,
             "threshold": threshold,
-            "labels": list(labels) or None,
+            "labels": ([labels] if isinstance(labels, str) else list(labels)) or None,
             "timeout": timeout_seconds,
             "frames": None if frames is None else str(frames),
         }

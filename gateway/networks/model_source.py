@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway.networks.file_kinds import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
 from gateway.networks.functions import FunctionSource, find_function, is_function
 from gateway.networks.hub import (
     HUGGING_FACE,
@@ -149,8 +149,10 @@ def _weights(text: str) -> Path:
     if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.SAFETENSORS}:
         if kind is Kind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
+        advice = f". If you trust it, {alone(path, kind)}" if kind in {Kind.PICKLED_MODULE, Kind.PICKLE} else ""
         raise ModelFileError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
+            f"{advice}"
         )
     return path
 

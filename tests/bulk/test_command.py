@@ -98,7 +98,7 @@ def test_too_many_failures_end_it_and_leave_what_was_done(url, photos, tmp_path)
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--max-failures", 2)
     assert done.returncode == 4
     assert "more than --max-failures" in done.stderr
-    assert "--resume continues" in done.stderr
+    assert "--resume with a larger --max-failures continues" in done.stderr
     assert not (tmp_path / "out.jsonl").exists()
     assert run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--resume").returncode == 3
     assert len(rows_of(tmp_path / "out.jsonl")) == 155

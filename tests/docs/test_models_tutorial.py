@@ -173,6 +173,7 @@ def test_lines_left_out_and_figures_may_differ_and_nothing_else():
 
 @pytest.mark.triton
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_tutorial_does_what_it_says(reader):
     followed = commands()
