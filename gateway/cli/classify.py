@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
     from gateway.bulk.sources import LeftOut
     from gateway.client import Gateway
 
-KEY_HERE = "Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY."
+KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
 JSON_LINES = {".jsonl", ".ndjson"}
 
@@ -151,8 +151,8 @@ def classify(
             say(f"stopped{_how_to_go_on(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
-            here = f" {KEY_HERE}" if isinstance(error, Unauthorized) else ""
-            raise UserError(f"{error.message}{here}".rstrip(".") + _how_to_go_on(out)) from error
+            here = KEY_HERE if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_go_on(out)}") from error
     raise typer.Exit(code)
 
 
