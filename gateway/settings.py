@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway import setting_values
@@ -218,6 +218,12 @@ class Settings(BaseSettings):
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
     otlp_endpoint: str | None = None
     """OTLP/HTTP endpoint for spans, such as http://127.0.0.1:4318; without it none are sent. Needs the extra otel."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_may_have_units(cls, value: object, info: ValidationInfo) -> object:
+        numeric = cls.model_fields[info.field_name or ""].annotation in {int, float}
+        return setting_values.number_of(info.field_name or "", value) if numeric and isinstance(value, str) else value
 
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod

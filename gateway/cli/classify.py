@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
     from gateway.bulk.run import BulkJob
     from gateway.client import Gateway
 
+KEY_HERE = "Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY."
 TABLE_ROWS = 50
 JSON_LINES = {".jsonl", ".ndjson"}
 
@@ -120,6 +121,7 @@ def classify(
     from gateway.bulk.own_service import own_service
     from gateway.bulk.run import BulkJob
     from gateway.client import Gateway, GatewayError
+    from gateway.client.errors import Unauthorized
     from gateway.errors import UserError
 
     if resume and (overwrite or out is None):
@@ -148,7 +150,8 @@ def classify(
             say(f"stopped{_how_to_go_on(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
-            raise UserError(f"{error.message.rstrip('.')}{_how_to_go_on(out)}") from error
+            here = f" {KEY_HERE}" if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message}{here}".rstrip(".") + _how_to_go_on(out)) from error
     raise typer.Exit(code)
 
 
