@@ -9,10 +9,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.bulk.rows import FEATURES, Row
+from gateway.bulk.rows import FEATURES, Row, printable
 from gateway.client import BY_CODE, Picture
 from gateway.errors import UserError
 from gateway.files import whole_file
@@ -35,7 +36,9 @@ class Journal:
         self._features = features
         self.done: Counter[bytes] = Counter()
         """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
-        self.rows = self.failed = 0
+        self.rows = 0
+        self.failed: Counter[str] = Counter()
+        """Rows of pictures without an answer, by the codes of their errors."""
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
@@ -50,6 +53,7 @@ class Journal:
         with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
             for row in self.read():
                 if row["error"] is None or not _passing(row["error"]):
+                    row["path"] = printable(row["path"])  # an older version wrote surrogates
                     file.write(_line(row))
                     self._count(row)
                     self.done[_digest(row["path"])] += 1
@@ -96,11 +100,18 @@ class Journal:
 
     def close(self) -> None:
         """Write everything to the disk."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def abandon(self) -> None:
+        """End it as it is: rows stay, and a file without any goes, since there is nothing to continue."""
+        with suppress(OSError):  # the disk that is full is full still
+            self.close()
+        if not self.rows:
+            self.path.unlink(missing_ok=True)
 
     def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
         """Put the output into its place, whole; `convert` writes rows in another format than JSON lines."""
@@ -114,7 +125,8 @@ class Journal:
 
     def _count(self, row: Row) -> None:
         self.rows += 1
-        self.failed += row["error"] is not None
+        if row["error"] is not None:
+            self.failed[row["error"]] += 1
 
 
 def _passing(code: str) -> bool:
@@ -132,9 +144,8 @@ def _parsed(line: bytes) -> Row | None:
 
 
 def _line(row: Row) -> bytes:
-    # A byte of a name that is no UTF-8 is a lone surrogate in Python, which this writes as JSON's \\udcXX.
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _digest(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=16).digest()
+    return hashlib.blake2b(printable(name).encode(), digest_size=16).digest()

@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 
-from gateway.client import GatewayError, Result
+from gateway.client import Result
 
 WINDOW_SECONDS = 30.0
 """The rate is that of the last half minute: a service gets faster and slower."""
@@ -12,14 +13,19 @@ WINDOW_SECONDS = 30.0
 class Meter:
     """Counts results; `told` is a line for people."""
 
-    def __init__(self, *, before: int = 0, failed_before: int = 0) -> None:
+    def __init__(self, *, before: int = 0, failed_before: Mapping[str, int] | None = None) -> None:
         self.before = before
         """Rows of earlier runs."""
         self.done = 0
-        self.failed = failed_before
+        self.codes: Counter[str] = Counter(failed_before)
+        """Pictures without an answer, those of earlier runs included, by the codes of their errors."""
         self.total: int | None = None
-        self.codes: Counter[str] = Counter()
         self.waiting = ""
+        """Why nothing is sent for a while."""
+        self.start()
+
+    def start(self) -> None:
+        """From now on time counts; a service of the run's own has started until then."""
         self._started = time.monotonic()
         self._recent: deque[tuple[float, int]] = deque([(self._started, 0)])
 
@@ -28,7 +34,6 @@ class Meter:
         self.waiting = ""
         self.done += 1
         if result.error is not None:
-            self.failed += 1
             self.codes[result.error.code] += 1
         now = time.monotonic()
         if now - self._recent[-1][0] >= 1:
@@ -36,9 +41,10 @@ class Meter:
             while now - self._recent[0][0] > WINDOW_SECONDS:
                 self._recent.popleft()
 
-    def wait(self, fault: GatewayError, _: float) -> None:
-        """Nothing is sent for a while."""
-        self.waiting = fault.message
+    @property
+    def failed(self) -> int:
+        """Pictures without an answer."""
+        return self.codes.total()
 
     @property
     def seconds(self) -> float:
@@ -53,10 +59,10 @@ class Meter:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until all are done, if it is known how many there are."""
-        if self.total is None or not self.done:
+        """Until all are done, if it is known how many there are, and some were done lately."""
+        if self.total is None or not self.rate:
             return None
-        return max(0, self.total - self.before - self.done) / max(self.rate, 1e-9)
+        return max(0, self.total - self.before - self.done) / self.rate
 
     def told(self) -> str:
         """All of it."""

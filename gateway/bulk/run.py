@@ -1,23 +1,28 @@
 """One run: pictures in, a row for each out, and what to do when it ends early."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from gateway.bulk.journal import Journal, journal_of
 from gateway.bulk.meter import Meter
 from gateway.bulk.rows import Row, row_of
 from gateway.bulk.sinks import converter
-from gateway.bulk.sources import count, pictures
-from gateway.client import Gateway, Picture
+from gateway.bulk.sources import LeftOut, count, pictures
+from gateway.client import Gateway, GatewayError, Picture
 from gateway.errors import UserError
 
 
 class OutputExists(UserError):
     """The output is there already, whole or in part."""
+
+
+class OutputUnwritable(UserError):
+    """The disk is full, or the output cannot be written for another reason."""
 
 
 class TooManyFailures(UserError):
@@ -37,14 +42,26 @@ class BulkJob:
     """Whether each row has the picture's vector as well."""
 
 
-def rows(job: BulkJob, gateway: Gateway, left: Iterable[Picture], meter: Meter) -> Iterator[Row]:
-    """A row for each picture as it is ready; raises TooManyFailures, and what the client raises."""
+def rows(
+    job: BulkJob, gateway: Gateway, left: Iterable[Picture], meter: Meter, tick: Callable[[Meter], None]
+) -> Generator[Row, None, None]:
+    """A row for each picture as it is ready; raises TooManyFailures, and what the client raises.
+
+    `tick` is called after each row, and when the run waits for the service.
+    """
+
+    def wait(fault: GatewayError, _: float) -> None:
+        meter.waiting = fault.message
+        tick(meter)
+
     ask = gateway.embed if job.features else gateway.classify
-    results = ask(left, on_wait=meter.wait, **(job.parameters or {}))
+    meter.start()
+    results = ask(left, on_wait=wait, **(job.parameters or {}))
     with closing(results):
         for result in results:
             meter.count(result)
             yield row_of(result, features=job.features)
+            tick(meter)
             if job.max_failures is not None and meter.failed > job.max_failures:
                 codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
                 raise TooManyFailures(f"{meter.failed} pictures failed, more than --max-failures: {codes}")
@@ -57,9 +74,19 @@ class FileRun:
         self.job, self.out = job, out
         self._convert = converter(out, features=job.features)
         self.journal = Journal(journal_of(out), features=job.features)
-        self._pictures = pictures(job.sources, column=job.column)
-        self._begin(resume=resume, overwrite=overwrite)
+        self.left_out = LeftOut()
+        self._pictures = pictures(job.sources, column=job.column, left_out=self.left_out)
+        with _writing(self.journal.path):
+            self._begin(resume=resume, overwrite=overwrite)
         self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)
+
+    def __enter__(self) -> "FileRun":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.journal.abandon()
 
     def _begin(self, *, resume: bool, overwrite: bool) -> None:
         part = self.journal.path
@@ -78,19 +105,25 @@ class FileRun:
         self.journal.begin()
 
     def run(self, gateway: Gateway, tick: Callable[[Meter], None]) -> None:
-        """Classify what has no row yet, and put the output into its place; raises what `rows` raises.
+        """Classify what has no row yet, and put the output into its place.
 
-        `tick` is called after each row. What was done stays in the journal, whatever happens.
+        What was done stays in the journal, whatever happens. Raises OutputUnwritable, and what `rows` raises.
         """
         _count_in_background(self.job, self.meter)
-        try:
-            for row in rows(self.job, gateway, self.journal.left(self._pictures), self.meter):
-                self.journal.write([row])
-                tick(self.meter)
-        except BaseException:
-            self.journal.close()
-            raise
-        self.journal.finish(self.out, self._convert)
+        with closing(rows(self.job, gateway, self.journal.left(self._pictures), self.meter, tick)) as answers:
+            for row in answers:
+                with _writing(self.journal.path):
+                    self.journal.write([row])
+        with _writing(self.out):
+            self.journal.finish(self.out, self._convert)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise OutputUnwritable(f"{path} cannot be written: {exc.strerror or exc}") from exc
 
 
 def _count_in_background(job: BulkJob, meter: Meter) -> None:

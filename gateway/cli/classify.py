@@ -3,9 +3,8 @@
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -13,15 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.progress import only_waits, shown
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be there at once
+    from rich.table import Table
+
     from gateway.bulk.meter import Meter
     from gateway.bulk.run import BulkJob
+    from gateway.bulk.sources import LeftOut
     from gateway.client import Gateway
 
-SECONDS_BETWEEN_LINES = 10.0
+KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
 JSON_LINES = {".jsonl", ".ndjson"}
 
@@ -41,7 +44,7 @@ def classify(
         typer.Argument(
             metavar="SRC…",
             help="Folders, globs, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
-            "s3://bucket/prefix, or - for paths on stdin.",
+            "lists of paths (.txt), s3://bucket/prefix, or - for paths on stdin.",
             show_default=False,
         ),
     ],
@@ -87,7 +90,12 @@ def classify(
             show_default=False,
         ),
     ] = None,
-    column: Annotated[str | None, typer.Option(help="The table's column with the paths.", show_default=False)] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="The table's column with the paths; by default path, file, filename, image or url.", show_default=False
+        ),
+    ] = None,
     concurrency: Annotated[
         int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
     ] = 4,
@@ -114,6 +122,7 @@ def classify(
     from gateway.bulk.own_service import own_service
     from gateway.bulk.run import BulkJob
     from gateway.client import Gateway, GatewayError
+    from gateway.client.errors import Unauthorized
     from gateway.errors import UserError
 
     if resume and (overwrite or out is None):
@@ -134,7 +143,7 @@ def classify(
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_sigterm())
         try:
-            run = _to_file(job, out, resume=resume, overwrite=overwrite) if out is not None else _to_stdout(job)
+            run = _to_file(job, out, stack, resume=resume, overwrite=overwrite) if out is not None else _to_stdout(job)
             address = url or stack.enter_context(own_service(model_repository, say))
             gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
             code = run(gateway)
@@ -142,32 +151,38 @@ def classify(
             say(f"stopped{_how_to_go_on(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
-            raise UserError(f"{error.message}{_how_to_go_on(out)}") from error
+            here = KEY_HERE if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_go_on(out)}") from error
     raise typer.Exit(code)
 
 
-def _to_file(job: "BulkJob", out: Path, *, resume: bool, overwrite: bool) -> Callable[["Gateway"], Exit]:
+def _to_file(
+    job: "BulkJob", out: Path, stack: ExitStack, *, resume: bool, overwrite: bool
+) -> Callable[["Gateway"], Exit]:
     from gateway.bulk.meter import counted, duration
     from gateway.bulk.run import FileRun, TooManyFailures
+    from gateway.errors import UserError
 
-    run = FileRun(job, out, resume=resume, overwrite=overwrite)
+    run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
     if run.meter.before:
         say(f"rows from before: {run.meter.before:,}")
 
     def work(gateway: "Gateway") -> Exit:
         try:
-            with _shown() as show:
+            with shown() as show:
                 run.run(gateway, show)
         except TooManyFailures as exc:
-            say(f"{exc}{_how_to_go_on(out)}")
+            say(f"{exc}{_how_to_go_on(out, 'with a larger --max-failures')}")
             return Exit.GAVE_UP
+        except UserError as error:
+            raise UserError(f"{error}{_how_to_go_on(out)}") from error
         meter = run.meter
         say(
             f"{out}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
             f"{duration(meter.seconds)}, "
             f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
-        return _summary(meter)
+        return _summary(meter, run.left_out, job)
 
     return work
 
@@ -175,30 +190,43 @@ def _to_file(job: "BulkJob", out: Path, *, resume: bool, overwrite: bool) -> Cal
 def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
     from gateway.bulk.meter import Meter
     from gateway.bulk.run import TooManyFailures, rows
-    from gateway.bulk.sources import pictures
+    from gateway.bulk.sources import LeftOut, pictures
 
-    found = pictures(job.sources, column=job.column)
+    left_out = LeftOut()
+    found = pictures(job.sources, column=job.column, left_out=left_out)
 
     def work(gateway: "Gateway") -> Exit:
         meter = Meter()
         try:
-            for_people = sys.stdout.isatty()
-            answers = rows(job, gateway, found, meter)
-            if for_people:
-                _print_table(answers)
+            if sys.stdout.isatty():
+                with shown(transient=True) as show, closing(rows(job, gateway, found, meter, show)) as answers:
+                    table, left = _table(answers)
+                _print_table(table, left)
             else:
-                for row in answers:
-                    print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
+                with closing(rows(job, gateway, found, meter, only_waits())) as answers:
+                    for row in answers:
+                        _print_line(row)
         except TooManyFailures as exc:
             say(str(exc))
             return Exit.GAVE_UP
-        return _summary(meter)
+        return _summary(meter, left_out, job)
 
     return work
 
 
-def _print_table(answers: Iterator[dict[str, Any]]) -> None:
-    from rich.console import Console
+def _print_line(row: dict[str, Any]) -> None:
+    from gateway.errors import UserError
+
+    try:
+        print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
+    except BrokenPipeError:  # whoever reads has enough, as `head` has
+        raise
+    except OSError as exc:
+        raise UserError(f"the rows cannot be written: {exc.strerror or exc}") from exc
+
+
+def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
+    """The first rows as a table, and how many more there are."""
     from rich.table import Table
 
     table = Table(box=None)
@@ -210,14 +238,25 @@ def _print_table(answers: Iterator[dict[str, Any]]) -> None:
         if number <= TABLE_ROWS:
             best = "" if row["score"] is None else f"{row['score']:.3f}"
             table.add_row(row["path"], row["label"] or "", best, row["message"] or "")
+    return table, max(0, number - TABLE_ROWS)
+
+
+def _print_table(table: "Table", left: int) -> None:
+    from rich.console import Console
+
     Console().print(table)
-    if number > TABLE_ROWS:
-        say(f"{number - TABLE_ROWS:,} more are not shown: use --out FILE to keep them all")
+    if left:
+        say(f"{left:,} more are not shown: use --out FILE to keep them all")
 
 
-def _summary(meter: "Meter") -> Exit:
+def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
     from gateway.bulk.meter import counted
 
+    if left_out.number:
+        files = counted(left_out.number, "file")
+        say(f"left out, as the name is not a picture's: {files}, such as {left_out.example!r}; a glob takes any name")
+    if not meter.before and not meter.done:
+        say(f"no pictures in {', '.join(job.sources)}")
     if not meter.failed:
         return Exit.OK
     say(f"without an answer: {counted(meter.failed, 'picture')}")
@@ -226,36 +265,12 @@ def _summary(meter: "Meter") -> Exit:
     return Exit.SOME_FAILED
 
 
-def _how_to_go_on(out: Path | None) -> str:
+def _how_to_go_on(out: Path | None, how: str = "") -> str:
     from gateway.bulk.journal import journal_of
 
-    return f"; {journal_of(out)} has the rows so far; --resume continues" if out and journal_of(out).exists() else ""
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[["Meter"], None]]:
-    """A line that moves on a terminal; elsewhere a line now and then."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        with Progress(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
-            task = bar.add_task("starting", total=None)
-
-            def show(meter: "Meter") -> None:
-                bar.update(task, total=meter.total, completed=meter.before + meter.done, description=meter.told())
-
-            yield show
-        return
-    last = time.monotonic()
-
-    def tell(meter: "Meter") -> None:
-        nonlocal last
-        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            say(meter.told())
-
-    yield tell
+    if out is None or not (part := journal_of(out)).exists() or not part.stat().st_size:
+        return ""
+    return f"; {part} has the rows so far; {' '.join(filter(None, ('--resume', how)))} continues"
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
 
 
 class AsyncGateway:
-    """A gateway at a URL, with these options; use it as an async context manager, or call `aclose`."""
+    """A gateway at a URL, or a host:port for http; use it as an async context manager, or call `aclose`."""
 
     def __init__(
         self, url: str = "http://127.0.0.1:8080", api_key: str | None = None, **options: Unpack[Options]
@@ -54,7 +54,7 @@ class AsyncGateway:
         if api_key is not None:
             headers["X-API-Key"] = api_key
         self._http = httpx.AsyncClient(
-            base_url=url,
+            base_url=url if "://" in url else f"http://{url}",
             headers=headers,
             timeout=httpx.Timeout(options.get("timeout_seconds", 120.0), connect=10.0, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=max(1, self.concurrency)),
@@ -148,7 +148,8 @@ class AsyncGateway:
         try:
             response = await self._http.get(path)
         except httpx.TransportError as exc:
-            raise Unreachable(f"There is no gateway at {self._http.base_url}: {exc or type(exc).__name__}.") from exc
+            reason = str(exc).rstrip(".") or type(exc).__name__
+            raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
         if not response.is_success:
             raise error_of(response)
         try:
@@ -175,7 +176,7 @@ class AsyncGateway:
             "version": None if version is None else str(version),
             "top_k": top_k,
             "threshold": threshold,
-            "labels": list(labels) or None,
+            "labels": ([labels] if isinstance(labels, str) else list(labels)) or None,
             "timeout": timeout_seconds,
             "frames": None if frames is None else str(frames),
         }

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
-from types import TracebackType
+from types import AsyncGeneratorType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from .asynchronous import AsyncGateway, OnProgress, Options
@@ -43,10 +43,19 @@ class Gateway:
         """Close the connections and end the thread."""
         if self._loop.is_closed():
             return
-        self._run(self._gateway.aclose())
+        self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self) -> None:
+        """Whoever stops in the middle of the results leaves requests on their way: they end first."""
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._gateway.aclose()
 
     def classify(
         self,
@@ -97,7 +106,8 @@ class Gateway:
             while ready := self._run(_next(lists)):
                 yield from ready
         finally:
-            self._run(lists.aclose())
+            if not self._loop.is_closed():  # else `close` has ended them
+                self._run(_close(lists))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         ended = threading.Event()
@@ -114,8 +124,18 @@ class Gateway:
         except BaseException:
             if not future.done():  # Ctrl-C has interrupted the wait, and not what is waited for
                 future.cancel()
-                ended.wait(INTERRUPTED_SECONDS)
+                _wait(ended, INTERRUPTED_SECONDS)
             raise
+
+
+def _wait(ended: threading.Event, seconds: float) -> None:
+    ended.wait(seconds)
+
+
+async def _close(lists: AsyncGenerator[list[Result], None]) -> None:
+    """End what is on its way; after a second Ctrl-C it may be ending already, and cannot be asked to."""
+    if not (isinstance(lists, AsyncGeneratorType) and lists.ag_running):
+        await lists.aclose()
 
 
 async def _next(lists: AsyncGenerator[list[Result], None]) -> list[Result]:

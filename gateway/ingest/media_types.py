@@ -9,6 +9,7 @@ from gateway.ingest.multipart import Parameter, read_multipart
 from gateway.ingest.raw_and_json import first_member, read_body, read_images
 from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, uncounted
 from gateway.ingest.upload_limits import Limits
+from gateway.near import TOLD_CHARACTERS, near
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; closed by who reads them."""
@@ -58,6 +59,8 @@ async def _json(chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[st
     source = JsonSource(chunks, limits)
     name = await first_member(source)
     if name not in MEMBERS:
+        if name in names:
+            raise UnknownField(f'{name!r} goes in the query, such as ?{name}=…; the body has "images" alone.')
         return {}, at_least_one(read_images(source, name, limits, hold), NO_IMAGES)
     form, upload = await read_huggingface(source, name, limits, hold)
     if "labels" not in names:
@@ -78,9 +81,10 @@ async def _split(parts: AsyncIterator[Upload | Parameter], names: Sequence[str])
         if isinstance(part, Upload):
             return parameters, at_least_one(resumed(part, _files(parts)))
         if part.name not in names:
+            hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
             raise UnknownField(
-                f"The form field {part.name!r} has no file name and is not a parameter; parameters are "
-                f"{', '.join(names)}."
+                f"The form field {part.name[:TOLD_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
+                f"Parameters are {', '.join(names)}."
             )
         parameters.setdefault(part.name, []).append(part.value)
     raise NoFiles(NO_FILES)

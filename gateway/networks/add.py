@@ -132,6 +132,10 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     if old:
         check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or first_version(repository, request.name)
+    if old is None and request.version:
+        say(f"{repository} has no model {request.name!r} yet: it is a new one, with version {number} alone")
+    elif old is None and number > 1:
+        say(f"it is version {number}: earlier ones of this name were removed, and a cache may still have their answers")
     with staging(repository) as folder:
         network = folder / "network" / written_as.filename
         network.parent.mkdir()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gateway.embedded.places import at
 from gateway.gpus import gpu_count
 from gateway.networks.isolation import Say
 from gateway.networks.model_source import (
@@ -71,7 +72,7 @@ def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry |
         if exists:
             raise EntryError(
                 f"{repository} has a model {name!r} already: use --version N to add a version, or remove it "
-                f"first: gateway model remove {name}"
+                f"first: gateway model remove {name}{at(repository)}"
             )
         return None
     if version < 1:

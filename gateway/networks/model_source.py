@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway.networks.file_kinds import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
 from gateway.networks.functions import FunctionSource, find_function, is_function
 from gateway.networks.hub import (
     HUGGING_FACE,
@@ -16,7 +16,7 @@ from gateway.networks.hub import (
     timm_config,
     timm_preprocessing,
 )
-from gateway.networks.labels import given_labels
+from gateway.networks.labels import given_labels, unreadable
 from gateway.repository.preprocessing import Preprocessing, from_weights, weights_enum
 
 KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
@@ -79,7 +79,7 @@ def find_source(
     if not path.is_file():
         raise SourceError(
             f"there is no file {path}; SOURCE must be a file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
-            "or huggingface:OWNER/NAME"
+            "huggingface:OWNER/NAME, or FILE.py:NAME"
         )
     if weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
@@ -149,8 +149,10 @@ def _weights(text: str) -> Path:
     if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.SAFETENSORS}:
         if kind is Kind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
+        advice = f". If you trust it, {alone(path, kind)}" if kind in {Kind.PICKLED_MODULE, Kind.PICKLE} else ""
         raise ModelFileError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
+            f"{advice}"
         )
     return path
 
@@ -196,7 +198,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
         text = path.read_text(encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(f"cannot read the labels: {exc}") from exc
+        raise SourceError(unreadable(path, exc)) from exc
     if not text:
         raise SourceError(f"{path} contains no labels")
     labels = tuple(line.strip() for line in text.split("\n"))

@@ -104,6 +104,7 @@ def any_batch(model: Any) -> Any:  # noqa: ANN401
             dims[0].dim_param = BATCH
     constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
     constants |= {tensor.name: tensor for tensor in model.graph.initializer}
+    opened = set()
     for node in model.graph.node:
         if node.op_type == "Reshape" and node.input[1] in constants:
             shape = constants[node.input[1]]
@@ -111,6 +112,12 @@ def any_batch(model: Any) -> Any:  # noqa: ANN401
             if values.size > 1 and values[0] == 1:
                 values[0] = 0  # as many as come in
                 shape.CopyFrom(onnx.numpy_helper.from_array(values, shape.name))
+                opened.add(node.input[1])
+            if node.input[1] in opened:
+                # By default 0 is what comes in; with allowzero, which torch's exporter sets, it would be an empty one.
+                kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
     del model.graph.value_info[:]
     return model
 

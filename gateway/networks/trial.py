@@ -143,8 +143,9 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
             else ""
         )
         raise ModelFileError(
-            f"there are {labels} labels and the network has {findings.classes} classes: give one label per line, in "
-            f"the order of the classes in training (sorted folder names with torchvision's ImageFolder){features}"
+            f"there {f'are {labels} labels' if labels != 1 else 'is 1 label'} and the network has {findings.classes} "
+            "classes: give one label per line, in the "
+            f"order of the classes in training (sorted folder names with torchvision's ImageFolder){features}"
         )
 
 

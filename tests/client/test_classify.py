@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.client import AsyncGateway, Gateway, Picture, errors
+from gateway.client import AsyncGateway, Gateway, Picture, blocking, errors
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
 from gateway.inference.backend import Call, InferResult
 from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
@@ -111,6 +111,16 @@ def test_parameters_reach_the_service_and_its_refusal_has_a_type(gateway):
     assert result.best.label == "cat"
 
 
+def test_one_label_needs_no_list(gateway):
+    (result,) = gateway.classify(PNG, labels="cat")
+    assert [prediction.label for prediction in result.predictions] == ["cat"]
+
+
+def test_an_address_without_a_scheme_is_one_of_http(url):
+    with Gateway(url.removeprefix("http://")) as gateway:
+        assert next(gateway.classify(PNG)).ok
+
+
 def test_progress_is_told_after_each_result(gateway):
     told = []
     list(gateway.classify([PNG] * 25 + [b"text"], progress=told.append))
@@ -132,6 +142,35 @@ def test_a_generator_is_read_as_it_is_needed_and_left_when_the_caller_stops(gate
         assert result.ok
         break
     assert asked < 2_000
+
+
+def test_results_that_are_left_in_the_middle_end_with_the_client(url):
+    with Gateway(url) as gateway:
+        results = gateway.classify([PNG] * 200)
+        assert next(results).ok
+    results.close()  # which has nothing left to do: the loop is closed
+    assert not gateway._thread.is_alive()
+
+
+def test_ctrl_c_twice_is_as_good_as_once(monkeypatch):
+    interrupted = threading.Event()
+
+    def impatient(event, timeout):  # in place of waiting for what the first one has cancelled
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
+        waiting = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
+        results = gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set())
+        with monkeypatch.context() as patch:
+            patch.setattr(blocking, "_wait", impatient)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(results)
+        thread.join()
+    assert interrupted.is_set()
 
 
 def test_ctrl_c_while_it_waits_ends_all_that_runs():
@@ -232,6 +271,8 @@ def test_a_key_is_needed_where_the_service_wants_one(tmp_path):
         with Gateway(url) as gateway, pytest.raises(errors.Unauthorized):
             list(gateway.classify([PNG]))
         with Gateway(url, key) as gateway:
+            assert next(gateway.classify([PNG])).ok
+        with Gateway(url.removeprefix("http://"), key) as gateway:
             assert next(gateway.classify([PNG])).ok
 
 

@@ -11,9 +11,12 @@ from safetensors.torch import save_file
 
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
+from gateway.networks.isolation import Job
+from gateway.networks.jobs import do
 from gateway.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway.networks.originals import original_module
 from gateway.networks.weights import read_state_dict
+from gateway.repository.entry import Format, Precision
 from gateway.repository.preprocessing import PreprocessingError, from_file, reference_transforms
 from tests.networks.builders import Head
 from tests.networks.pretrained import LABELS, timm_network, vit_folder
@@ -54,6 +57,30 @@ def test_the_network_of_a_folder_is_that_of_transformers(vit):
     with torch.no_grad():
         expected = ViTForImageClassification.from_pretrained(vit).eval()(IMAGES).logits
         assert torch.equal(original_module(f"huggingface:{vit}", "", None)(IMAGES), expected)
+
+
+def test_small_logits_of_a_known_classifier_are_not_taken_for_probabilities(vit, tmp_path):
+    """A network that is not trained may give numbers between 0 and 1 alone, as a sigmoid would."""
+    from transformers import ViTForImageClassification
+
+    network = ViTForImageClassification.from_pretrained(vit)
+    with torch.no_grad():
+        network.classifier.weight.mul_(0.001)
+        network.classifier.bias.copy_(torch.linspace(0.1, 0.9, len(LABELS)))
+    network.save_pretrained(tmp_path / "small")
+    job = Job(
+        kind="huggingface",
+        source=f"huggingface:{tmp_path / 'small'}",
+        weights="",
+        side=32,
+        labels=len(LABELS),
+        multi_label=False,
+        precision=Precision.FP32,
+        format=Format.TORCHSCRIPT,
+        output=str(tmp_path / "model.pt"),
+    )
+    assert do(job).ending == "logits"
+    assert original_module(str(tmp_path / "model.pt"), "", None)(IMAGES).sum(dim=1).tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize(

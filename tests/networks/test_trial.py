@@ -99,6 +99,7 @@ def test_a_wrong_size_is_told_the_right_one():
 @pytest.mark.parametrize(
     ("classes", "labels", "multi_label", "reason"),
     [
+        (5, 1, False, r"there is 1 label and the network has 5 classes"),
         (5, 4, False, r"4 labels and the network has 5 classes.*ImageFolder\)$"),
         (512, 4, False, "a network without its last layer, which gives 512 features"),
         (1, 1, False, "use --multi-label"),
