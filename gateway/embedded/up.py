@@ -25,6 +25,7 @@ from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
 SAMPLE = "cat.jpg"
+IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS. "
 IDLE_GRACE_SECONDS = 0.5
 """For a Triton that nobody asks any more."""
 
@@ -64,7 +65,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     try:
         with display.waiting(f"starting Triton with the models of {model_repository}"):
             triton.start()
-            triton.wait_ready(settings.triton_start_timeout_seconds)
+            triton.wait_ready(settings.triton_start_timeout_seconds, if_late=IF_LATE)
         say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
             api = ApiProcess(settings, triton.url)
@@ -120,7 +121,7 @@ def run_triton(
     _interrupt_on_signals()
     try:
         triton.start()
-        triton.wait_ready(settings.triton_start_timeout_seconds)
+        triton.wait_ready(settings.triton_start_timeout_seconds, if_late=IF_LATE)
         display.say(f"Triton is ready on {triton.url} (gRPC)")
         code = triton.wait()
         raise UpFailed(f"Triton ended with code {code}")
