@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -150,10 +151,17 @@ def up(
 
     The first start fetches Triton (55 MB) and exports the default model if the repository has none.
     """
+    from gateway.doctor.finding import Level
+    from gateway.doctor.repository import has_version
+    from gateway.doctor.shares import shares
     from gateway.embedded.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
+        for finding in shares(settings, partial(has_version, model_repository)):
+            if finding.level is not Level.OK:
+                # Not refused: a version may be added while the service runs.
+                display.say(f"warning: {finding.text}: {finding.advice}")
         run_up(settings, model_repository, display=display, triton_port=triton_port)
 
 

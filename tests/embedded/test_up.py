@@ -21,7 +21,7 @@ class Triton:
         self.did.append("start")
         self._code = self._codes.pop(0)
 
-    def wait_ready(self, timeout_seconds: float) -> None:
+    def wait_ready(self, timeout_seconds: float, *, if_late: str) -> None:  # noqa: ARG002  # it is never late
         if self._code is not None:
             raise StartFailed(f"Triton ended with code {self._code} while it started.")
 
