@@ -30,7 +30,7 @@ def _zip(path: Path, wanted: Callable[[str], bool]) -> Iterator[Picture]:
     # Read from several threads at once, which zipfile allows; open until the last member has been asked for.
     archive = zipfile.ZipFile(path)
     for member in archive.infolist():
-        if wanted(member.filename):
+        if not member.is_dir() and wanted(member.filename):
             yield Picture(f"{path}/{member.filename}", partial(_zip_member, archive, member))
 
 

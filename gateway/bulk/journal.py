@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.bulk.rows import FEATURES, Row
+from gateway.bulk.rows import FEATURES, Row, printable
 from gateway.client import BY_CODE, Picture
 from gateway.errors import UserError
 from gateway.files import whole_file
@@ -53,6 +53,7 @@ class Journal:
         with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
             for row in self.read():
                 if row["error"] is None or not _passing(row["error"]):
+                    row["path"] = printable(row["path"])  # an older version wrote surrogates
                     file.write(_line(row))
                     self._count(row)
                     self.done[_digest(row["path"])] += 1
@@ -143,9 +144,8 @@ def _parsed(line: bytes) -> Row | None:
 
 
 def _line(row: Row) -> bytes:
-    # A byte of a name that is no UTF-8 is a lone surrogate in Python, which this writes as JSON's \\udcXX.
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace") + b"\n"
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _digest(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=16).digest()
+    return hashlib.blake2b(printable(name).encode(), digest_size=16).digest()

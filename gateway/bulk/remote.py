@@ -39,8 +39,8 @@ def list_urls(url: str, wanted: Callable[[str], bool]) -> Iterator[Picture]:
             yield Picture(
                 f"{protocol}://{name.removeprefix(f'{protocol}://').lstrip('/')}", partial(_read, system, name)
             )
-    except (OSError, ValueError) as exc:
-        raise RemoteUnavailable(f"{url} cannot be listed: {exc}") from exc
+    except Exception as exc:  # what each file system's own client raises, such as botocore's NoCredentialsError
+        raise RemoteUnavailable(f"{url} cannot be listed: {exc or type(exc).__name__}") from exc
     if not found:
         raise RemoteUnavailable(f"{url} contains no pictures")
 
@@ -60,6 +60,8 @@ def _below(system: Any, path: str) -> Iterator[str]:  # noqa: ANN401  # fsspec h
 def _read(system: Any, path: str) -> bytes:  # noqa: ANN401
     try:
         data: bytes = system.cat_file(path)
+    except FileNotFoundError as exc:  # whose text is the name alone
+        raise OSError(exc.strerror or "there is no such object") from exc
     except OSError:
         raise
     except Exception as exc:  # what each file system's own client raises
@@ -79,6 +81,6 @@ def _open(url: str) -> tuple[Any, str]:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as exc:
         raise RemoteUnavailable(missing) from exc
-    except (OSError, ValueError) as exc:
-        raise RemoteUnavailable(f"{url} cannot be opened: {exc}") from exc
+    except Exception as exc:
+        raise RemoteUnavailable(f"{url} cannot be opened: {exc or type(exc).__name__}") from exc
     return system, str(path)

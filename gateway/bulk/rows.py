@@ -30,12 +30,20 @@ def columns(*, features: bool) -> tuple[str, ...]:
     return (*COLUMNS, FEATURES) if features else COLUMNS
 
 
+def printable(name: str) -> str:
+    r"""A file's name as UTF-8 can hold it: a byte E9 that is none becomes the text \udce9.
+
+    As a lone surrogate, Python's form of such a byte, it would make the whole output unreadable to strict readers.
+    """
+    return name.encode(errors="backslashreplace").decode()
+
+
 def row_of(result: Result, *, features: bool = False) -> Row:
     """A result as a row, whose members are `columns`, and `frames` where it has any."""
     best, error = result.best, result.error
     vector = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
     row = {
-        "path": result.name,
+        "path": printable(result.name),
         "status": "ok" if error is None else "error",
         "label": best and best.label,
         "class_id": best and best.class_id,

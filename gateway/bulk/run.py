@@ -12,7 +12,7 @@ from gateway.bulk.journal import Journal, journal_of
 from gateway.bulk.meter import Meter
 from gateway.bulk.rows import Row, row_of
 from gateway.bulk.sinks import converter
-from gateway.bulk.sources import count, pictures
+from gateway.bulk.sources import LeftOut, count, pictures
 from gateway.client import Gateway, GatewayError, Picture
 from gateway.errors import UserError
 
@@ -74,7 +74,8 @@ class FileRun:
         self.job, self.out = job, out
         self._convert = converter(out, features=job.features)
         self.journal = Journal(journal_of(out), features=job.features)
-        self._pictures = pictures(job.sources, column=job.column)
+        self.left_out = LeftOut()
+        self._pictures = pictures(job.sources, column=job.column, left_out=self.left_out)
         with _writing(self.journal.path):
             self._begin(resume=resume, overwrite=overwrite)
         self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)

@@ -38,7 +38,7 @@ def converter(out: Path, *, features: bool = False) -> Convert | None:
 
 def write_csv(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
     """Rows as CSV (RFC 4180); `predictions` and vectors are JSON."""
-    with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns(features=features), extrasaction="ignore")
         writer.writeheader()
         for row in rows:
@@ -65,9 +65,4 @@ def write_parquet(rows: Iterator[Row], path: Path, *, features: bool = False) ->
     schema = pa.schema([(name, types.get(name, pa.string())) for name in columns(features=features)])
     with parquet().ParquetWriter(path, schema) as writer:
         while group := list(islice(rows, VECTOR_GROUP if features else ROW_GROUP)):
-            writer.write_table(pa.Table.from_pylist(list(map(_printable, group)), schema))
-
-
-def _printable(row: Row) -> Row:
-    # A file's name may hold bytes that are no UTF-8, which Parquet's strings cannot.
-    return {**row, "path": row["path"].encode(errors="replace").decode()}
+            writer.write_table(pa.Table.from_pylist(group, schema))

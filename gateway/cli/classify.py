@@ -21,8 +21,10 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
 
     from gateway.bulk.meter import Meter
     from gateway.bulk.run import BulkJob
+    from gateway.bulk.sources import LeftOut
     from gateway.client import Gateway
 
+KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
 JSON_LINES = {".jsonl", ".ndjson"}
 
@@ -42,7 +44,7 @@ def classify(
         typer.Argument(
             metavar="SRC…",
             help="Folders, globs, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
-            "s3://bucket/prefix, or - for paths on stdin.",
+            "lists of paths (.txt), s3://bucket/prefix, or - for paths on stdin.",
             show_default=False,
         ),
     ],
@@ -120,6 +122,7 @@ def classify(
     from gateway.bulk.own_service import own_service
     from gateway.bulk.run import BulkJob
     from gateway.client import Gateway, GatewayError
+    from gateway.client.errors import Unauthorized
     from gateway.errors import UserError
 
     if resume and (overwrite or out is None):
@@ -148,7 +151,8 @@ def classify(
             say(f"stopped{_how_to_go_on(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
-            raise UserError(f"{error.message.rstrip('.')}{_how_to_go_on(out)}") from error
+            here = KEY_HERE if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_go_on(out)}") from error
     raise typer.Exit(code)
 
 
@@ -178,7 +182,7 @@ def _to_file(
             f"{duration(meter.seconds)}, "
             f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
-        return _summary(meter)
+        return _summary(meter, run.left_out, job)
 
     return work
 
@@ -186,9 +190,10 @@ def _to_file(
 def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
     from gateway.bulk.meter import Meter
     from gateway.bulk.run import TooManyFailures, rows
-    from gateway.bulk.sources import pictures
+    from gateway.bulk.sources import LeftOut, pictures
 
-    found = pictures(job.sources, column=job.column)
+    left_out = LeftOut()
+    found = pictures(job.sources, column=job.column, left_out=left_out)
 
     def work(gateway: "Gateway") -> Exit:
         meter = Meter()
@@ -204,7 +209,7 @@ def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
         except TooManyFailures as exc:
             say(str(exc))
             return Exit.GAVE_UP
-        return _summary(meter)
+        return _summary(meter, left_out, job)
 
     return work
 
@@ -244,9 +249,14 @@ def _print_table(table: "Table", left: int) -> None:
         say(f"{left:,} more are not shown: use --out FILE to keep them all")
 
 
-def _summary(meter: "Meter") -> Exit:
+def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
     from gateway.bulk.meter import counted
 
+    if left_out.number:
+        files = counted(left_out.number, "file")
+        say(f"left out, as the name is not a picture's: {files}, such as {left_out.example!r}; a glob takes any name")
+    if not meter.before and not meter.done:
+        say(f"no pictures in {', '.join(job.sources)}")
     if not meter.failed:
         return Exit.OK
     say(f"without an answer: {counted(meter.failed, 'picture')}")

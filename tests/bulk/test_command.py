@@ -6,11 +6,14 @@ import os
 import pty
 import signal
 import subprocess
+from pathlib import Path
 
+import pyarrow.json
 import pyarrow.parquet
 import pytest
 
 from gateway.errors import Overloaded
+from gateway.keys import add_key
 from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.bulk.running import command, folder_of, rows_of, run
 from tests.films import film
@@ -78,6 +81,18 @@ def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
     assert (in_csv[bad]["error"], in_parquet[bad]["error"]) == ("unsupported_format", "unsupported_format")
     assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat")
     assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
+
+
+def test_a_name_that_is_no_utf_8_leaves_every_output_readable(url, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Path(os.fsdecode(os.fsencode(photos) + b"/\xe9.png")).write_bytes(PNG)
+    expected = f"{photos}/\\udce9.png"
+    for kind in ("csv", "jsonl", "parquet"):
+        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 0
+    assert [line.partition(",")[0] for line in (tmp_path / "out.csv").read_text("utf-8").splitlines()[1:]] == [expected]
+    assert pyarrow.json.read_json(tmp_path / "out.jsonl")["path"].to_pylist() == [expected]
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
 def test_failures_are_summed_up_by_code_and_in_the_exit_code(url, photos, tmp_path):
@@ -211,3 +226,13 @@ def test_with_features_each_row_has_its_vector(tmp_path):
     assert "--features excludes --threshold and --labels" in " ".join(refused.stderr.split())
     assert other.returncode == 1
     assert "was written with --features, not without" in " ".join(other.stderr.split())
+
+
+def test_who_lacks_a_key_is_told_where_it_goes(tmp_path):
+    key = add_key(tmp_path / "keys", "me")
+    photo = tmp_path / "a.png"
+    photo.write_bytes(PNG)
+    with stub_service(api_keys_file=tmp_path / "keys") as url:
+        refused, answered = run(photo, "--url", url), run(photo, "--url", url, "--api-key", key)
+    assert (refused.returncode, answered.returncode) == (1, 0)
+    assert "--api-key KEY, or the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())

@@ -131,3 +131,15 @@ def test_it_says_that_it_waits_and_why(photos, tmp_path, monkeypatch, to_file):
         done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
     assert done.returncode == 0
     assert "waiting: " in done.stderr
+
+
+def test_what_was_left_out_and_that_there_was_nothing_is_told(url, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "noending").write_bytes(PNG)
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
+    assert done.returncode == 0
+    assert f"1 file, such as '{photos / 'noending'}'; a glob takes any name" in done.stderr
+    assert f"no pictures in {photos}\n" in done.stderr
+    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)
+    assert len(rows_of(tmp_path / "all.jsonl")) == 1

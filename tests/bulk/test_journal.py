@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gateway.bulk.journal import Journal, JournalUnreadable
+from gateway.bulk.rows import printable
 from gateway.client import Picture
 
 
@@ -70,11 +71,17 @@ def test_a_passing_error_is_tried_again(path, code):
     assert names(again.left(pictures("a", "b"))) == ["a"]
 
 
-def test_a_name_that_is_no_utf_8_comes_back_as_it_was(path):
+def test_a_name_that_is_no_utf_8_is_known_again(path):
     name = b"\xe9.png".decode(errors="surrogateescape")
-    journal(path, row(name), row("café"))
-    assert [each["path"] for each in Journal(path).read()] == [name, "café"]
+    journal(path, row(printable(name)), row("café"))
     assert "café" in path.read_text()
+    assert not list(resumed(path).left(pictures(name, "café")))
+
+
+def test_a_journal_with_surrogates_of_an_older_version_goes_on(path):
+    path.write_text('{"path":"\\udce9.png","error":null}\n')
+    assert not list(resumed(path).left(pictures("\udce9.png")))
+    assert path.read_text() == '{"path":"\\\\udce9.png","error":null}\n'
 
 
 def test_what_is_no_journal_is_refused(path):

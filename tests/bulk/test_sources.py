@@ -10,8 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway.bulk.sources import SourceMissing, count, pictures
+from gateway.bulk.sources import LeftOut, SourceMissing, count, pictures
 from gateway.errors import UserError
+from tests.api.stub import PNG
 
 
 @pytest.fixture
@@ -45,7 +46,33 @@ def test_a_glob_may_reach_into_folders(photos):
 
 
 def test_a_file_that_is_named_is_sent_whatever_its_name(photos):
-    assert read(photos / "notes.txt") == [(str(photos / "notes.txt"), b"notes.txt")]
+    (photos / "noending").write_bytes(b"x")
+    assert read(photos / "noending") == [(str(photos / "noending"), b"x")]
+
+
+def test_a_list_of_paths_is_read_line_by_line(photos):
+    (photos / "list.txt").write_text(f"b.png\n\r\n{photos / 'a.JPG'}\r\n")
+    assert names(read(photos / "list.txt")) == ["b.png", "a.JPG"]
+
+
+def test_what_is_left_out_is_counted(photos, tmp_path):
+    left_out = LeftOut()
+    list(pictures([str(photos)], left_out=left_out))
+    assert (left_out.number, left_out.example) == (1, str(photos / "notes.txt"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("folder/", b"")
+        file.writestr("folder/notes.txt", b"text")
+    list(pictures([str(tmp_path / "a.zip")], left_out=left_out))
+    assert left_out.number == 2
+
+
+@pytest.mark.parametrize("content", [PNG, b"\xff\xd8\xff\xe0 JPEG", b"PK\3\4 zip"])
+def test_a_files_content_on_stdin_is_not_taken_for_paths(tmp_path, monkeypatch, content):
+    (tmp_path / "content").write_bytes(content)
+    with (tmp_path / "content").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(SourceMissing, match="a file's content is piped to it"):
+            read("-")
 
 
 def test_several_sources_come_one_after_another(photos):
@@ -89,6 +116,29 @@ def test_json_lines_may_be_bare_paths(photos):
     table = photos / "t.jsonl"
     table.write_text('"b.png"\n')
     assert names(read(table)) == ["b.png"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_row_without_a_path_is_a_fault_of_its_own(photos, kind):
+    table = write_table(photos, kind, ["b.png", "" if kind == "csv" else None, "a.JPG"])
+    found = list(pictures([str(table)]))
+    assert [picture.name for picture in found] == [str(photos / "b.png"), f"{table}:2", str(photos / "a.JPG")]
+    with pytest.raises(OSError, match="has no path"):
+        found[1].read()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("b.png\na.JPG\n", "has no header"),
+        ("1,s3://bucket/b\n2,a.JPG\n", "has no header"),
+        ("id;where\n1;b.png\n", "separate columns by commas"),
+    ],
+)
+def test_a_table_that_would_be_misread_is_refused(photos, text, said):
+    (photos / "t.csv").write_text(text)
+    with pytest.raises(UserError, match=said):
+        read(photos / "t.csv")
 
 
 @pytest.mark.parametrize("line", ["{", "1", '{"other": 1, "more": 2}', '{"path": 3}'])
@@ -169,3 +219,20 @@ def test_an_empty_prefix_and_a_missing_package_are_told(bucket):
         read(f"{bucket}/none")
     with pytest.raises(UserError, match="pip install"):
         read("dropbox://photos")
+
+
+def test_what_a_buckets_client_raises_is_told_in_a_sentence(bucket, monkeypatch):
+    class NoCredentials(Exception):
+        pass
+
+    def refuse(*_, **__):
+        raise NoCredentials("Unable to locate credentials")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fsspec.filesystem("memory")), "isfile", refuse)
+        with pytest.raises(UserError, match="cannot be listed: Unable to locate credentials"):
+            read(bucket)
+    (gone,) = pictures([f"{bucket}/a.png"])
+    fsspec.filesystem("memory").rm(f"{bucket.removeprefix('memory:/')}/a.png")
+    with pytest.raises(OSError, match="there is no such object"):
+        gone.read()
