@@ -185,17 +185,14 @@ class EmbeddedTriton:
     def _says(self, path: str) -> bool:
         return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=ANSWER_SECONDS)
 
-    def wait_ready(self, timeout_seconds: float = 120.0, *, if_late: str = "") -> None:
-        """Wait until `ready`; raises StartFailed with Triton's reasons when it ends before, or is not ready in time.
-
-        `if_late` says in the latter case what to do.
-        """
+    def wait_ready(self, timeout_seconds: float = 120.0) -> None:
+        """Wait until `ready`; raises StartFailed with Triton's reasons when it ends before, or is not ready in time."""
         match wait_ready(self.ready, lambda: self.alive, timeout_seconds):
             case Waited.ENDED:
                 self._join_log()
                 raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
             case Waited.LATE:
-                raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {if_late}{self._reasons()}")
+                raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
         self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:

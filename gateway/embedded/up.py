@@ -26,7 +26,7 @@ from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
 SAMPLE = "cat.jpg"
-IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS. "
+IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
 """For a Triton that nobody asks any more."""
 
@@ -105,8 +105,8 @@ class Startable(Protocol):
         """Start the process and return at once."""
         ...
 
-    def wait_ready(self, timeout_seconds: float, *, if_late: str) -> None:
-        """Wait until it is ready; raises StartFailed, which says `if_late` where time ran out."""
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait until it is ready; raises StartFailed."""
         ...
 
     def poll(self) -> int | None:
@@ -126,15 +126,17 @@ def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
     """
     triton.start()
     try:
-        triton.wait_ready(timeout_seconds, if_late=IF_LATE)
-    except StartFailed:
+        triton.wait_ready(timeout_seconds)
+    except StartFailed as exc:
         code = triton.poll()
-        if code is None or code >= 0:
+        if code is None:
+            raise StartFailed(f"{exc}\n{IF_LATE}") from exc
+        if code >= 0:
             raise
         say(f"Triton crashed while it started (signal {-code}); starting it once more")
         triton.stop(0)
         triton.start()
-        triton.wait_ready(timeout_seconds, if_late=IF_LATE)
+        triton.wait_ready(timeout_seconds)
 
 
 def request(settings: Settings, address: str) -> str:
@@ -166,7 +168,7 @@ def run_triton(
     _interrupt_on_signals()
     try:
         triton.start()
-        triton.wait_ready(settings.triton_start_timeout_seconds, if_late=IF_LATE)
+        triton.wait_ready(settings.triton_start_timeout_seconds)
         display.say(f"Triton is ready on {triton.url} (gRPC)")
         code = triton.wait()
         raise UpFailed(f"Triton ended with code {code}")
