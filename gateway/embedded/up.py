@@ -72,7 +72,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
-        say(f"  curl -F files=@{_sample()} {address}/predict")
+        say(f"  {example(settings, address)}")
         say("Ctrl-C stops everything")
         keepers = (
             Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
@@ -143,6 +143,12 @@ def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
         if subprocess.run(command, check=False).returncode:
             raise UpFailed("the default model could not be exported; see above")
     return runtime
+
+
+def example(settings: Settings, address: str) -> str:
+    """A command that classifies a picture here."""
+    key = "" if settings.api_keys_file is None else "-H 'X-API-Key: KEY' "
+    return f"curl {key}-F files=@{_sample()} {address}/predict"
 
 
 def _sample() -> str:
