@@ -3,14 +3,22 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip compiles one file after another; compileall does it on every core. A few packages ship files that are not Python 3.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 SOURCES := pyproject.toml constraints.txt
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Hypothesis tries the same examples in every run; with PROFILE=random others, which may find more.
+PROFILE ?= repeatable
+WORKERS += --hypothesis-profile $(PROFILE)
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-.PHONY: help install up test check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
+# Tests and commands start hundreds of processes: each would compile the gateway again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help ready install up test check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -21,13 +29,19 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time)"
-	@$(PIP_INSTALL) -e '.[local]'
+	@$(PIP_INSTALL) --no-compile -e '.[local]'
+	@$(COMPILE)
 	@touch $@
 
-$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed $(VENV)/.installed-native $(VENV)/.installed-generator
-	@echo "installing what tests, lint and benchmarks need"
-	@$(PIP_INSTALL) -e '.[local,bench,dev]'
-	@touch $@
+# With all that .installed has: one run of pip instead of two.
+$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed-native | $(BIN)/python
+	@echo "installing the gateway, Triton's Python parts, torch, and what tests, lint and benchmarks need (a few GB the first time)"
+	@$(PIP_INSTALL) --no-compile -e '.[local,bench,dev]'
+	@$(COMPILE)
+	@touch $(VENV)/.installed $@
+
+ready: | $(BIN)/python
+	@$(MAKE) -s --no-print-directory -j 2 $(VENV)/.installed-dev $(VENV)/.installed-generator
 
 # It needs a C compiler, which nothing else here does. Without it Pillow resizes: the same pixels in more time.
 $(VENV)/.installed-native: native/setup.py native/pyproject.toml $(wildcard native/src/*.[ch] native/src/*/*.py) | $(BIN)/python
@@ -49,13 +63,13 @@ install: $(VENV)/.installed $(VENV)/.installed-native ## install into .venv
 up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080; Ctrl-C stops both
 	@exec $(BIN)/gateway up
 
-test: $(VENV)/.installed-dev lint ## lint, type-check and run the whole suite against a real Triton
+test: ready lint ## lint, type-check and run the whole suite against a real Triton
 	@$(BIN)/python -m tests.suite -q $(WORKERS)
 
-check: $(VENV)/.installed-dev lint ## the inner loop: lint, types and the tests that need no Triton
+check: ready lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
 
-coverage: $(VENV)/.installed-dev ## what of gateway/ runs in the tests without Triton, and what does not
+coverage: ready ## what of gateway/ runs in the tests without Triton, and what does not
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(BIN)/coverage run -m pytest -q $(WORKERS) -m "not triton and not alone"
 	@$(BIN)/coverage combine --quiet
@@ -70,27 +84,27 @@ test-python: ## run the concurrency tests, without Triton, on another Python: PY
 	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/inference tests/server tests/attack tests/ingest/test_decoders.py \
 	  tests/api/test_answer_room.py tests/triton/test_notes.py tests/triton/test_quarantine.py tests/test_turns.py
 
-lint: $(VENV)/.installed-dev ## check style, types and the import rule
+lint: ready ## check style, types and the import rule
 	@$(BIN)/ruff check $(PACKAGES)
 	@$(BIN)/ruff format --check $(PACKAGES)
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers 2
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
 
-fmt: $(VENV)/.installed-dev ## format the code
+fmt: ready ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
 
-docs: $(VENV)/.installed-dev ## rewrite what is made from code: README's tables, the client's errors, the chart's files
+docs: ready ## rewrite what is made from code: README's tables, the client's errors, the chart's files
 	@$(BIN)/python docs/tables.py
 	@$(BIN)/python docs/client_errors.py
 
-bench: $(VENV)/.installed-dev ## measure throughput against the bare limit; options: make bench ARGS=--help
+bench: ready ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)
 
 PERFORMANCE := --write docs/performance.md
 
-figures: $(VENV)/.installed-dev ## measure the tables of docs/performance.md again, on a quiet machine; BESIDE=../before
+figures: ready ## measure the tables of docs/performance.md again, on a quiet machine; BESIDE=../before
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 --model efficientnet-lite0 $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 8 --rounds 2 --peers $(PERFORMANCE)
@@ -100,15 +114,15 @@ ifdef BESIDE
 	@$(BIN)/python -m bench.large --seconds 8 --rounds 2 --beside $(BESIDE) $(PERFORMANCE)
 endif
 
-attack: $(VENV)/.installed-dev ## send hostile requests to a running service and print what each costs; ARGS=--list
+attack: ready ## send hostile requests to a running service and print what each costs; ARGS=--list
 	@$(BIN)/python -m bench.attack $(ARGS)
 
-fuzz: $(VENV)/.installed-dev ## mutate images of every form, and with ARGS=http requests; ARGS=--help
+fuzz: ready ## mutate images of every form, and with ARGS=http requests; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 SANITIZED := build/sanitized
 
-sanitize: $(VENV)/.installed-dev ## test and fuzz the resize kernel with the address and undefined-behaviour sanitizers; ARGS=--help
+sanitize: ready ## test and fuzz the resize kernel with the address and undefined-behaviour sanitizers; ARGS=--help
 	@rm -rf $(SANITIZED)
 	@cd native && EXACT_RESIZE_SANITIZE=1 ../$(BIN)/python setup.py -q build --build-base ../$(SANITIZED)/objects --build-lib ../$(SANITIZED)/lib
 	@set -e; export PYTHONPATH=$(SANITIZED)/lib LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so)" \

@@ -44,15 +44,15 @@ def ways(pixels: Pixels, size: tuple[int, int], kernel: str) -> dict[str, Callab
     channels_first = torch.from_numpy(pixels).permute(2, 0, 1)
     mode = InterpolationMode(kernel)
 
-    def exact(target: Pixels, corner: tuple[int, ...] = (0, 0), *, portable: bool = False) -> Pixels:
-        exact_resize.resize(pixels, target, size, filter=kernel, corner=corner, pillow=PILLOW, portable=portable)
+    def exact(target: Pixels, corner: tuple[int, ...] = (0, 0), by: str = "") -> Pixels:
+        exact_resize.resize(pixels, target, size, filter=kernel, corner=corner, pillow=PILLOW, by=by)
         return target
 
     return {
         "Pillow": lambda: np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling[kernel.upper()])),
         "kernel": lambda: exact(whole),
         "middle only": lambda: exact(middle, corner),
-        "portable": lambda: exact(whole, portable=True),
+        "portable": lambda: exact(whole, by="portable"),
         "torch": lambda: functional.resize(channels_first, list(size), mode, antialias=True).permute(1, 2, 0).numpy(),
     }
 

@@ -113,6 +113,9 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # A redirect would send the images twice, past a proxy by http, and some clients show nothing at all; the
+        # error names the path.
+        redirect_slashes=False,
         # Clients that are generated from the document name their functions by it: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
+from fractions import Fraction
 
 Shares = dict[str, dict[str, int]]
 """A number for each version of each model."""
@@ -9,7 +10,25 @@ Shares = dict[str, dict[str, int]]
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 _SHARES = re.compile(r"\s*(?P<model>[^=;:,\s]+)\s*=\s*(?P<shares>\d+:\d+(\s*,\s*\d+:\d+)*)\s*")
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
+_AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
+_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
+
+
+def number_of(field: str, text: str) -> str:
+    """A number as the README's table has it (20 MiB, 30 s, 50,000,000) without its unit; any other text as it is."""
+    if _GROUPED.fullmatch(text):
+        return text.replace(",", "")
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return text
+    if "seconds" in field and match["unit"] == "s":
+        return match["number"]
+    if "bytes" in field and match["unit"] in _BYTES:
+        nbytes = Fraction(match["number"]) * _BYTES[match["unit"]]
+        return str(nbytes) if nbytes.denominator == 1 else text
+    return text
 
 
 def split_of(text: str) -> Shares:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway import setting_values
@@ -88,15 +88,15 @@ class Settings(BaseSettings):
     model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
-    """Header by whose value a client always gets the same version of a split; without it chance decides."""
+    """Header whose value ties a client to one version of a split; without it the version is random."""
     model_shadow: Annotated[dict[str, dict[str, int]], NoDecode] = {}
-    """Versions that look on: percentages of a model's requests that they classify too, unseen, such as flowers=2:10."""
+    """Shadow versions: percentages of a model's requests that they classify too, unseen, such as flowers=2:10."""
     triton_aperture: int = Field(8, ge=0, le=1_000)
     """Tritons that one gateway process watches and uses, if there are more; 0 for all. Its limits may widen it."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that keeps pictures apart in Triton's response cache; gateways with the same one share answers."""
     default_top_k: int = Field(5, ge=1, le=10_000)
-    """Predictions for each file when a request does not say `top_k`."""
+    """Predictions for each file when a request does not set `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
     """Largest `top_k` of a request."""
     max_predictions: int = Field(100_000, ge=1, le=100_000_000)
@@ -104,20 +104,20 @@ class Settings(BaseSettings):
 
     # Deadlines
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
-    """Deadline of a request that does not say `timeout`, counted from its last byte."""
+    """Deadline of a request that does not set `timeout`, counted from its last byte."""
     max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
     """Largest `timeout` of a request."""
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
-    """Time for a body to arrive, without the time that the gateway itself makes it wait."""
+    """Time for a body to arrive, not counting time in which the gateway does not read."""
     upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
     """Longest silence of a client in the middle of its body, and longest time for the headers of a request."""
 
     min_upload_bytes_per_second: int = Field(8 * KIB, ge=1, le=GIB)
-    """Slowest that a client may send its body for long; a slower one gets 408 `upload_too_slow`."""
+    """Lowest speed of an upload; a client that stays slower gets 408 `upload_too_slow`."""
     upload_grace_seconds: float = Field(20.0, gt=0, le=3_600)
-    """Time that a client may lose against that speed, by pauses or by slowness, before it is too slow."""
+    """Time that a client may fall behind that speed, by pausing or being slow, before it is too slow."""
     answer_timeout_seconds: float = Field(60.0, gt=0, le=3_600)
-    """Longest time for a client to take in the next 64 KiB of its answer; then its connection is closed."""
+    """Longest time for a client to read the next 64 KiB of its answer; then its connection is closed."""
 
     # Limits of one request
     max_files: int = Field(1_000, ge=1, le=10_000)
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
     max_frames: int = Field(1_000, ge=1, le=10_000)
-    """Frames that get an answer each in one request with `frames`, of all its files; beyond, `too_many_frames`."""
+    """Frames answered one by one in a request with `frames`, over all its files; more get `too_many_frames`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image, of which the first frame counts; a larger one gets `image_too_large`."""
     max_image_side: int = Field(16_384, ge=1, le=65_535)
@@ -147,7 +147,7 @@ class Settings(BaseSettings):
     stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
     """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
     stream_frames_waiting: int = Field(2, ge=1, le=1_000)
-    """Frames of one stream that may wait; of more, the oldest are dropped, or with `drop=never` read later."""
+    """Frames of one stream that may wait; beyond that the oldest are dropped, or with `drop=never` read later."""
     stream_frames_in_flight: int = Field(2, ge=1, le=64)
     """Frames of one stream that may be classified at once."""
     stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
@@ -157,11 +157,11 @@ class Settings(BaseSettings):
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of images that one process may hold on their way through Triton at once."""
     max_images_waiting: int = Field(64, ge=1, le=100_000)
-    """Images of one process that may wait for their turn; a request that finds as many gets 503 `overloaded`."""
+    """Images of one process that may wait for their turn; while as many wait, requests get 503 `overloaded`."""
     max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of uploads that one process may hold as they arrive and wait; beyond, the slowest gets 503 `overloaded`."""
     max_bytes_unread: int = Field(128 * MIB, ge=MIB, le=64 * GIB)
-    """Bytes of answers that one process may hold until clients have read them; beyond, who reads slowest is cut off."""
+    """Bytes of answers that a process may hold until clients have read them; beyond, the slowest reader is cut off."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
     hold_without_triton: bool = False
@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     request_max_calls: int = Field(4, ge=1, le=256)
     """Calls to Triton that one request may have in flight."""
     decoders: int = Field(min(32, math.ceil(usable_cores())), ge=1, le=256)
-    """Child processes of one gateway process that decode images; the second and further ones start when images wait."""
+    """Child processes of one gateway process that decode images; all but the first start only when images wait."""
     decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
     """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
     decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
@@ -197,9 +197,9 @@ class Settings(BaseSettings):
     heal: bool = True
     """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
     heal_after_failures: int = Field(3, ge=1, le=1_000)
-    """Trials in a row that a model fails before it is reloaded, although its process is alive."""
+    """Consecutive failed trials after which a model is reloaded, even if its process is alive."""
     quarantine_seconds: float = Field(600.0, ge=0, le=86_400)
-    """How long an image is refused that ended a model's process, alone, for the second time; 0 for never."""
+    """How long an image is refused after it crashed a model's process, alone, for the second time; 0 for never."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port, in which readiness is false and requests are still taken."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
@@ -217,7 +217,13 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.AUTO
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
     otlp_endpoint: str | None = None
-    """Where spans go over OTLP/HTTP, such as http://127.0.0.1:4318; without it there are none. Needs the extra otel."""
+    """OTLP/HTTP endpoint for spans, such as http://127.0.0.1:4318; without it none are sent. Needs the extra otel."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_may_have_units(cls, value: object, info: ValidationInfo) -> object:
+        numeric = cls.model_fields[info.field_name or ""].annotation in {int, float}
+        return setting_values.number_of(info.field_name or "", value) if numeric and isinstance(value, str) else value
 
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod

@@ -24,7 +24,7 @@ setup(
     ext_modules=[
         Extension(
             "exact_resize._kernel",
-            sources=[f"src/{name}.c" for name in ("module", "plan", "portable", "avx2")],
+            sources=[f"src/{name}.c" for name in ("module", "plan", "portable", "avx2", "avx512")],
             depends=["src/plan.h"],
             # Python's own flags ask for more of the linker than for a library this small is worth.
             extra_compile_args=[*FLAGS, *sanitize],

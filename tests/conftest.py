@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
@@ -24,6 +25,12 @@ from tests.light_models import lightened
 from tests.networks.warm_jobs import WarmProcess
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
+
+# How long an example takes says something about the machine alone.
+ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", ON_ANY_MACHINE, derandomize=True, database=None)
+settings.register_profile("random", ON_ANY_MACHINE)
+settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:

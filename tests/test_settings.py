@@ -1,12 +1,14 @@
 """Settings from variables and .env: what cannot be taken stops the start and says what can."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from gateway.environment import SettingsError, allowed, load_settings
 from gateway.settings import MIB, NOT_ABOVE, Settings, variable
+from tests.processes import PROJECT
 
 
 @pytest.fixture(autouse=True)
@@ -262,3 +264,37 @@ def test_a_model_that_has_two_shadows_in_two_places_is_told_how_to_write_them(mo
 @pytest.mark.parametrize("given", ["", "X Client", "X-Client:", "X-Clïent"])
 def test_what_is_no_name_of_a_header_is_refused(monkeypatch, given):
     assert refusal(monkeypatch, model_split_header=given).startswith(f"GATEWAY_MODEL_SPLIT_HEADER={given!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "number"),
+    [
+        ("max_file_bytes", "20 MiB", 20 * 2**20),
+        ("max_file_bytes", "20MB", 20_000_000),
+        ("max_file_bytes", "1.5 MiB", 3 * 2**19),
+        ("max_file_bytes", "12,345", 12_345),
+        ("default_timeout_seconds", "2.5 s", 2.5),
+        ("max_image_pixels", "50,000,000", 50_000_000),
+    ],
+)
+def test_a_number_may_be_written_as_the_readme_has_it(monkeypatch, field, text, number):
+    monkeypatch.setenv(variable(field), text)
+    assert getattr(load_settings(), field) == number
+
+
+def test_every_default_may_be_written_as_the_readme_has_it(monkeypatch):
+    rows = re.findall(
+        r"^\| `(GATEWAY_\w+)` \| ([\d.,]+(?: (?:KiB|MiB|GiB|s))?) \|", (PROJECT / "README.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) > 40
+    for name, default in rows:
+        monkeypatch.setenv(name, default)
+    fields = {name.removeprefix("GATEWAY_").lower() for name, _ in rows}
+    assert load_settings().model_dump(include=fields) == Settings(_env_file=None).model_dump(include=fields)
+
+
+@pytest.mark.parametrize("text", ["20 MiBs", "20 s", "1.0000001 KiB", "1,00", "MiB", "-1 MiB"])
+def test_what_is_no_number_of_bytes_is_refused(monkeypatch, text):
+    monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", text)
+    with pytest.raises(SettingsError, match="must be a whole number from 1 to 1073741824"):
+        load_settings()

@@ -58,7 +58,7 @@ class AnswerRoom:
         while self.nbytes + nbytes > self.max_bytes and self.nbytes > answer.nbytes:
             if not self._close_slowest():
                 raise Overloaded(
-                    f"Answers hold {self.max_bytes} bytes already, as many as may; try again later.",
+                    f"Answers hold {self.max_bytes} bytes already, the maximum; try again later.",
                     limit="max_bytes_unread",
                     value=self.max_bytes,
                 )

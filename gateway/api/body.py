@@ -1,6 +1,6 @@
 """A request's body as it arrives, and the time that its client may take for it."""
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Self
 
 import anyio
@@ -9,10 +9,20 @@ from starlette.requests import ClientDisconnect, Request
 from gateway import metrics
 from gateway.api.exchange import Exchange, exchange
 from gateway.api.state import state
-from gateway.errors import GatewayError, UploadTimeout, UploadTooSlow
+from gateway.errors import GatewayError, UnsupportedMediaType, UploadTimeout, UploadTooSlow
 from gateway.inference.buffer import Buffer
 from gateway.inference.pace import Pace
+from gateway.ingest.media_types import Form, Uploads, open_uploads
+from gateway.ingest.upload_limits import Limits
 from gateway.settings import Settings
+
+
+async def open_files(request: Request, limits: Limits, names: Sequence[str]) -> tuple[Form, Uploads]:
+    """Read a body up to its first file: see gateway.ingest.media_types.open_uploads."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed; images are compressed already.")
+    content_type, body = request.headers.get("content-type", ""), open_body(request)
+    return await open_uploads(content_type, announced_bytes(request), body, limits, names, body.hold)
 
 
 def open_body(request: Request) -> "Body":

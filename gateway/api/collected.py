@@ -16,7 +16,7 @@ from gateway.api.shapes import AnswerShape, Native
 from gateway.api.state import state
 from gateway.errors import InvalidParameter
 from gateway.inference.query import Query, Result
-from gateway.inference.request import Uploads
+from gateway.ingest.media_types import Uploads
 
 
 async def answered(request: Request, query: Query, uploads: Uploads, shape: AnswerShape) -> Response:

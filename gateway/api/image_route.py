@@ -9,7 +9,7 @@ from gateway.api.answers import AnswerSize, held_bytes
 from gateway.api.disconnect import leaving
 from gateway.api.state import state
 from gateway.inference.query import Query, Result
-from gateway.inference.request import Uploads
+from gateway.ingest.media_types import Uploads
 
 
 async def classify(

@@ -161,7 +161,7 @@ def _times(tally: Tally, started: float) -> dict[str, float]:
 
 def _account(tally: Tally) -> dict[str, object]:
     """What the log says of the images of a request whose body was read."""
-    if not tally.received_bytes:
+    if not tally.received_bytes and not tally.errors:
         return {}
     fields: dict[str, object] = {"images_ok": tally.images_ok, "images_failed": tally.images_failed}
     if tally.model_version:

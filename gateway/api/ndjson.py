@@ -15,7 +15,8 @@ from gateway.api.shapes import Native
 from gateway.api.state import state
 from gateway.errors import GatewayError
 from gateway.inference.query import Query
-from gateway.inference.request import RunningRequest, Uploads
+from gateway.inference.request import RunningRequest
+from gateway.ingest.media_types import Uploads
 from gateway.problem import members
 
 NDJSON = "application/x-ndjson"

@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
 
-import difflib
+import re
 from collections.abc import Iterable, MutableMapping
 
 from fastapi.exceptions import RequestValidationError
@@ -17,12 +17,21 @@ from gateway.api.parameters import PredictParameters
 from gateway.api.vectors import PATH as EMBED
 from gateway.api.vectors import EmbeddingParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
+from gateway.near import TOLD_CHARACTERS, near
 from gateway.problem import MEDIA_TYPE, members
+from gateway.validation import fault
 
 MAX_TOLD = 10
 """Parameters that one answer finds fault with."""
 V2 = "/v2"
 """The Open Inference Protocol's paths, whose errors are a sentence in an object."""
+PATHS = (
+    *("/predict", "/embed", "/stream", "/models", "/limits", "/metrics", "/health/live", "/health/ready"),
+    *("/v2", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json"),
+)
+"""What a misspelt path is compared with."""
+MANAGED = re.compile("/models/[^/]+/(un)?load")
+"""What only a gateway with admin keys has."""
 
 
 def speaks_v2(path: str) -> bool:
@@ -56,17 +65,26 @@ def invalid_parameter(
         loc = error["loc"]
         name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
         if error["type"] == "extra_forbidden":
-            sentences.append(f"{name[:80]!r} is not a parameter of this request{_near(name, known)}")
+            meant = near(name, known)
+            sentences.append(
+                f"{name[:TOLD_CHARACTERS]!r} is not a parameter of this request{f'; {meant}' if meant else '.'}"
+            )
         else:
-            sentences.append(f"{name!r}: {error['msg']}.")
+            sentences.append(f"{name!r}: {fault(error)}.")
     if len(errors) > MAX_TOLD:
         sentences.append(f"And {len(errors) - MAX_TOLD} more.")
     return InvalidParameter(" ".join(sentences))
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:80].lower(), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
+def _nothing_at(request: Request) -> NotFound:
+    path = request.url.path[:TOLD_CHARACTERS]
+    if MANAGED.fullmatch(request.url.path):
+        return NotFound(
+            f"There is nothing at {path}: models are loaded and unloaded over HTTP only where "
+            "GATEWAY_ADMIN_KEYS_FILE is set."
+        )
+    meant = near(path, PATHS, most=2)
+    return NotFound(f"There is nothing at {path}; {meant + ' See' if meant else 'see'} /docs.")
 
 
 async def _gateway_error(request: Request, exc: Exception) -> Response:
@@ -87,7 +105,7 @@ async def _http_exception(request: Request, exc: Exception) -> Response:
     if exc.status_code == MethodNotAllowed.status:
         error = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; see /docs.")
     elif exc.status_code == NotFound.status:
-        error = NotFound(f"There is nothing at {request.url.path}; see /docs.")
+        error = _nothing_at(request)
     else:
         error = InternalError()
     response = await _gateway_error(request, error)

@@ -71,7 +71,7 @@ class Journal:
                 if (FEATURES in row) != self._features:
                     now, then = ("with", "without")[:: 1 if self._features else -1]
                     raise JournalUnreadable(
-                        f"{self.path} was written {then} --features, not {now}: say --overwrite to start again"
+                        f"{self.path} was written {then} --features, not {now}: use --overwrite to start again"
                     )
                 yield row
 

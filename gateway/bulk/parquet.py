@@ -24,6 +24,4 @@ def _module(name: str) -> Any:  # noqa: ANN401
     try:
         return importlib.import_module(name)
     except ImportError as exc:
-        raise ParquetUnavailable(
-            "Parquet needs PyArrow: pip install 'triton-image-gateway[parquet]', or write .jsonl or .csv"
-        ) from exc
+        raise ParquetUnavailable("Parquet needs PyArrow: pip install pyarrow, or write .jsonl or .csv") from exc

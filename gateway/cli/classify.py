@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
     from gateway.bulk.sources import LeftOut
     from gateway.client import Gateway
 
+KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """As a path shows it, with one slash."""
@@ -124,6 +125,7 @@ def classify(
     from gateway.bulk.own_service import own_service
     from gateway.bulk.run import BulkJob
     from gateway.client import Gateway, GatewayError
+    from gateway.client.errors import Unauthorized
     from gateway.errors import UserError
 
     if resume and (overwrite or out is None):
@@ -154,7 +156,8 @@ def classify(
             say(f"stopped{_how_to_go_on(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
-            raise UserError(f"{error.message.rstrip('.')}{_how_to_go_on(out)}") from error
+            here = KEY_HERE if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_go_on(out)}") from error
     raise typer.Exit(code)
 
 

@@ -221,7 +221,7 @@ def key_remove(name: str, file: KeysFile = None) -> None:
     """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
-    say(f"{name}'s key is no longer in {path}")
+    say(f"removed {name}'s key from {path}")
 
 
 @triton_app.command("fetch")

@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 Repository = Annotated[
-    Path, typer.Option("--model-repository", help="Folder with Triton's models.", file_okay=False, show_default=False)
+    Path,
+    typer.Option(
+        "--model-repository",
+        help="Folder with Triton's models; by default the project's triton_models.",
+        file_okay=False,
+        show_default=False,
+    ),
 ]
 
 

@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
 
 
 class AsyncGateway:
-    """A gateway at a URL, with these options; use it as an async context manager, or call `aclose`."""
+    """A gateway at a URL, or a host:port for http; use it as an async context manager, or call `aclose`."""
 
     def __init__(
         self, url: str = "http://127.0.0.1:8080", api_key: str | None = None, **options: Unpack[Options]

@@ -107,7 +107,15 @@ class Batches:
         if len(data) > self._limits.max_file_bytes:
             value = self._limits.max_file_bytes
             error = FileTooLarge(
-                f"The file has more than {value} bytes.", details={"limit": "max_file_bytes", "value": value}
+                f"The file has more than {_amount(value)}.", details={"limit": "max_file_bytes", "value": value}
             )
             return Loaded(index, picture, b"", error)
         return Loaded(index, picture, data)
+
+
+def _amount(nbytes: int) -> str:
+    """A number of bytes as the gateway tells it."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size and nbytes % size == 0:
+            return f"{nbytes // size} {unit}"
+    return f"{nbytes} bytes"

@@ -34,6 +34,11 @@ def default_model_repository(here: Path | None = None, package: Path = _PACKAGE)
     return data_models() if (package / "shipped").is_dir() else package.parent / MODELS
 
 
+def at(repository: Path) -> str:
+    """The option, after a space, by which a command that is shown finds a repository; "" for the default one."""
+    return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {repository}"
+
+
 def furnish(repository: Path, say: Callable[[str], None]) -> None:
     """Copy the shipped models to the user's data folder where `repository` is that folder and is not there yet."""
     if repository != data_models() or repository.exists():

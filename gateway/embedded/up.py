@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from gateway.embedded.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway.embedded.default_model import default_model
@@ -16,7 +17,7 @@ from gateway.embedded.groups import UNDERTAKER
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
+from gateway.embedded.server import EmbeddedTriton, StartFailed
 from gateway.errors import UserError
 from gateway.hosts import authority
 from gateway.server.serve import check_address
@@ -63,8 +64,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     _interrupt_on_signals()
     try:
         with display.waiting(f"starting Triton with the models of {model_repository}"):
-            triton.start()
-            triton.wait_ready(settings.triton_start_timeout_seconds)
+            start(triton, say, settings.triton_start_timeout_seconds)
         say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
             api = ApiProcess(settings, triton.url)
@@ -72,7 +72,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
-        say(f"  {example(settings, address)}")
+        say(f"  {request(settings, address)}")
         say("Ctrl-C stops everything")
         keepers = (
             Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
@@ -95,6 +95,51 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.
             triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
         say(f"stopped after {time.monotonic() - stopping:.1f} s")
+
+
+class Startable(Protocol):
+    """The part of EmbeddedTriton that `start` needs."""
+
+    def start(self) -> None:
+        """Start the process and return at once."""
+        ...
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait until it is ready; raises StartFailed."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal."""
+        ...
+
+    def stop(self, grace_seconds: float) -> None:
+        """End what is left of it."""
+        ...
+
+
+def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
+    """Start Triton and wait until it is ready; raises StartFailed.
+
+    One that crashes meanwhile is started once more: its Python backend does so where a machine is so busy that a
+    model's process is not heard of in time. What ends by itself has its reasons, and would end again.
+    """
+    triton.start()
+    try:
+        triton.wait_ready(timeout_seconds)
+    except StartFailed:
+        code = triton.poll()
+        if code is None or code >= 0:
+            raise
+        say(f"Triton crashed while it started (signal {-code}); starting it once more")
+        triton.stop(0)
+        triton.start()
+        triton.wait_ready(timeout_seconds)
+
+
+def request(settings: Settings, address: str) -> str:
+    """A first request, for a shell."""
+    key = "-H 'X-API-Key: KEY' " if settings.api_keys_file is not None else ""
+    return f"curl {key}-F files=@{_sample()} {address}/predict"
 
 
 def run_triton(
@@ -143,12 +188,6 @@ def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
         if subprocess.run(command, check=False).returncode:
             raise UpFailed("the default model could not be exported; see above")
     return runtime
-
-
-def example(settings: Settings, address: str) -> str:
-    """A command that classifies a picture here."""
-    key = "" if settings.api_keys_file is None else "-H 'X-API-Key: KEY' "
-    return f"curl {key}-F files=@{_sample()} {address}/predict"
 
 
 def _sample() -> str:

@@ -1,10 +1,42 @@
 """What clients may ask of every route that takes images, as types with their bounds for pydantic's models."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from gateway.inference.selection import Selection
+from gateway.settings import Settings
+from gateway.validation import VERSION_PATTERN
+
 TopK = Annotated[int | None, Field(ge=1)]
 ModelName = Annotated[str | None, Field(min_length=1, max_length=256)]
-ModelVersion = Annotated[str | None, Field(pattern=r"^[0-9]{1,18}$")]
+ModelVersion = Annotated[str | None, Field(pattern=VERSION_PATTERN)]
 TimeoutSeconds = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
+
+
+class Classes(Protocol):
+    """Which classes of a model are asked for."""
+
+    @property
+    def top_k(self) -> int | None:
+        """How many."""
+
+    @property
+    def threshold(self) -> float | None:
+        """From which score on."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Of which labels alone; of all, where there are none."""
+
+
+def selection_of(asked: Classes, settings: Settings) -> Selection:
+    """The classes that are asked for, within the limits of the settings; raises InvalidParameter."""
+    return Selection(
+        top_k=asked.top_k,
+        threshold=asked.threshold,
+        labels=tuple(asked.labels),
+        default_top_k=settings.default_top_k,
+        max_top_k=settings.max_top_k,
+    )

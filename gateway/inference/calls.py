@@ -107,7 +107,7 @@ class Calls:
             if self._query.split and isinstance(error, ModelNotFound):
                 name, version = self._query.model_name, self._query.model_version
                 raise ModelUnavailable(
-                    f"Version {version} of {name!r}, to which a share of the requests goes, is not loaded."
+                    f"Version {version} of {name!r}, which gets a share of the requests, is not loaded."
                 ) from error
             raise
         except GatewayError as error:

@@ -1,7 +1,7 @@
 """One request on its way: from its uploads to its results."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Self
@@ -26,6 +26,7 @@ from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import check_size
+from gateway.ingest.media_types import Uploads
 from gateway.ingest.prepare import (
     all_frames,
     bytes_needed,
@@ -39,10 +40,6 @@ from gateway.ingest.upload import Upload
 
 Watch = Callable[[], Awaitable[None]]
 """What raises when nobody wants the results any more, such as when the client has gone."""
-
-
-Uploads = AsyncGenerator[Upload, None]
-"""The uploads of one request as they arrive; closed by who reads them."""
 
 
 class RunningRequest:

@@ -9,6 +9,8 @@ from gateway.inference.prediction import Prediction, Predictions
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
+MAX_HAVING = 3
+"""Labels that are told of those that have an unknown one as a word: cat, of Egyptian cat."""
 MAX_LABEL_PARTS = 4_000
 """Each image's classes are compared with all of them."""
 _TOLD_CHARACTERS = 80
@@ -77,14 +79,24 @@ class Selection:
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
                     near = _nearest(label[:_TOLD_CHARACTERS], known)
-                    hint = f"did you mean {near!r}?" if near else "GET /models/NAME lists the labels."
+                    hint = (
+                        f"did you mean {' or '.join(map(repr, near))}?"
+                        if near
+                        else "GET /models/NAME lists the labels."
+                    )
                     raise InvalidParameter(f"'labels': the model has no label {label[:_TOLD_CHARACTERS]!r}; {hint}")
                 wanted.add(label)
         return wanted
 
 
-def _nearest(label: str, known: set[str]) -> str | None:
-    """The known label that was probably meant, if one is near, out of a few that look like it at a glance."""
+def _nearest(label: str, known: set[str]) -> Sequence[str]:
+    """The known labels that were probably meant: those with it as a word, or one that is spelt like it.
+
+    The latter is sought among a few that look like it at a glance.
+    """
+    word = f" {label.casefold()} "
+    if label and (having := sorted(each for each in known if word in f" {each.casefold()} ")):
+        return having[:MAX_HAVING]
     length, start = len(label), label[:2].casefold()
     begin_alike = [each for each in known if each[:2].casefold() == start]
     begin_alike.sort(key=lambda each: abs(len(each) - length))
@@ -92,4 +104,4 @@ def _nearest(label: str, known: set[str]) -> str | None:
     compared = begin_alike[: MAX_COMPARED // 2] + as_long[: MAX_COMPARED // 2]
     by_case = {each.casefold(): each for each in compared}
     near = difflib.get_close_matches(label.casefold(), by_case, n=1)
-    return by_case[near[0]] if near else None
+    return [by_case[each] for each in near]

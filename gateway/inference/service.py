@@ -7,12 +7,13 @@ from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.calls import BatchLimits, Shared
 from gateway.inference.query import Query
-from gateway.inference.request import RunningRequest, Uploads, Watch
+from gateway.inference.request import RunningRequest, Watch
 from gateway.inference.scope import Scope
 from gateway.inference.shadow import Shadows
 from gateway.inference.spare import Spare
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.media_types import Uploads
 from gateway.ingest.prepare import DecodePolicy
 
 

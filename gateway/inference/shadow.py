@@ -157,12 +157,12 @@ def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
     """
     if answered.scores is not None:
         if answered.scores.shape != scores.shape:
-            raise ContractBroken("The shadow has another number of classes.")
+            raise ContractBroken("The shadow has a different number of classes.")
         return bool(answered.scores.argmax() == scores.argmax()), float(np.abs(answered.scores - scores).max())
     told = Predictions.of(answered.predictions)
     ids = np.frombuffer(told.class_ids, np.int32)
     if ids.max() >= len(scores):
-        raise ContractBroken("The shadow has another number of classes.")
+        raise ContractBroken("The shadow has a different number of classes.")
     known = np.frombuffer(told.scores, np.float64)
     best = int(scores.argmax())
     largest = float(np.abs(known - scores[ids]).max())

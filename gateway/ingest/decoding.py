@@ -19,7 +19,8 @@ from gateway.ingest.resizing import Resize
 Pixels = NDArray[Any]
 Buffer = bytes | NDArray[np.uint8]
 
-_REDUCED = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
+# OpenCV has names for a reduced scale in gray and in BGR only; with RGB's bit, gray's is one of RGB.
+_REDUCED = {8: cv2.IMREAD_REDUCED_GRAYSCALE_8, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2}
 # What EXIF's orientation asks for, so that the picture stands upright: a quarter turn, and what is mirrored after it.
 _ROTATIONS = {3: cv2.ROTATE_180, 5: cv2.ROTATE_90_CLOCKWISE, 6: cv2.ROTATE_90_CLOCKWISE,
               7: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}  # fmt: skip
@@ -87,7 +88,7 @@ def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
     if info.has_alpha:
         flags = cv2.IMREAD_UNCHANGED
     else:
-        flags = _REDUCED.get(factor, cv2.IMREAD_COLOR_RGB) | cv2.IMREAD_IGNORE_ORIENTATION
+        flags = _REDUCED.get(factor, 0) | cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         decoded = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), flags)
     except cv2.error as exc:
@@ -96,11 +97,7 @@ def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
         raise UndecodableImage
     if decoded.shape[:2] != tuple(-(-side // factor) for side in _stored_size(info)):
         raise UndecodableImage(_DISAGREE)
-    if factor > 1:
-        return cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
-    if not info.has_alpha:
-        return decoded
-    return _with_alpha(decoded, info)
+    return _with_alpha(decoded, info) if info.has_alpha else decoded
 
 
 def _stored_size(info: ImageInfo) -> tuple[int, int]:

@@ -15,6 +15,7 @@ _OTHERS = {
     b"%PDF-": "PDF",
     b"\xff\x0a": "JPEG XL",
     b"\0\0\0\x0cJXL ": "JPEG XL",
+    b"\0\0\0\x10ftypmif3": "HEIF with a minimized header",
     b"8BPS": "Photoshop",
     b"\0\0\1\0": "icon",
     b"PK\3\4": "ZIP",

@@ -63,7 +63,7 @@ def examine(upload: Upload, policy: DecodePolicy, *, frames: bool = False) -> Im
             else "of this kind "
         )
         raise UnsupportedFormat(
-            f"{info.format.value} images {kind}are refused by {variable('decode')}=never; auto or always takes them."
+            f"{info.format.value} images {kind}are refused by {variable('decode')}=never; set it to auto or always."
         )
     return info
 
@@ -96,8 +96,7 @@ def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
     """What a decoder gets of an examined, animated upload; raises UnsupportedFormat where the gateway decodes none."""
     if policy.mode is DecodeMode.NEVER:
         raise UnsupportedFormat(
-            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; auto or always takes "
-            f"them."
+            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
         )
     return essential(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
 

@@ -66,7 +66,7 @@ async def read_images(source: JsonSource, name: str, limits: Limits, hold: Hold 
 
 
 async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold) -> Upload:
-    await source.expect(b"{", "each image must be an object")
+    await source.expect(b"{", 'each image must be an object, such as {"b64": "…"}')
     data: bytes | None = None
     error: ImageError | None = None
     filename: str | None = None

@@ -36,7 +36,7 @@ class Video:
         self._open()
         codec = int(self._video.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little").decode("latin-1")
         if codec.strip("\0 ").lower() not in _NAMED:
-            raise UnsupportedFormat(f"The video is of another codec than {', '.join(_CODECS)}.")
+            raise UnsupportedFormat(f"The video's codec is not supported; use {', '.join(_CODECS)}.")
         self.width, self.height = (
             int(self._video.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
         )
@@ -77,7 +77,7 @@ class Video:
         """The frame that the walk stands at, RGB of 8 bits, upright."""
         decoded, pixels = self._video.retrieve()
         if not decoded or pixels.shape != (self.height, self.width, 3):
-            raise UndecodableImage("A frame cannot be decoded, or is not as large as the video.")
+            raise UndecodableImage("A frame cannot be decoded, or does not have the video's size.")
         return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
 
     def _open(self) -> None:

@@ -40,11 +40,11 @@ def fetch(url: str, sha256: str | None, say: Callable[[str], None], *, cache: Pa
     protocol = urlsplit(url).scheme
     if protocol not in {"https", *PACKAGES}:
         raise DownloadError(
-            f"{protocol}:// is not fetched from: use https, {', '.join(PACKAGES)}, or a file on this machine"
+            f"{protocol}:// is not supported: use https, {', '.join(PACKAGES)}, or a file on this machine"
         )
     if not sha256:
         raise DownloadError(
-            f"{url} may be another file tomorrow: say --sha256 with the checksum that its publisher gives, or that "
+            f"{url} may be another file tomorrow: add --sha256 with the checksum that its publisher gives, or that "
             "`sha256sum FILE` prints for a copy you have tried"
         )
     wanted = sha256.lower()
@@ -73,7 +73,7 @@ def _save(open_url: Blocks, url: str, draft: Path) -> str:
         for block in blocks:
             size += len(block)
             if size > MAX_BYTES:
-                raise DownloadError(f"{url} is larger than {MAX_BYTES // 2**30} GiB, which no classifier is")
+                raise DownloadError(f"{url} is larger than {MAX_BYTES // 2**30} GiB, too large for a classifier")
             hasher.update(block)
             file.write(block)
     return hasher.hexdigest()

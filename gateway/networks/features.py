@@ -17,7 +17,7 @@ from gateway.networks.torchscript import without_deprecations
 from gateway.networks.trial import ALONE_TOLERANCE, probes
 from gateway.repository.entry import AUTO
 
-NAME_IT = "say --features LAYER, a layer that gives [N, size], or [N, channels, height, width] to be averaged"
+NAME_IT = "use --features LAYER, a layer that gives [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {
         "_to_copy",
@@ -145,7 +145,7 @@ class _CutScript(nn.Module):
         super().__init__()
         if layer != AUTO:
             raise ModelFileError(
-                "a TorchScript file does not keep the names of its layers: say --features auto for the input of its "
+                "a TorchScript file does not keep the names of its layers: use --features auto for the input of its "
                 "last one, or add the network by its architecture and weights, or as ONNX or torch.export"
             )
         # A file that is frozen already has no parameters left, and is not to be frozen again.
@@ -159,7 +159,7 @@ class _CutScript(nn.Module):
         if found is None or any(True for _ in first.uses()):
             raise ModelFileError(
                 "its last layer cannot be found in the TorchScript file: add the network by its architecture and "
-                "weights, or as ONNX, and say --features LAYER"
+                "weights, or as ONNX, and use --features LAYER"
             )
         self.graph.registerOutput(found)
         self.graph.makeMultiOutputIntoTuple()

@@ -42,7 +42,7 @@ class Kind(StrEnum):
 ADVICE = {
     Kind.STATE_DICT: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}` or timm:ARCH, or build the network in Python, load the weights into it and save it by {export}",
-    Kind.CHECKPOINT: "it is a training checkpoint: it has weights but no network. Name the architecture: "
+    Kind.CHECKPOINT: "it has weights but no network. Name the architecture: "
     "`gateway model add torchvision:ARCH --weights {path}` or timm:ARCH, or build the network in Python, load the "
     "weights into it and save it by {export}",
     Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
@@ -95,6 +95,17 @@ def refuse(path: Path, kind: Kind) -> ModelFileError:
     return ModelFileError(f"{path} is {kind.value}: {advice}")
 
 
+def alone(path: Path, kind: Kind) -> str:
+    """What to run, in words, to have the weights of a trusted file in one of their own."""
+    loaded = f"torch.load({str(path)!r}, map_location='cpu', weights_only=False)"
+    if kind is Kind.PICKLED_MODULE:
+        return f"save its weights alone, in Python, and name that file: torch.save({loaded}.state_dict(), 'weights.pt')"
+    return (
+        "save its weights alone, in Python, by the key that they have in it, and name that file: "
+        f"torch.save({loaded}['state_dict'], 'weights.pt')"
+    )
+
+
 def _kind_of_zip(path: Path) -> Kind:
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2]: name for name in archive.namelist()}
@@ -137,9 +148,10 @@ def _kind_of_pickle(data: bytes) -> Kind:
         return Kind.PICKLED_MODULE
     if not any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
         return Kind.PICKLE
-    if foreign:
-        return Kind.PICKLED_MODULE
-    return Kind.CHECKPOINT if _CHECKPOINT_KEYS & set(strings) else Kind.STATE_DICT
+    if _CHECKPOINT_KEYS & set(strings):
+        # With whatever training left beside its weights: reading those alone refuses what could run.
+        return Kind.CHECKPOINT
+    return Kind.PICKLED_MODULE if foreign else Kind.STATE_DICT
 
 
 def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:

@@ -70,7 +70,7 @@ class FunctionSource:
             found[REQUIREMENTS] = requirements
         for include in self.include:
             if not include.exists():
-                raise FunctionSourceError(f"there is no {include}, which --include names")
+                raise FunctionSourceError(f"--include names {include}, which does not exist")
             inner = sorted(include.rglob("*")) if include.is_dir() else [include]
             for path in inner:
                 if path.is_file() and "__pycache__" not in path.parts:
@@ -143,8 +143,8 @@ def check_requirements(path: Path) -> None:
             missing.append(f"{text} ({has} is installed)")
     if missing:
         raise FunctionSourceError(
-            f"{path} asks for what is not here: {', '.join(missing)}. The function runs in the environment of Triton's "
-            f"Python backend, which for `gateway up` is this one: pip install -r {path}"
+            f"this environment does not meet {path}: {', '.join(missing)}. The function runs in the environment of "
+            f"Triton's Python backend, which for `gateway up` is this one: pip install -r {path}"
         )
 
 

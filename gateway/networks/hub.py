@@ -67,7 +67,7 @@ def read_folder(path: Path) -> ModelFolder:
     architecture = next(iter(config.get("architectures") or []), "")
     if config.get("auto_map"):
         raise HubError(
-            f"{path} brings code of its own (auto_map in config.json), which is not run here. Where you trust it, "
+            f"{path} contains code (auto_map in config.json), which is not run here. If you trust it, "
             "load it in Python and export it: `gateway model add model.pt2`"
         )
     if not architecture.endswith("ForImageClassification"):
@@ -94,14 +94,17 @@ def fetch_folder(name: str, *, offline: bool) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError as exc:
-        raise HubError(f"models of Hugging Face need {exc.name}: {EXTRA}") from exc
+        raise HubError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
     by_hand = (
-        f"fetch it where there is a network, hf download {name} --local-dir FOLDER, and say FOLDER in place of the name"
+        f"on a machine with network access, run hf download {name} --local-dir FOLDER, and use FOLDER in place of the "
+        "name"
     )
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=offline))
     except LocalEntryNotFoundError as exc:
-        where = "is not in Hugging Face's cache, and --offline asks no network" if offline else "cannot be downloaded"
+        where = (
+            "is not in Hugging Face's cache, and --offline forbids a download" if offline else "cannot be downloaded"
+        )
         raise HubError(f"{name} {where}: {by_hand}") from exc
     except Exception as exc:  # of httpx, of the hub, of the file system
         reason = str(exc).strip().splitlines()[0]
@@ -128,7 +131,7 @@ def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
     try:
         import timm
     except ImportError as exc:
-        raise HubError(f"models of timm need {exc.name}: {EXTRA}") from exc
+        raise HubError(f"timm models need {exc.name}: {EXTRA}") from exc
     return timm
 
 
@@ -143,7 +146,7 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
         resized = resized * 2
     elif mode != "center":
         raise HubError(
-            f"its crop_mode is {mode!r}, and center and squash are served: say --resize, --crop, --mean, --std"
+            f"its crop_mode is {mode!r}, but only center and squash are supported: use --resize, --crop, --mean, --std"
         )
     values = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic", **config}
     return from_mapping(

@@ -122,7 +122,7 @@ def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Out
         listener.join()
         process.stderr.close()
     if not in_time:
-        raise WorkFailed(f"{job.source} was given up after {timeout_seconds:g} s: does it ever finish a batch?")
+        raise WorkFailed(f"{job.source} did not finish a batch within {timeout_seconds:g} s, so it was stopped")
     return _read(job, answer, code, told)
 
 
@@ -141,8 +141,8 @@ def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
         died = f"of signal {-code}" if code < 0 else f"with code {code}"
         last = f" It said: {told[-1]}" if told else ""
         raise WorkFailed(
-            f"the process that loaded {job.source} ended {died}: the file is damaged, or it took more memory or time "
-            f"than a network of its size may.{last}"
+            f"the process that loaded {job.source} ended {died}: the file is damaged, or it needed more memory or time "
+            f"than a network of its size should.{last}"
         ) from None
     if "error" in values:
         raise ModelFileError(f"{job.source.rpartition('/')[2]}: {values['error']}")

@@ -36,12 +36,12 @@ def check_pixels(job: Job, wanted: str) -> None:
     """Raise ModelFileError where what it takes and how the images are said to be prepared contradict each other."""
     if wanted.startswith("uint8") and not job.pixels:
         raise ModelFileError(
-            "it takes pixels as uint8, and so normalises them itself: leave out --mean and --std, or with --like or "
-            "--preprocessing say --pixels, by which their mean and std are left out"
+            "it takes pixels as uint8, so it normalises them itself: leave out --mean and --std, or with --like or "
+            "--preprocessing add --pixels, which ignores their mean and std"
         )
     if wanted.startswith("float32") and job.pixels_implied:
         raise ModelFileError(
-            "it takes float32: say --mean and --std, as in training, or --pixels where it wants values of 0 to 255"
+            "it takes float32: use --mean and --std, as in training, or --pixels if it wants values of 0 to 255"
         )
 
 

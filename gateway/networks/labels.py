@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gateway.errors import UserError
 from gateway.networks.hub import numbered
 
 TABLES = {".csv": ",;", ".tsv": "\t"}
+_NUMBERED = re.compile(r"(\d+)(?:\s*:\s*|\s+)(\S.*)")
 
 
 class LabelsError(UserError):
@@ -20,20 +22,28 @@ def given_labels(path: Path) -> tuple[str, ...]:
     """The labels of a UTF-8 file in the order of the classes; raises LabelsError or HubError.
 
     JSON: a list, {"0": "cat"}, {"cat": 0}, or an object with these under id2label or label2id. A table: two columns of
-    which one has the numbers from 0, with or without names above, or one column. Else a label a line.
+    which one has the numbers from 0, with or without names above, or one column. Else a label a line, which may follow
+    its number, as in "0 cat", where every line has one.
     """
     try:
         # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
         text = path.read_text(encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise LabelsError(f"cannot read the labels: {exc}") from exc
+        raise LabelsError(unreadable(path, exc)) from exc
     if not text:
         raise LabelsError(f"{path} contains no labels")
     if path.suffix == ".json" or text.startswith(("{", "[")):
         return _checked(_from_json(text, path), path, "entry")
     lines = [line.strip() for line in text.split("\n")]
-    table = _from_table(text, path)
+    table = _from_table(text, path) or _from_numbered(lines)
     return _checked(lines if table is None else table, path, "line")
+
+
+def unreadable(path: Path, exc: OSError | UnicodeDecodeError) -> str:
+    """Why a file of labels cannot be read, and what to do."""
+    if isinstance(exc, UnicodeDecodeError):
+        return f"cannot read the labels: {path} is no text in UTF-8 (byte {exc.start} is not): save it as UTF-8"
+    return f"cannot read the labels: {path}: {exc.strerror}"
 
 
 def _from_json(text: str, path: Path) -> Sequence[str]:
@@ -80,6 +90,14 @@ def _from_table(text: str, path: Path) -> Sequence[str] | None:
             "labels, or one label a line in a file named .txt"
         )
     return None
+
+
+def _from_numbered(lines: Sequence[str]) -> Sequence[str] | None:
+    """The labels of lines such as "0 cat" or "1: dog"; None where not each has one of the numbers from 0."""
+    found = {match[1]: match[2] for line in lines if (match := _NUMBERED.fullmatch(line))}
+    if len(lines) < 2 or len(found) < len(lines) or set(found) != {str(number) for number in range(len(lines))}:
+        return None
+    return [found[str(number)] for number in range(len(lines))]
 
 
 def _checked(labels: Sequence[str], path: Path, what: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway.networks.file_kinds import Kind, ModelFileError, kind_of, refuse
+from gateway.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
 from gateway.networks.functions import FunctionSource, find_function, is_function
 from gateway.networks.hub import (
     HUGGING_FACE,
@@ -16,7 +16,7 @@ from gateway.networks.hub import (
     timm_config,
     timm_preprocessing,
 )
-from gateway.networks.labels import given_labels
+from gateway.networks.labels import given_labels, unreadable
 from gateway.repository.preprocessing import Preprocessing, from_weights, weights_enum
 
 KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
@@ -68,7 +68,7 @@ def find_source(
     if text.startswith(TIMM) and (weights or not offline):
         return _timm(text.removeprefix(TIMM), weights, like)
     if text.startswith(TIMM):
-        raise SourceError(f"{text} without --weights is downloaded, and --offline asks no network: say --weights FILE")
+        raise SourceError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
     if text.startswith(HUGGING_FACE):
         name = text.removeprefix(HUGGING_FACE)
         folder = Path(name).expanduser().absolute()
@@ -78,8 +78,8 @@ def find_source(
         return _folder(path, weights, like)
     if not path.is_file():
         raise SourceError(
-            f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
-            "or huggingface:OWNER/NAME"
+            f"there is no file {path}; SOURCE must be a file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or FILE.py:NAME"
         )
     if weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
@@ -114,7 +114,7 @@ def _timm(architecture: str, weights: str | None, like: str | None) -> Source:
     if weights is None:
         name = config.get("hf_hub_id")
         if not name:
-            raise SourceError(f"timm has no weights for {architecture}: say --weights FILE")
+            raise SourceError(f"timm has no weights for {architecture}: use --weights FILE")
         return _folder(fetch_folder(name, offline=False), None, like)
     path = _weights(weights)
     # Its own preprocessing where the weights were trained as timm's were; otherwise it is said.
@@ -149,8 +149,10 @@ def _weights(text: str) -> Path:
     if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.SAFETENSORS}:
         if kind is Kind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
+        advice = f". If you trust it, {alone(path, kind)}" if kind in {Kind.PICKLED_MODULE, Kind.PICKLE} else ""
         raise ModelFileError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
+            f"{advice}"
         )
     return path
 
@@ -165,7 +167,7 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
         return from_weights(source.like)
     if source.function:
         raise SourceError(
-            f"which images does {source.function.name} take? Say --crop 224, or --resize 256 --crop 224 for the middle "
+            f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the middle "
             "of a larger one; where it takes normalised float32, also --mean and --std as in training"
         )
     raise SourceError(
@@ -196,7 +198,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
         text = path.read_text(encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(f"cannot read the labels: {exc}") from exc
+        raise SourceError(unreadable(path, exc)) from exc
     if not text:
         raise SourceError(f"{path} contains no labels")
     labels = tuple(line.strip() for line in text.split("\n"))

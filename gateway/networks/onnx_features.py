@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.networks.features import pooled
 from gateway.networks.file_kinds import ModelFileError
-from gateway.networks.onnx_graph import BATCH, import_onnx, inner_name, rename, session_of
+from gateway.networks.onnx_graph import BATCH, inner_name, rename
+from gateway.networks.onnx_runner import import_onnx, session_of
 from gateway.repository.entry import AUTO
 from gateway.triton.contract import CLASSIFIER_FEATURES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ADVICE = "say --features TENSOR, one that has [N, size], or [N, channels, height, width] to be averaged"
+ADVICE = "use --features TENSOR, one that has [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {"Cast", "Clip", "Dropout", "Exp", "Flatten", "Identity", "LogSoftmax", "Reshape", "Sigmoid", "Softmax", "Squeeze"}
     | {"QuantizeLinear", "DequantizeLinear"}
@@ -53,7 +54,7 @@ def exposing(model: Any, *tensors: str) -> Any:  # noqa: ANN401
 
 
 def pair_runner(model: Any, scores: str, vectors: str) -> "Callable[[Tensor], tuple[Tensor, Tensor]]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors that gives scores and vectors; see onnx_graph.runner."""
+    """A model, or the path of one, as a function of tensors that gives scores and vectors; see onnx_runner.runner."""
     onnx, _ = import_onnx()
     loaded = onnx.load(model) if isinstance(model, Path) else model
     run = session_of(exposing(loaded, scores, vectors), [scores, vectors])

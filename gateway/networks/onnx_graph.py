@@ -1,22 +1,22 @@
 """ONNX files: inspected, finished with what is missing, and written with the tensor names of the contract."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.networks.adapted import LUMA, PIXELS, Form
 from gateway.networks.file_kinds import ModelFileError
+from gateway.networks.onnx_runner import import_onnx
 from gateway.networks.trial import Ending
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 ANY_BATCH = (
     "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
@@ -44,20 +44,6 @@ class Signature:
     form: Form
     output: str
     one_by_one: bool
-
-
-class OnnxMissing(UserError):
-    """The packages for ONNX are not installed."""
-
-
-def import_onnx() -> tuple[Any, Any]:
-    """The modules onnx and onnxruntime; raises OnnxMissing."""
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as exc:
-        raise OnnxMissing(f"ONNX needs {exc.name}: pip install 'triton-image-gateway[onnx]'") from exc
-    return onnx, onnxruntime
 
 
 def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it is used
@@ -96,7 +82,7 @@ def check_signature(model: Any, side: int, said: Form = Form(""), output: str = 
     last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
     sides = dims[1:3] if last else dims[2:]
     if not last and isinstance(dims[1], int) and dims[1] != channels:
-        hint = ": say --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
+        hint = ": use --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
         raise ModelFileError(
             f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
             f"{hint or ': export it again so that it accepts these'}"
@@ -118,6 +104,7 @@ def any_batch(model: Any) -> Any:  # noqa: ANN401
             dims[0].dim_param = BATCH
     constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
     constants |= {tensor.name: tensor for tensor in model.graph.initializer}
+    opened = set()
     for node in model.graph.node:
         if node.op_type == "Reshape" and node.input[1] in constants:
             shape = constants[node.input[1]]
@@ -125,6 +112,12 @@ def any_batch(model: Any) -> Any:  # noqa: ANN401
             if values.size > 1 and values[0] == 1:
                 values[0] = 0  # as many as come in
                 shape.CopyFrom(onnx.numpy_helper.from_array(values, shape.name))
+                opened.add(node.input[1])
+            if node.input[1] in opened:
+                # By default 0 is what comes in; with allowzero, which torch's exporter sets, it would be an empty one.
+                kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
     del model.graph.value_info[:]
     return model
 
@@ -231,40 +224,6 @@ def write(model: Any, path: Path) -> None:  # noqa: ANN401
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path, mode=0o644) as draft:
         onnx.save(model, draft)
-
-
-def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors, run by ONNX Runtime on the CPU; raises ModelFileError.
-
-    One for a batch of one is given one image after the other. `output` is a name, or "" for the only one.
-    """
-    run = session_of(model, [output] if output else None)
-    return lambda images: run(images)[0]
-
-
-def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], list[Tensor]]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors that gives the outputs `wanted`; see `runner`."""
-    _, onnxruntime = import_onnx()
-    import torch
-
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as exc:  # ONNX Runtime has no common base class
-        raise ModelFileError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
-    given = session.get_inputs()[0]
-    dtypes = {"tensor(float16)": torch.float16, "tensor(uint8)": torch.uint8}
-    dtype = dtypes.get(given.type, torch.float32)
-    at_once = 1 if given.shape and given.shape[0] == 1 else None
-
-    def run(images: "Tensor") -> "list[Tensor]":
-        batches = torch.split(images.to(dtype), at_once or len(images))
-        answers = [session.run(wanted, {given.name: batch.contiguous().numpy()}) for batch in batches]
-        return [torch.cat([torch.from_numpy(part) for part in parts]) for parts in zip(*answers, strict=True)]
-
-    return run
 
 
 def _output(model: Any, which: str) -> Any:  # noqa: ANN401

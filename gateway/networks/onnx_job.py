@@ -21,6 +21,7 @@ from gateway.networks.job_checks import (
     vectors_of,
 )
 from gateway.networks.onnx_features import add_vectors, dims_of, inner_tensor, pair_runner
+from gateway.networks.onnx_runner import runner
 from gateway.networks.trial import (
     Ending,
     Findings,
@@ -38,7 +39,7 @@ def do_onnx(job: Job) -> Outcome:
     model = onnx_graph.load_onnx(Path(job.source))
     signature = onnx_graph.check_signature(model, job.side, Form(job.input, gray_of(job)), job.pick)
     check_pixels(job, signature.form.input)
-    answers = onnx_graph.runner(Path(job.source), signature.output)
+    answers = runner(Path(job.source), signature.output)
 
     def run(images: Tensor) -> Tensor:
         return answers(arranged(images, signature.form))
@@ -115,7 +116,7 @@ def write_onnx(
     onnx_graph.write(model, Path(job.output))
     path = Path(job.output)
     written: Callable[[Tensor], Any] = (
-        onnx_graph.runner(path) if vectors is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
+        runner(path) if vectors is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
     )
     outcome = outcome_of(job, findings, expected, written, vectors)
     return replace(outcome, input="" if form.is_plain else form.input)

@@ -98,7 +98,8 @@ def original_answers(entry: Entry, version: Version) -> Answers:
 
 
 def _onnx(file: Path, side: int, form: Form, version: Version) -> Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]:
-    from gateway.networks.onnx_graph import check_signature, load_onnx, runner
+    from gateway.networks.onnx_graph import check_signature, load_onnx
+    from gateway.networks.onnx_runner import runner
 
     model = load_onnx(file)
     scores = check_signature(model, side, form, version.output).output
@@ -137,8 +138,8 @@ def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Mod
             module: nn.Module = get_model(architecture, weights=weights_enum(weights))
         except OSError as exc:
             raise ModelFileError(
-                f"its weights {weights} cannot be downloaded ({exc}): fetch the file on a machine with a network and "
-                "say --weights FILE"
+                f"its weights {weights} cannot be downloaded ({exc}): download the file on a machine with network "
+                "access and use --weights FILE"
             ) from exc
         return module.eval()
     state = read_state_dict(Path(weights))

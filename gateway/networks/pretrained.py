@@ -34,7 +34,7 @@ def folder_network(folder: Path) -> nn.Module:
         from transformers import AutoModelForImageClassification
         from transformers.utils import logging as transformers_logging
     except ImportError as exc:
-        raise ModelFileError(f"models of Hugging Face need {exc.name}: {EXTRA}") from exc
+        raise ModelFileError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:

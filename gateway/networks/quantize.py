@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.networks.file_kinds import ModelFileError
-from gateway.networks.onnx_graph import import_onnx, load_onnx
+from gateway.networks.onnx_graph import load_onnx
+from gateway.networks.onnx_runner import import_onnx
 from gateway.triton.contract import CLASSIFIER_INPUT
 
 QUANTIZED = (

@@ -38,6 +38,10 @@ from gateway.repository.entry import Format, Precision
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
+GIVE_LOGITS = frozenset({"torchvision", "timm", "huggingface"})
+"""Sources whose classifiers end in logits, however few of the numbers that they gave were below 0 or above 1."""
+
+
 def do_torch(job: Job) -> Outcome:
     """Try a network that torch runs, and write it in the format that the job says; raises UserError."""
     say(f"loading {job.source}")
@@ -49,6 +53,8 @@ def do_torch(job: Job) -> Outcome:
         if not form.is_plain or job.pick or not isinstance(_tried(module, job.side), Tensor):
             module = Adapted(module, form, job.pick).eval()
         findings = try_out(module, job.side, pixels=job.pixels)
+        if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
+            findings = replace(findings, ending=Ending.LOGITS)  # small ones, as of a network that is not trained
         check_classes(findings, job.labels, multi_label=job.multi_label)
         finished = activation(findings.ending, multi_label=job.multi_label)
         if job.features:

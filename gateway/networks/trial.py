@@ -143,8 +143,9 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
             else ""
         )
         raise ModelFileError(
-            f"there are {labels} labels and the network has {findings.classes} classes: give one label per line, in "
-            f"the order of the classes in training (sorted folder names with torchvision's ImageFolder){features}"
+            f"there {f'are {labels} labels' if labels != 1 else 'is 1 label'} and the network has {findings.classes} "
+            "classes: give one label per line, in the "
+            f"order of the classes in training (sorted folder names with torchvision's ImageFolder){features}"
         )
 
 
@@ -181,7 +182,7 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
                 return (
                     f"it takes {channels} channel{'s' * (channels > 1)} but images have three: red, green and blue. "
                     + (
-                        "Say --grayscale, which converts them as Pillow does"
+                        "Use --grayscale, which converts them as Pillow does"
                         if channels == 1
                         else "Add a layer in front that converts them, and save it again"
                     )

@@ -1,12 +1,13 @@
 """Weights out of a file, read without running code, and put into a network that they must fit."""
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from gateway.networks.file_kinds import Kind, ModelFileError, kind_of
+from gateway.networks.file_kinds import Kind, ModelFileError, alone, kind_of
 
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -46,11 +47,13 @@ def load_into(
 def _torch(path: Path) -> object:
     try:
         # weights_only is what makes it safe: tensors and containers, nothing that could run.
-        return torch.load(path, map_location="cpu", weights_only=True)
+        # A Namespace, which timm's train.py saves beside them, is a container too.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # of pickle, zip, torch
         raise ModelFileError(
-            f"{path} cannot be read as weights alone, and anything more could run code. Where you trust it, load it in "
-            "Python and save its weights: torch.save(model.state_dict(), 'weights.pt')"
+            f"{path} cannot be read as weights alone, and anything more could run code. If you trust it, "
+            f"{alone(path, kind_of(path))}"
         ) from exc
 
 

@@ -71,7 +71,7 @@ def parse_request(members: Mapping[str, object], *, max_class_count: int) -> Inf
     all_binary = said is not None and said.binary_data_output
     outputs = tuple(_requested(each, max_class_count, all_binary=all_binary) for each in body.outputs)
     if len({output.name for output in outputs}) < len(outputs):
-        raise InvalidParameter("'outputs': an output is asked for twice.")
+        raise InvalidParameter("'outputs': an output is listed twice.")
     return InferenceRequest(
         id=body.id,
         timeout_microseconds=0 if said is None else said.timeout,
@@ -91,7 +91,7 @@ def parse_input(members: Mapping[str, object] | None) -> InputTensor:
         raise _no_shared_memory(IMAGE)
     binary_bytes = None if tensor.parameters is None else tensor.parameters.binary_data_size
     if ("data" in members) == (binary_bytes is not None):
-        raise InvalidParameter(f"{IMAGE} needs data or binary_data_size, and not both.")
+        raise InvalidParameter(f"{IMAGE} needs either data or binary_data_size, not both.")
     return InputTensor(tensor.shape[0], binary_bytes)
 
 

@@ -86,7 +86,7 @@ class InferenceReader:
             raise too_many_files(self._limits)
         if tensor.binary_bytes is None:
             if tensor.images != self._images:
-                raise InvalidParameter(f"'shape': says {tensor.images} images, and data has {self._images}.")
+                raise InvalidParameter(f"'shape': says {tensor.images} images, but data has {self._images}.")
         elif self._header_bytes is None:
             raise InvalidParameter("'binary_data_size': needs the HTTP header Inference-Header-Content-Length.")
         else:
@@ -124,7 +124,7 @@ class InferenceReader:
                 raise too_many_files(self._limits)
             data, error = await read_base64(source, self._limits, self._hold)
             if is_row:
-                await source.expect(b"]", "an image must be alone in its row of data")
+                await source.expect(b"]", "each row of data must hold exactly one image")
             self._images = index + 1
             yield Upload(index, "", data, error)
             self._hold(0)
@@ -139,7 +139,7 @@ class InferenceReader:
             left -= LENGTH_BYTES + length
             if left < 0:
                 raise InvalidBody(
-                    f"The binary data is malformed: image {index} is said to have {length} bytes, {-left} more than "
+                    f"The binary data is malformed: image {index} claims to have {length} bytes, {-left} more than "
                     f"'binary_data_size' leaves."
                 )
             yield await self._read_element(index, length)
@@ -190,7 +190,7 @@ class _Body:
     async def expect_end(self) -> None:
         """Raise InvalidBody where there is more."""
         if self._rest or await self._next_chunk():
-            raise InvalidBody("The body goes on after what Inference-Header-Content-Length and 'binary_data_size' say.")
+            raise InvalidBody("The body is longer than Inference-Header-Content-Length and 'binary_data_size' say.")
 
     async def _next_chunk(self) -> bool:
         async for chunk in self._chunks:

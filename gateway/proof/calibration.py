@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import UserError
 from gateway.networks.isolation import Say
-from gateway.networks.onnx_graph import import_onnx
+from gateway.networks.onnx_runner import import_onnx
 from gateway.proof.image_files import NoPictures, image_files
 from gateway.proof.parity import pil_image
 from gateway.proof.variants import TuneStep
@@ -36,12 +36,10 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
             "number in the network is found; some hundreds, of every class"
         )
     if entry.format is Format.FUNCTION:
-        raise NotQuantized(
-            f"int8 is for ONNX, and {entry.name} is a Python function: what it computes in is its own affair"
-        )
+        raise NotQuantized(f"int8 is for ONNX, and {entry.name} is a Python function: which chooses its own precision")
     if entry.format is not Format.ONNX and (TuneStep.FORMATS not in stages or len(entry.versions) > 1):
         # Versions share one configuration, and so one format.
-        also = "" if len(entry.versions) > 1 else "say --try formats as well, which tries it as ONNX too, or "
+        also = "" if len(entry.versions) > 1 else "add --try formats, which tries it as ONNX too, or "
         raise NotQuantized(
             f"int8 is for ONNX, and {entry.name} is served as {entry.format.value}: {also}add it under another name "
             f"with `gateway model add {entry.versions[entry.in_use].source} --format onnx`"

@@ -1,7 +1,6 @@
 """`gateway model tune`: measure the ways to serve a model on this machine, and keep the fastest that is right."""
 
 import json
-import os
 import shutil
 import tempfile
 import threading
@@ -14,20 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from gateway.errors import UserError
-from gateway.gpus import gpu_count
 from gateway.networks.add import Request, add
 from gateway.networks.isolation import Say
 from gateway.networks.model_source import read_labels
-from gateway.networks.onnx_graph import OnnxMissing, import_onnx
 from gateway.networks.originals import original_probabilities
 from gateway.networks.quantize import quantize
 from gateway.proof.calibration import calibration_files, calibration_images
 from gateway.proof.image_files import NoPictures, read_pictures, reader, resize_for
 from gateway.proof.parity import Probabilities, pil_image
 from gateway.proof.serving import serving
-from gateway.proof.variants import USUAL, TuneStep, Variant
-from gateway.repository.entry import Decode, Entry, Format, Precision
-from gateway.repository.pillow_order import PILLOW, TORCH
+from gateway.proof.variants import USUAL, TuneStep, Variant, variants_of
+from gateway.repository.entry import Entry, Format, Precision
 from gateway.repository.preprocessing import reference_transforms
 from gateway.repository.writing import LABELS, rewrite, staging, write
 from gateway.triton.synchronous import BlockingTriton
@@ -98,16 +94,8 @@ class Tuner:
     def run(self, tolerance: float, stages: Sequence[TuneStep] = USUAL) -> Iterator[Measured]:
         """Measure one variant after another; what was best in a stage is the base of the next one."""
         base = self._current()
-        variants_of = {
-            TuneStep.FORMATS: self._formats,
-            TuneStep.INT8: self._int8,
-            TuneStep.INSTANCES: self._instances,
-            TuneStep.BATCHES: self._batches,
-            TuneStep.DECODE: self._decodings,
-            TuneStep.RESIZE: self._libraries,
-        }
         for stage in (stage for stage in TuneStep if stage in stages):
-            for variant in (base, *variants_of[stage](base)):
+            for variant in (base, *self._variants(stage, base)):
                 if all(each.variant != variant for each in self.measured):
                     self.measured.append(self._measure(variant))
                     yield self.measured[-1]
@@ -155,44 +143,11 @@ class Tuner:
         library = self.entry.preprocessing.resize_library
         return Variant(self.entry.format, self.entry.precision, self.entry.serving, library)
 
-    def _formats(self, base: Variant) -> list[Variant]:
-        if base.format is Format.FUNCTION:
-            return []  # it computes as it does
-        precisions = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpu_count() else [])]
-        pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
-        if _has_onnx():
-            pairs += [(Format.ONNX, precision) for precision in precisions if precision is not Precision.BF16]
-        if self.entry.versions[self.entry.in_use].source.endswith(".onnx"):
-            pairs = [pair for pair in pairs if pair[0] is Format.ONNX]
-        if len(self.entry.versions) > 1:
-            # The versions share one configuration, which names one format.
-            pairs = [pair for pair in pairs if pair[0] is self.entry.format]
-        return [replace(base, format=each, precision=precision) for each, precision in dict.fromkeys(pairs)]
-
-    def _int8(self, base: Variant) -> list[Variant]:
-        if self.entry.features:
+    def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
+        if stage is TuneStep.INT8 and self.entry.features:
             self.say("int8 is not tried: its probabilities would be measured, and its vectors not")
             return []
-        return [replace(base, format=Format.ONNX, precision=each) for each in (Precision.FP32, Precision.INT8)]
-
-    def _instances(self, base: Variant) -> list[Variant]:
-        counts = sorted({1, 2, os.cpu_count() or 1} | ({4} if gpu_count() else set()))
-        return [
-            replace(base, serving=replace(base.serving, instances=instances, preprocessor_instances=preprocessors))
-            for instances in counts
-            for preprocessors in counts
-        ]
-
-    def _batches(self, base: Variant) -> list[Variant]:
-        sizes: list[tuple[int, ...]] = [(), (4, 8), (8, 16), (8, 16, 32)]
-        fit = [size for size in sizes if all(each <= base.serving.max_batch_size for each in size)]
-        return [replace(base, serving=replace(base.serving, preferred=preferred)) for preferred in fit]
-
-    def _decodings(self, base: Variant) -> list[Variant]:
-        return [replace(base, serving=replace(base.serving, decode=decode)) for decode in Decode]
-
-    def _libraries(self, base: Variant) -> list[Variant]:
-        return [replace(base, resize_library=library) for library in (PILLOW, TORCH)]
+        return variants_of(stage, base, self.entry)
 
     def _measure(self, variant: Variant) -> Measured:
         try:
@@ -306,11 +261,3 @@ class Tuner:
 
 def _say_nothing(text: str) -> None:  # the signature of Say
     """The steps of one variant are not worth a line; its result is."""
-
-
-def _has_onnx() -> bool:
-    try:
-        import_onnx()
-    except OnnxMissing:
-        return False
-    return True

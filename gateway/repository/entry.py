@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gateway.errors import UserError
 from gateway.repository.preprocessing import Preprocessing
 from gateway.triton.contract import EXACT, FAST, pinned
+from gateway.validation import fault
 
 RECORD = "origin.json"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
@@ -204,9 +205,9 @@ _RECORD = TypeAdapter(Entry)
 
 def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong with a JSON file, and where in it."""
-    fault = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, fault["loc"]))
-    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {fault(first)}" if where else fault(first)
 
 
 def preprocessor_of(name: str) -> str:

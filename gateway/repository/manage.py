@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.embedded.places import at
 from gateway.repository.entry import Entry, EntryError, entry_names, read_entry
 from gateway.repository.retired import retire
 from gateway.repository.writing import rewrite
@@ -27,7 +28,9 @@ def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tu
     """Delete a version that is not in use; returns the entry and the folders that are gone. Raises EntryError."""
     old = entry_with_version(repository, name, version)
     if version == old.in_use:
-        raise EntryError(f"version {version} of {name} is in use: `gateway model versions {name} --use N` first")
+        raise EntryError(
+            f"version {version} of {name} is in use: `gateway model versions {name} --use N{at(repository)}` first"
+        )
     entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
     retire(repository, name, version)
     gone = tuple(folder for folder in old.folders if folder not in entry.folders)
@@ -67,6 +70,7 @@ def entry_with_version(repository: Path, name: str, version: int | None) -> Entr
     """Read an entry; raises EntryError where it lacks the version, or is none. None is the version in use."""
     entry = read_entry(repository, name)
     if version is not None and version not in entry.versions:
-        there = ", ".join(map(str, sorted(entry.versions)))
-        raise EntryError(f"{name} has no version {version}; there is {there}; `gateway model add` adds one")
+        numbers = ", ".join(map(str, sorted(entry.versions)))
+        there = f"{'are' if len(entry.versions) > 1 else 'is'} {numbers}"
+        raise EntryError(f"{name} has no version {version}; there {there}; `gateway model add` adds one")
     return entry

@@ -86,10 +86,13 @@ class Preprocessing:
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(values) != 3:
-                raise PreprocessingError(f"{name} has {len(values)} numbers but needs three: red, green, blue")
+                given = f"{len(values)} number{'s' * (len(values) != 1)}"
+                raise PreprocessingError(f"{name} has {given} but needs three: red, green, blue")
             if not all(map(math.isfinite, values)):
                 raise PreprocessingError(f"{name} is {_text(values)}, but must be three numbers")
-            if not all(0 <= value <= 1 for value in values) or (name == "std" and not all(values)):
+            if name == "std" and not all(values):
+                raise PreprocessingError(f"std is {_text(values)}, but pixels are divided by it: none may be 0")
+            if not all(0 <= value <= 1 for value in values):
                 raise PreprocessingError(
                     f"{name} is {_text(values)}, but must be between 0 and 1: divide 0–255 values by 255"
                 )
@@ -193,7 +196,10 @@ def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
         return get_weight(name)
     except (ValueError, AttributeError, KeyError) as exc:
         every = [str(weights) for model in list_models() for weights in get_model_weights(model)]
-        near = difflib.get_close_matches(name, every, n=3)
+        # Where it is an architecture's name, those of that architecture.
+        plain = name.lower().replace("_", "")
+        alike = [each for each in every if each.lower().replace("_", "").startswith(f"{plain}weights.")]
+        near = alike[:3] or difflib.get_close_matches(name, every, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "one is ResNet50_Weights.IMAGENET1K_V2"
         raise PreprocessingError(f"torchvision has no weights {name!r}: {hint}") from exc
 
@@ -236,7 +242,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", processor)
     if family in UNKNOWN_PROCESSORS:
         raise PreprocessingError(
-            f"{processor} prepares images in a way of its own: say --resize, --crop, --mean, --std and --interpolation"
+            f"{processor} prepares images in a way of its own: use --resize, --crop, --mean, --std and --interpolation"
         )
     if not values.get("do_resize", True) or not values.get("do_normalize", True):
         raise PreprocessingError("images are resized and normalised here: do_resize and do_normalize must be true")

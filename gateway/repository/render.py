@@ -13,14 +13,14 @@ _STREAM = """
 parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _FEATURES = """
   {
-    # The vector of an image, as `gateway model add --features` has it: what POST /embed answers with.
+    # The vector of an image, from the layer that `gateway model add --features` chose: what POST /embed returns.
     name: "FEATURES"
     data_type: TYPE_FP32
     dims: [ %d ]
   },"""
 _NETWORK_FEATURES = """,
   {
-    # What the layer gives that --features names: the vector of an image.
+    # The output of the layer that --features names: the vector of an image.
     name: "output__1"
     data_type: TYPE_FP32
     dims: [ %d ]
@@ -35,15 +35,15 @@ _KIND = {
 }
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
-# One core for each instance on a CPU, so that instances do not fight for cores. A lone instance may have more.
-# No INTER_OP_THREAD_COUNT: torch takes it once in a process, and libtorch's backend before 25.11 ends the whole Triton
-# with the second model, or the first reload, that has it.
+# One core per instance on a CPU, so that instances do not compete for cores. A single instance may have more.
+# Do not set INTER_OP_THREAD_COUNT: torch accepts it once per process, and before 25.11 libtorch's backend ends the
+# whole Triton with the second model, or the first reload, that sets it.
 parameters { key: "INTRA_OP_THREAD_COUNT" value: { string_value: "1" } }
 # No autograd bookkeeping.
 parameters { key: "INFERENCE_MODE" value: { string_value: "true" } }
 """,
     Format.ONNX: """\
-# One core for each instance on a CPU, so that instances do not fight for cores. A lone instance may have more.
+# One core per instance on a CPU, so that instances do not compete for cores. A single instance may have more.
 parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
 parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,

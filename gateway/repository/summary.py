@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gateway.embedded.places import at
 from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
 from gateway.repository.writing import LABELS
 from gateway.triton.contract import pinned
@@ -48,13 +49,13 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         out.print(f"  {path}")
     out.print("to call it:")
     where = "" if version == entry.in_use else f"&version={version}"
-    out.print(f"  gateway model parity {entry.name}{_at(repository)}   # the served answers against the original's")
-    out.print(f"  {'' if _at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{_at(repository)}")
+    out.print(f"  gateway model parity {entry.name}{at(repository)}   # the served answers against the original's")
+    out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
     out.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")
     if version != entry.in_use:
         out.print(
             f"version {entry.in_use} stays in use; "
-            f"`gateway model versions {entry.name} --use {version}{_at(repository)}` changes that"
+            f"`gateway model versions {entry.name} --use {version}{at(repository)}` changes that"
         )
 
 
@@ -156,9 +157,3 @@ def _serving(entry: Entry) -> str:
 
 def _versions(entry: Entry) -> str:
     return ", ".join(f"{number} in use" if number == entry.in_use else str(number) for number in sorted(entry.versions))
-
-
-def _at(repository: Path) -> str:
-    from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-
-    return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {repository}"

@@ -27,7 +27,7 @@ def staging(repository: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".adding-", dir=beside if near else None) as folder:
             yield Path(folder)
     except OSError as exc:
-        raise EntryError(f"cannot write into {repository}: {exc}") from exc
+        raise EntryError(f"cannot write into {repository}: {_reason(exc)}") from exc
 
 
 def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) -> None:
@@ -89,6 +89,13 @@ def check_free(folder: Path) -> None:
     """Raise EntryError where a folder of the repository is there already."""
     if folder.exists():
         raise EntryError(f"{folder} already exists and was not written by this command: use another --name")
+
+
+def _reason(exc: OSError) -> str:
+    """What an error says; of shutil's, which has a list of what failed, that of the first."""
+    if isinstance(exc, shutil.Error) and exc.args and isinstance(exc.args[0], list):
+        return str(exc.args[0][0][-1]).partition("] ")[2].partition(": '")[0] or str(exc)
+    return str(exc)
 
 
 def _place(network: Path, target: Path, written_as: Format) -> None:

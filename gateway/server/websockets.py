@@ -84,7 +84,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_cont(self, event: Frame) -> None:
         """Take a part of a message, if there are not too many."""
         if len(self.frames) >= MAX_FRAGMENTS:
-            self._refuse(f"a message may come in {MAX_FRAGMENTS} parts")
+            self._refuse(f"a message may have at most {MAX_FRAGMENTS} parts")
         elif not self.close_sent:
             super().handle_cont(event)
 

@@ -20,7 +20,7 @@ class Streams:
         """A place for one more while the block lasts; raises Overloaded where there is none."""
         if self.open >= self.most:
             raise Overloaded(
-                f"No more streams can be opened now: the limit max_streams is {self.most}.",
+                f"Too many streams are open: the limit max_streams is {self.most}; try again later.",
                 limit="max_streams",
                 value=self.most,
             )

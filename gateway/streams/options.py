@@ -6,11 +6,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import InvalidParameter
-from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
+from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK, selection_of
 from gateway.inference.query import timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
+from gateway.validation import fault
 
 FIXED = ("model", "version")
 """What cannot change while a stream is open."""
@@ -86,14 +87,8 @@ class StreamParameters(BaseModel):
         return timeout_within(self.timeout, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
 
     def selection(self, settings: Settings) -> Selection:
-        """Which classes are told; raises InvalidParameter."""
-        return Selection(
-            top_k=self.top_k,
-            threshold=self.threshold,
-            labels=tuple(self.labels),
-            default_top_k=settings.default_top_k,
-            max_top_k=settings.max_top_k,
-        )
+        """Which classes are returned; raises InvalidParameter."""
+        return selection_of(self, settings)
 
 
 def read_parameters(
@@ -114,7 +109,9 @@ def read_parameters(
 def _sentence(error: Any) -> str:  # noqa: ANN401  # pydantic's
     name = str(error["loc"][-1])[:80] if error["loc"] else ""
     if error["type"] == "extra_forbidden":
-        return f"{name!r} is not a parameter of a stream; it has {', '.join(StreamParameters.model_fields)}."
+        return (
+            f"{name!r} is not a parameter of a stream; the parameters are {', '.join(StreamParameters.model_fields)}."
+        )
     if not name:
-        return f"{error['msg'].removeprefix('Value error, ')}."
-    return f"{name!r}: {error['msg']}."
+        return f"{fault(error)}."
+    return f"{name!r}: {fault(error)}."

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from collections.abc import Sequence as TextSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gateway import metrics
@@ -20,7 +19,8 @@ from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.settings import Settings
 from gateway.streams.messages import error_message, frame_message, parameters_message, sequence_member, told
-from gateway.streams.options import Drop, Smoothing, StreamParameters, read_parameters
+from gateway.streams.options import Smoothing, StreamParameters, read_parameters
+from gateway.streams.waiting import StreamFrame, WaitingFrames
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
@@ -28,17 +28,6 @@ MAX_TEXT_CHARACTERS = 32 * 1024
 """A frame may be long, but JSON as long would hold the event loop, and takes thirty times its size in memory."""
 Send = Callable[[bytes], Awaitable[None]]
 """Sends a JSON message; waits for a client that reads slowly."""
-
-
-@dataclass(slots=True)
-class StreamFrame:
-    """A frame on its way; `parameters` are those that were asked for when it came."""
-
-    number: int
-    data: bytes = field(repr=False)
-    parameters: StreamParameters
-    came_at: float
-    result: "asyncio.Future[Result | Exception]"
 
 
 @dataclass(slots=True)
@@ -76,12 +65,9 @@ class StreamSession:
         self._request_id = request_id
         self._sequence: Sequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
-        self._waiting: deque[StreamFrame] = deque()
-        self._pending_bytes = 0
-        """Of frames that are not among those any more, or not yet."""
+        self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self._drop)
         self._in_work: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
-        self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._ended = False
         self._number = 0
         self._dropped = 0
@@ -141,8 +127,7 @@ class StreamSession:
                     value=self._settings.stream_idle_seconds,
                 ) from None
             if message is None:
-                self._ended = True
-                self._arrived.set()
+                self._waiting.end()
                 return
             if isinstance(message, str):
                 await send(self._obey(message))
@@ -157,70 +142,31 @@ class StreamSession:
             given = _object(text)
             if given.pop("end", False) is True:
                 self._ended = True
-                self._arrived.set()
+                self._waiting.end()
             self._parameters = read_parameters(given, self._settings, self._parameters)
         except InvalidParameter as error:
             return error_message(error)
         return parameters_message(self._parameters)
 
     async def _take(self, data: bytes) -> None:
-        """Put a frame in the queue; where that is full, the oldest goes, or the client is read no further."""
         result = asyncio.get_running_loop().create_future()
         frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
         self._number += 1
-        most = self._settings.stream_frames_waiting
-        if frame.parameters.drop is Drop.NEVER and len(self._waiting) >= most:
-            await self._wait_for_room(frame, most)
-        while len(self._waiting) >= most:
-            self._drop_oldest()
-        self._waiting.append(frame)
-        try:
-            self._count_bytes()
-        except Overloaded:
-            # The process holds as much as it may: the newest frame is the one that matters to a camera.
-            while len(self._waiting) > 1:
-                self._drop_oldest()
-            try:
-                self._count_bytes()
-            except Overloaded:
-                self._drop_oldest()
-        self._arrived.set()
+        await self._waiting.put(frame)
 
-    async def _wait_for_room(self, frame: StreamFrame, most: int) -> None:
-        """Hold a frame, and so the socket, until there is room behind the others that wait."""
-        self._pending_bytes += len(frame.data)
-        try:
-            self._count_bytes()
-            while len(self._waiting) >= most:
-                self._room.clear()
-                await self._room.wait()
-        except Overloaded:
-            pass  # the oldest go
-        finally:
-            self._pending_bytes -= len(frame.data)
-
-    def _drop_oldest(self) -> None:
-        self._waiting.popleft()
+    def _drop(self) -> None:
         self._dropped += 1
         self.tally.dropped += 1
         metrics.STREAM_FRAMES.labels("dropped").inc()
-
-    def _count_bytes(self) -> None:
-        self._buffer.hold(sum(len(frame.data) for frame in self._waiting) + self._pending_bytes)
 
     async def _work(self, scope: Scope) -> None:
         """Begin with the next frame while fewer than `stream_frames_in_flight` are without their answer."""
         while True:
             await self._slots.acquire()
-            while not self._waiting:
-                if self._ended:
-                    self._in_work.put_nowait(None)
-                    return
-                self._arrived.clear()
-                await self._arrived.wait()
-            frame = self._waiting.popleft()
-            self._pending_bytes += len(frame.data)
-            self._room.set()
+            frame = await self._waiting.next()
+            if frame is None:
+                self._in_work.put_nowait(None)
+                return
             scope.start(self._classify(frame))
             self._in_work.put_nowait(frame)
 
@@ -232,8 +178,7 @@ class StreamSession:
             try:
                 yield Upload(0, "", data)
             finally:  # it has its permit, or is given up
-                self._pending_bytes -= len(data)
-                self._count_bytes()
+                self._waiting.passed_on(len(data))
 
         query = Query(
             model_name=self._model_name,

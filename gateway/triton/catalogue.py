@@ -5,14 +5,12 @@ import contextlib
 import difflib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
-from gateway.deadline import Deadline
 from gateway.errors import (
     ContractBroken,
     GatewayError,
@@ -23,38 +21,24 @@ from gateway.errors import (
     no_features,
 )
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row, Vectors
-from gateway.inference.probe import probe
 from gateway.inference.selection import Selection
-from gateway.ingest.resizing import Resize, resize_of, sizes
+from gateway.ingest.resizing import Resize
 from gateway.triton.contract import (
-    DECODE_PARAMETER,
-    EXACT,
-    FAST,
     MODEL_PARAMETER,
-    MULTI_LABEL_PARAMETER,
-    PRECISION_PARAMETER,
-    PREDICTION,
     SEQUENCE_MODEL,
     SEQUENCE_PARAMETER,
     SEQUENCE_PREDICTION,
     breaches,
-    image_tensor,
     pinned,
     pinned_versions,
-    vector_size,
 )
-from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
+from gateway.triton.descriptions import ALL_CLASSES, READY, REMEMBERED_SECONDS, Descriptions, Traits
+from gateway.triton.endpoint import Endpoint
 from gateway.triton.model_config import parameters, steps
 from gateway.turns import Turn
 
-ALL_CLASSES = 2**31 - 1
-"""Triton answers with as many classes as there are."""
-REMEMBERED_SECONDS = 10.0
-"""How long what a model's configuration says is trusted: another one may be loaded under its name."""
-LABELS_REMEMBERED_SECONDS = 60.0
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Before a model that was just there is asked for again."""
-READY = "READY"
 T = TypeVar("T")
 
 
@@ -70,22 +54,13 @@ class Evidence(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What has to be known of an ensemble before it is asked."""
-
-    multi_label: bool
-    vector_size: int
-
-
 class Models:
     """What one Triton serves; every method raises errors of gateway.errors only."""
 
     def __init__(self, endpoint: Endpoint, evidence: Evidence | None = None) -> None:
         self._endpoint = endpoint
         self._evidence = evidence
-        self._traits: dict[str, tuple[float, Traits]] = {}
-        self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+        self._descriptions = Descriptions(endpoint)
         self._resizes: dict[tuple[str, str], tuple[float, Resize | None]] = {}
         self._answered: set[str] = set()
         self._pinned: set[tuple[str, str]] = set()
@@ -108,7 +83,7 @@ class Models:
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
             try:
-                traits = await self._read_traits(ensemble)
+                traits = await self._descriptions.traits(ensemble)
                 vectors = _wants_vectors(call, traits)
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
@@ -144,7 +119,7 @@ class Models:
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""
         index = await self._endpoint.index()
-        found = await asyncio.gather(*(self._describe(name, index) for name in sorted(_names(index))))
+        found = await asyncio.gather(*(self._descriptions.describe(name, index) for name in sorted(_names(index))))
         return [info for info in found if info is not None]
 
     async def near(self, name: str) -> str | None:
@@ -161,13 +136,13 @@ class Models:
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
-        return await self._first(model_name, model_version, self._read_labels)
+        return await self._first(model_name, model_version, self._descriptions.labels)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, as its preprocessor's parameters say it; see Backend.resize."""
         until, resize = self._resizes.get((model_name, model_version), (0.0, None))
         if time.monotonic() >= until:
-            resize = await self._first(model_name, model_version, self._read_resize)
+            resize = await self._first(model_name, model_version, self._descriptions.resize)
             self._resizes[model_name, model_version] = (time.monotonic() + REMEMBERED_SECONDS, resize)
         return resize
 
@@ -237,93 +212,19 @@ class Models:
                 missing = exc
         raise missing
 
-    async def _read_traits(self, ensemble: str) -> Traits:
-        until, traits = self._traits.get(ensemble, (0.0, None))
-        if traits is None or time.monotonic() >= until:
-            config = await self._endpoint.config(ensemble)
-            traits = Traits(_is_multi_label(config), vector_size(config))
-            self._traits[ensemble] = (time.monotonic() + REMEMBERED_SECONDS, traits)
-        return traits
-
     async def _index_with(self, name: str) -> RepositoryIndexResponse:
         index = await self._endpoint.index()
         if name not in _names(index):
             raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
         return index
 
-    async def _describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
-        versions = [model.version for model in index.models if model.name == name and model.state == READY]
-        if not versions:
-            return None
-        config = await self._endpoint.config(name, versions[-1])
-        told = parameters(config)
-        if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
-            return None  # a version's own ensemble is listed with its model
-        others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
-        names = steps(config)
-        info = ModelInfo(
-            name,
-            versions=tuple(sorted({*versions, *others.values()}, key=int)),
-            version=versions[-1],
-            ready=True,
-            classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
-            precision=told.get(PRECISION_PARAMETER),
-            multi_label=_is_multi_label(config),
-            vector_size=vector_size(config),
-            decode=told.get(DECODE_PARAMETER, EXACT),
-            steps=names,
-        )
-        try:
-            height, width, tensor = await self._input_of(names[-1]) if names else (None, None, None)
-            resize, crop = await self._sizes_of(names[0]) if names else ((), ())
-            labels = await self._read_labels(name, versions[-1])
-        except GatewayError as error:
-            # A model that has failed must not take the list, or the others' descriptions, with it.
-            return replace(info, ready=False, reason=error.message)
-        info = replace(info, input_height=height, input_width=width, tensor=tensor)
-        return replace(info, resize_size=resize, crop_size=crop, labels=labels)
-
-    async def _read_labels(self, name: str, version: str) -> tuple[str, ...]:
-        # Triton hands out labels only beside scores, so a small image is asked for every class it has.
-        until, labels = self._labels.get((name, version), (0.0, ()))
-        if time.monotonic() >= until:
-            call = Call(probe(), name, version, None, Deadline.after(ASK_TIMEOUT_SECONDS), "labels")
-            result = await self._endpoint.infer(call, class_count=ALL_CLASSES)
-            by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
-            labels = tuple(by_id[class_id] for class_id in sorted(by_id))
-            self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)
-        return labels
-
-    async def _read_resize(self, ensemble: str, version: str) -> Resize | None:
-        config = await self._endpoint.config(ensemble, version)
-        names = steps(config)
-        told = parameters(await self._endpoint.config(names[0])) if names else {}
-        return resize_of(told, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
-
-    async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
-        """Height and width in pixels of what a step takes, and its type, where it is an image."""
-        image = (await self._endpoint.config(step)).input[0]
-        if len(image.dims) != 3:
-            return None, None, None
-        return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
-
-    async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
-        told = parameters(await self._endpoint.config(preprocessor))
-        return sizes(told.get("resize_size", "")), sizes(told.get("crop_size", ""))
-
     def _forget(self, name: str) -> None:
-        self._traits.pop(name, None)
-        self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
+        self._descriptions.forget(name)
         self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:
     return {model.name for model in index.models}
-
-
-def _is_multi_label(config: ModelConfig) -> bool:
-    return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"
 
 
 def _wants_vectors(call: Call, traits: Traits) -> bool:

@@ -28,6 +28,8 @@ class SequenceLost(InferenceFailed):
     """Triton has no state of this sequence: it was idle for too long, or its model was reloaded."""
 
 
+NOT_LOADED = "The model is not loaded, or not yet; GET /models says why."
+
 BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
     # Queue-full comes as UNAVAILABLE, like a dead server; only the text tells them apart, and only one may be retried.
     ("Exceeds maximum queue size", Overloaded),
@@ -75,5 +77,5 @@ def translate(exc: InferenceServerException) -> GatewayError:
         return StubDied(stub["step"])
     for words, error in BY_TEXT:
         if words in text:
-            return error()
+            return error(NOT_LOADED) if error is ModelUnavailable else error()
     return _BY_NAME.get(exc.status() or "", InferenceFailed)()

@@ -13,11 +13,15 @@
 #include <string.h>
 
 #define AVX2 __attribute__((target("avx2")))
+#define GROUP 4  /* weights that are loaded at once */
+#define SLACK 32 /* bytes that a load may read behind a row's end, and a store write */
 #define ROWS 4   /* horizontal: rows that share the loads of weights */
 #define BLOCK 32 /* vertical: bytes of a row in one go */
 
+_Static_assert(PADDING % GROUP == 0, "an output's weights must come in whole groups");
+
 /* Each group of four int32 weights becomes four int16 lows and four int16 highs, in its place. */
-static void prepare(plan *made) {
+void avx2_split(plan *made) {
     const size_t count = (size_t)made->outputs * (size_t)made->stride;
     for (size_t at = 0; at < count; at += GROUP) {
         int16_t halves[2 * GROUP];
@@ -88,10 +92,7 @@ static int horizontal(picture source, picture target, const plan *along) {
     uint8_t *const space = calloc(ROWS, in_bytes + out_bytes + 2 * SLACK);
     if (!space)
         return -1;
-    /* Behind these rows others follow, which may be read: as many bytes as SLACK. */
-    int32_t safe = source.height;
-    for (ptrdiff_t behind = 0; behind < SLACK && safe > 0; behind += source.stride)
-        safe--;
+    const int32_t followed = rows_before(source, SLACK);
     for (int32_t y = 0; y < source.height; y += ROWS) {
         const uint8_t *rows[ROWS];
         uint8_t *outs[ROWS];
@@ -100,7 +101,7 @@ static int horizontal(picture source, picture target, const plan *along) {
             const int32_t from = y + row < source.height ? y + row : source.height - 1;
             uint8_t *const copy = space + (size_t)row * (in_bytes + SLACK);
             rows[row] = source.pixels + from * source.stride;
-            if (from >= safe)
+            if (from >= followed)
                 rows[row] = memcpy(copy, rows[row], in_bytes);
             outs[row] = space + ROWS * (in_bytes + SLACK) + (size_t)row * (out_bytes + SLACK);
         }
@@ -144,7 +145,7 @@ static int32_t weight_at(const int32_t *weights, int32_t k) {
     return halves[k & (GROUP - 1)] + halves[GROUP + (k & (GROUP - 1))] * (1 << 15);
 }
 
-AVX2 static void vertical(picture source, picture target, const plan *along) {
+AVX2 void avx2_vertical(picture source, picture target, const plan *along) {
     const int32_t bytes = target.width * CHANNELS;
     for (int32_t y = 0; y < along->outputs; y++) {
         const window at = along->windows[y];
@@ -167,5 +168,5 @@ AVX2 static void vertical(picture source, picture target, const plan *along) {
     }
 }
 
-const passes avx2_passes = {prepare, horizontal, vertical};
+const passes avx2_passes = {avx2_split, avx2_split, horizontal, avx2_vertical};
 #endif

@@ -20,12 +20,39 @@ typedef struct {
     int major, minor;      /* of the Pillow whose order of passes is kept */
 } job;
 
-static const passes *best_passes(void) {
 #ifdef HAVE_AVX2_PASSES
-    if (__builtin_cpu_supports("avx2"))
-        return &avx2_passes;
+static int has_avx2(void) { return __builtin_cpu_supports("avx2"); }
 #endif
-    return &portable_passes;
+#ifdef HAVE_AVX512_PASSES
+static int has_avx512(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+static int has_c(void) { return 1; }
+
+/* The quickest first. */
+static const struct {
+    const char *name;
+    int (*here)(void);
+    const passes *run;
+} INSTRUCTIONS[] = {
+#ifdef HAVE_AVX512_PASSES
+    {"avx512", has_avx512, &avx512_passes},
+#endif
+#ifdef HAVE_AVX2_PASSES
+    {"avx2", has_avx2, &avx2_passes},
+#endif
+    {"portable", has_c, &portable_passes},
+};
+#define KINDS (sizeof INSTRUCTIONS / sizeof *INSTRUCTIONS)
+
+/* The passes of that name, the quickest ones for ""; NULL where this processor has none. */
+static const passes *passes_of(const char *name) {
+    for (size_t i = 0; i < KINDS; i++)
+        if ((!*name || strcmp(name, INSTRUCTIONS[i].name) == 0) && INSTRUCTIONS[i].here())
+            return INSTRUCTIONS[i].run;
+    return NULL;
 }
 
 static void shift(plan *along, int32_t by) {
@@ -96,9 +123,9 @@ static int resize(const passes *run, picture source, picture target, job asked) 
         failed = plan_make(&down, asked.filter, source.height, asked.height, asked.top, target.height);
     if (!failed) {
         if (wider)
-            run->prepare(&across);
+            run->across(&across);
         if (higher)
-            run->prepare(&down);
+            run->down(&down);
         if (wider && higher && vertical_first(source, asked))
             failed = vertical_then_horizontal(run, source, target, &across, &down);
         else if (wider && higher)
@@ -174,21 +201,23 @@ static int filter_of(const char *name, filter_kind *filter) {
 
 PyDoc_STRVAR(
     resize_doc,
-    "resize(source, target, height, width, filter, top, left, major, minor, portable)\n--\n\n"
+    "resize(source, target, height, width, filter, top, left, major, minor, instructions)\n--\n\n"
     "Fill target with its part, at top and left, of source resized to height by width.");
 
 static PyObject *resize_function(PyObject *Py_UNUSED(module), PyObject *arguments) {
     Py_buffer source_view, target_view;
     PyObject *source_object, *target_object;
-    const char *filter;
+    const char *filter, *instructions;
     job asked;
-    int portable;
     if (!PyArg_ParseTuple(
-            arguments, "OOiisiiiip:resize", &source_object, &target_object, &asked.height, &asked.width, &filter, &asked.top,
-            &asked.left, &asked.major, &asked.minor, &portable))
+            arguments, "OOiisiiiis:resize", &source_object, &target_object, &asked.height, &asked.width, &filter, &asked.top,
+            &asked.left, &asked.major, &asked.minor, &instructions))
         return NULL;
     if (filter_of(filter, &asked.filter))
         return NULL;
+    const passes *const run = passes_of(instructions);
+    if (!run)
+        return PyErr_Format(PyExc_ValueError, "this processor has no '%s'", instructions);
     if (PyObject_GetBuffer(source_object, &source_view, PyBUF_STRIDED_RO | PyBUF_FORMAT))
         return NULL;
     if (PyObject_GetBuffer(target_object, &target_view, PyBUF_STRIDED | PyBUF_FORMAT)) {
@@ -201,7 +230,7 @@ static PyObject *resize_function(PyObject *Py_UNUSED(module), PyObject *argument
         !check(source, target, asked)) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = resize(portable ? &portable_passes : best_passes(), source, target, asked);
+        failed = resize(run, source, target, asked);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
@@ -213,10 +242,22 @@ static PyObject *resize_function(PyObject *Py_UNUSED(module), PyObject *argument
 PyDoc_STRVAR(
     instructions_doc,
     "instructions()\n--\n\n"
-    "What the passes are computed with on this processor: avx2, or portable.");
+    "What the passes can be computed with on this processor, the quickest first: a tuple of names.");
 
 static PyObject *instructions_function(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
-    return PyUnicode_FromString(best_passes() == &portable_passes ? "portable" : "avx2");
+    PyObject *names = PyList_New(0), *result = NULL;
+    int failed = !names;
+    for (size_t i = 0; i < KINDS && !failed; i++) {
+        if (!INSTRUCTIONS[i].here())
+            continue;
+        PyObject *name = PyUnicode_FromString(INSTRUCTIONS[i].name);
+        failed = !name || PyList_Append(names, name);
+        Py_XDECREF(name);
+    }
+    if (!failed)
+        result = PyList_AsTuple(names);
+    Py_XDECREF(names);
+    return result;
 }
 
 static PyMethodDef METHODS[] = {

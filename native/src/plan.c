@@ -66,7 +66,7 @@ int plan_make(plan *made, filter_kind filter, int32_t source, int32_t target, in
     int32_t most = (int32_t)ceil(support) * 2 + 1;
     if (most > source)
         most = source;
-    const int32_t stride = (most + GROUP - 1) / GROUP * GROUP;
+    const int32_t stride = (most + PADDING - 1) / PADDING * PADDING;
 
     made->outputs = outputs;
     made->stride = stride;

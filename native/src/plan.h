@@ -12,10 +12,8 @@
 #define CHANNELS 3
 #define PRECISION_BITS 22
 #define ROUNDING (1 << (PRECISION_BITS - 1))
-/* The passes take weights in groups of this many; those behind the last are 0. */
-#define GROUP 4
-/* How far a pass may read behind the last byte of a row, and write behind that of an intermediate row. */
-#define SLACK 32
+/* An output's weights are filled up to a multiple of this many; those behind the last are 0. */
+#define PADDING 16
 
 typedef enum { BOX, BILINEAR, HAMMING, BICUBIC, LANCZOS, FILTERS } filter_kind;
 
@@ -25,7 +23,7 @@ typedef struct {
     int32_t count;
 } window;
 
-/* One axis. Output pixel i has the weights [i * stride, (i + 1) * stride); stride is a multiple of GROUP. */
+/* One axis. Output pixel i has the weights [i * stride, (i + 1) * stride); stride is a multiple of PADDING. */
 typedef struct {
     int32_t outputs;
     int32_t stride;
@@ -50,11 +48,19 @@ typedef struct {
     int32_t width;
 } picture;
 
-/* A pass over a picture. `horizontal` writes as many rows as the source has, `vertical` as many columns; where the source is
- * read behind a row's end, SLACK bytes, it must be a buffer of ours or a row that others follow. -1 where there is no memory.
- * The AVX2 passes want weights that `avx2_split` has rewritten. */
+/* How many of its first rows have `bytes` of the picture behind them, which may be read. */
+static inline int32_t rows_before(picture of, ptrdiff_t bytes) {
+    int32_t rows = of.height;
+    for (ptrdiff_t behind = 0; behind < bytes && rows > 0; behind += of.stride)
+        rows--;
+    return rows;
+}
+
+/* The passes over a picture. `horizontal` writes as many rows as the source has, `vertical` as many columns. Each wants a plan whose
+ * weights were made ready for it, by `across` and by `down`. -1 where there is no memory. */
 typedef struct {
-    void (*prepare)(plan *);
+    void (*across)(plan *);
+    void (*down)(plan *);
     int (*horizontal)(picture source, picture target, const plan *);
     void (*vertical)(picture source, picture target, const plan *);
 } passes;
@@ -62,7 +68,10 @@ typedef struct {
 extern const passes portable_passes;
 #if defined(__x86_64__) && defined(__GNUC__)
 #define HAVE_AVX2_PASSES 1
-extern const passes avx2_passes;
+#define HAVE_AVX512_PASSES 1
+extern const passes avx2_passes, avx512_passes;
+void avx2_split(plan *);
+void avx2_vertical(picture source, picture target, const plan *);
 #endif
 
 static inline uint8_t clipped(int32_t sum) {

@@ -42,4 +42,4 @@ static void vertical(picture source, picture target, const plan *along) {
     }
 }
 
-const passes portable_passes = {prepare, horizontal, vertical};
+const passes portable_passes = {prepare, prepare, horizontal, vertical};

@@ -32,7 +32,18 @@ MODELS = (
         resize_size=(32,),
         crop_size=(32,),
     ),
-    ModelInfo("moods", versions=("1",), version="1", ready=True, classes=2, labels=("calm", "blue")),
+    ModelInfo(
+        "moods",
+        versions=("1",),
+        version="1",
+        ready=True,
+        classes=2,
+        labels=("calm", "blue"),
+        input_height=16,
+        input_width=16,
+        resize_size=(32,),
+        crop_size=(16,),
+    ),
 )
 
 

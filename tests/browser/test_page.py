@@ -89,6 +89,15 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] < boxes[1]["x"]
 
+    page.get_by_role("button", name="Open blue-0.png").click()
+    expect(page.locator(".seen strong")).to_have_text(["What colours saw", "What moods saw"])
+    middle = "From the middle 25.0% of the width, 50.0% of the height, at 16 × 16"
+    expect(page.locator(".seen span")).to_have_text(["What is in the frame, at 32 × 32", middle])
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#viewer-name")).to_have_text("red-0.png")
+    expect(page.locator(".seen strong")).to_have_text(["What colours saw", "What moods saw"])
+    page.keyboard.press("Escape")
+
     page.locator("#kinds").get_by_text("Disagree").click()
     shows(page, "red-0.png")
 
@@ -214,7 +223,12 @@ def test_pictures_with_more_frames_than_the_gateway_allows_are_answered_as_still
 
 
 def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: ColourBackend):
-    add(page, [*photos(blue=1), file("broken.png", b"x")])
+    backend.gate.clear()
+    try:
+        page.set_input_files("#files", [*photos(blue=1), file("broken.png", b"x")])
+        wait_for(lambda: page.evaluate(KEPT) == 1)  # the broken one, which is answered first
+    finally:
+        backend.gate.set()
     expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
     page.evaluate("document.documentElement.dataset.before = 'yes'")
     expect(page.locator("html[data-before]")).to_have_count(1)
@@ -248,7 +262,7 @@ def test_the_address_asks_for_what_is_chosen(page: Page, context: BrowserContext
 def test_the_code_is_there_in_three_languages(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
-        "Python": "from gateway_client import",
+        "Python": r"# pip install \./clients/python.*\nfrom gateway_client import",
         "JavaScript": "const body = new",
     }
     for name, start in starts.items():
@@ -293,6 +307,36 @@ def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: Colour
     expect(page.locator("#tally")).to_have_text("1 classified")
 
 
+def test_what_a_gateway_that_was_away_left_unanswered_is_sent_when_it_is_back(context: BrowserContext, service: str):
+    page = context.new_page()
+    page.clock.install()
+    page.goto(service)
+    expect(page.locator("#model option")).to_have_count(4)
+    expect(page.locator("#health")).to_have_text("Ready")
+    context.set_offline(True)
+    page.click("#health")
+    expect(page.locator("#notice")).to_contain_text("Files that you add now are sent again as soon as it does.")
+    page.set_input_files("#files", photos(blue=1))
+
+    def given_up() -> bool:
+        page.clock.fast_forward(1_000)  # through the pauses between its attempts
+        return page.locator(".card code").count() == 1
+
+    wait_for(given_up)
+    expect(page.locator(".card code")).to_have_text("connection_lost")
+    context.set_offline(False)
+    page.click("#health")
+    expect(page.locator("#tally")).to_have_text("1 classified")
+    page.close()
+
+
+def test_the_code_ends_before_the_button_that_copies_it(page: Page):
+    code, button = page.locator("#code").bounding_box(), page.locator("#copy").bounding_box()
+    assert code
+    assert button
+    assert code["x"] + code["width"] <= button["x"]
+
+
 def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
     file = tmp_path / "keys"
     key = add_key(file, "page")
@@ -300,7 +344,7 @@ def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
         page = context.new_page()
         page.goto(f"http://{address}")
         words = "The gateway needs an API key: enter it under “API key”."
-        expect(page.locator("#model-problem")).to_contain_text(words)
+        expect(page.locator("#model-problem")).to_have_text(words)
         add(page, photos(blue=1))
         expect(page.locator(".card .error")).to_have_text(words)
         page.get_by_label("API key").fill(key)

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from gateway.errors import Overloaded
+from gateway.keys import add_key
 from tests.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.bulk.running import command, folder_of, rows_of, run
 from tests.films import film
@@ -233,3 +234,13 @@ def test_with_features_each_row_has_its_vector(tmp_path):
     assert "--features excludes --threshold and --labels" in " ".join(refused.stderr.split())
     assert other.returncode == 1
     assert "was written with --features, not without" in " ".join(other.stderr.split())
+
+
+def test_who_lacks_a_key_is_told_where_it_goes(tmp_path):
+    key = add_key(tmp_path / "keys", "me")
+    photo = tmp_path / "a.png"
+    photo.write_bytes(PNG)
+    with stub_service(api_keys_file=tmp_path / "keys") as url:
+        refused, answered = run(photo, "--url", url), run(photo, "--url", url, "--api-key", key)
+    assert (refused.returncode, answered.returncode) == (1, 0)
+    assert "--api-key KEY, or the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())

@@ -152,7 +152,13 @@ def test_a_name_is_given_once(add):
     assert add().exit_code == 0
     again = add()
     assert isinstance(again.exception, EntryError)
-    assert "say --version N to add a version, or remove it first: gateway model remove head" in str(again.exception)
+    advice = "use --version N to add a version, or remove it first: gateway model remove head --model-repository "
+    assert advice in str(again.exception)
+
+
+def test_a_version_of_a_model_that_is_not_there_is_said_to_be_a_new_model(add, tmp_path):
+    added = add("--version=3")
+    assert f"{tmp_path / 'models'} has no model 'head' yet: it is a new one, with version 3 alone" in added.output
 
 
 def test_labels_as_windows_writes_them_are_read(add, tmp_path):
@@ -300,7 +306,8 @@ def test_a_removed_number_is_not_given_again(add, tmp_path):
     again = add("--version=1")
     assert "head has had a version 1 before" in str(again.exception)
     assert "the next one is 2" in str(again.exception)
-    assert add().exit_code == 0
+    added = add()
+    assert "it is version 2: earlier ones of this name were removed" in added.output
     assert sorted(read_entry(tmp_path / "models", "head").versions) == [2]
 
 

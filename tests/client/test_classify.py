@@ -272,6 +272,8 @@ def test_a_key_is_needed_where_the_service_wants_one(tmp_path):
             list(gateway.classify([PNG]))
         with Gateway(url, key) as gateway:
             assert next(gateway.classify([PNG])).ok
+        with Gateway(url.removeprefix("http://"), key) as gateway:
+            assert next(gateway.classify([PNG])).ok
 
 
 def test_a_stream_tells_the_model_of_each_result(url):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
+from tests.docs import warm_commands
 
 PROJECT = Path(__file__).parents[2]
 TUTORIAL = PROJECT / "docs" / "models.md"
@@ -71,11 +74,14 @@ class Reader:
 
     def run(self, command: Command) -> list[str]:
         """What a command prints, in the words of the tutorial."""
+        here = self._here(command.text)
         if command.stays:
             printed = self.stays.enter_context(self._started(command))
+        elif warm_commands.is_warm(words := shlex.split(here.replace("\\\n", ""))):
+            printed = warm_commands.run(words, self.folder, self._environment(), seconds=240)
         else:
             done = subprocess.run(
-                ["bash", "-c", self._here(command.text)],
+                ["bash", "-c", here],
                 cwd=self.folder,
                 env=self._environment(),
                 stdout=subprocess.PIPE,
@@ -167,6 +173,7 @@ def test_lines_left_out_and_figures_may_differ_and_nothing_else():
 
 @pytest.mark.triton
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_tutorial_does_what_it_says(reader):
     followed = commands()

@@ -61,7 +61,15 @@ def test_labels_come_with_commas_between_them_or_within_them():
     assert told(labels=("bird, crane",)) == ["crane", "bird"]
 
 
-@pytest.mark.parametrize(("label", "hint"), [("bat", "did you mean 'cat'?"), ("xyz", "GET /models/NAME"), ("", "''")])
+@pytest.mark.parametrize(
+    ("label", "hint"),
+    [
+        ("bat", "did you mean 'cat'?"),
+        ("xyz", "GET /models/NAME"),
+        ("", "''"),
+        ("Bird", "did you mean 'bird' or 'crane, bird'?"),
+    ],
+)
 def test_an_unknown_label_is_named_with_what_may_have_been_meant(label, hint):
     with pytest.raises(InvalidParameter) as caught:
         told(labels=(label,))

@@ -296,6 +296,6 @@ async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
 
 
 async def test_a_video_of_an_odd_codec_is_not_decoded(pool):
-    with pytest.raises(UnsupportedFormat, match=r"another codec than AV1, H\.264"):
+    with pytest.raises(UnsupportedFormat, match=r"codec is not supported; use AV1, H\.264"):
         await read(pool, video("avi", "FFV1", SHADES))
     assert (await picture(pool)).startswith(b"P6")

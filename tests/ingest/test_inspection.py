@@ -33,6 +33,7 @@ OTHERS = {
     "SVG": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
     "ZIP": b"PK\3\4" + bytes(100),
     "JPEG XL": b"\xff\x0a" + bytes(100),
+    "HEIF with a minimized header": b"\0\0\0\x10ftypmif3avif\0\0\0\x20mini" + bytes(24),
     "": b"BMW is a maker of cars, and this is a text.",
 }
 # Whole pictures with something behind them, which may well be cut.

@@ -171,6 +171,7 @@ def test_an_invalid_body_is_refused(body, size):
         (b"", "it is empty"),
         (b" {\n} ", 'it has no images; send {"images": [{"b64": "…"}]}'),
         (b"[]", 'it must be an object, such as {"images": [{"b64": "…"}]}'),
+        (b'{"images": ["QUJD"]}', 'each image must be an object, such as {"b64": "…"}'),
         (b'{"images": [{"b64": ""}, {}]}', "image 1 has no b64"),
         (b'{"images": [{"filename": "a"}]}', "image 0 has no b64"),
     ],

@@ -1,5 +1,7 @@
 """Large pictures are resized where they are decoded: to the very pixels that the preprocessor would make of them."""
 
+import io
+
 import cv2
 import numpy as np
 import pytest
@@ -95,6 +97,16 @@ def test_fast_leaves_four_times_the_pixels_of_each_side():
     slow, quick = (pixels_of(decode(data, info, size).to_bytes()).astype(int) for size in (exact, fast))
     assert slow.shape == quick.shape == (64, 48, 3)
     assert 0 < np.abs(slow - quick).mean() < 3
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_reduced_scale_shows_the_colours_of_the_full_one(mode):
+    with io.BytesIO() as file:
+        Image.open(io.BytesIO(photograph())).convert(mode).save(file, "JPEG", quality=95)
+        data = file.getvalue()
+    info = inspect(data, LIMITS)
+    full, reduced = (decode(data, info, Resize((64, 48), "bicubic", (13, 0), fast=fast)) for fast in (False, True))
+    assert np.abs(full.pixels.astype(int) - reduced.pixels).mean() < 3
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,13 @@ def apart(pixels: Pixels, chance: random.Random) -> Pixels:
 def once(chance: random.Random) -> str | None:
     """One comparison; what is wrong, or None."""
     shape, size = (side(chance), side(chance)), (side(chance), side(chance))
-    kernel, portable = chance.choice(exact_resize.FILTERS), chance.random() < 0.3
+    kernel, by = chance.choice(exact_resize.FILTERS), chance.choice(exact_resize.INSTRUCTIONS)
     corner: Size = (chance.randrange(size[0]), chance.randrange(size[1]))
     part = (chance.randint(1, size[0] - corner[0]), chance.randint(1, size[1] - corner[1]))
     pixels = noise(*shape, chance.randrange(1000))
     target = apart(np.zeros((*part, 3), np.uint8), chance)
-    said = f"{shape} to {size}, {part} at {corner}, {kernel}, portable={portable}"
-    exact_resize.resize(
-        apart(pixels, chance), target, size, corner=corner, filter=kernel, pillow=INSTALLED, portable=portable
-    )
+    said = f"{shape} to {size}, {part} at {corner}, {kernel}, {by}"
+    exact_resize.resize(apart(pixels, chance), target, size, corner=corner, filter=kernel, pillow=INSTALLED, by=by)
     wanted = by_pillow(pixels, size, kernel)[corner[0] : corner[0] + part[0], corner[1] : corner[1] + part[1]]
     if not np.array_equal(target, wanted):
         return f"other bytes: {said}"

@@ -49,6 +49,11 @@ def test_a_filter_that_is_not_there_is_named():
         exact_resize.resize(PIXELS, TARGET, (8, 9), filter="nearest")
 
 
+def test_instructions_that_the_processor_does_not_have_are_named():
+    with pytest.raises(ValueError, match="has no 'mmx'"):
+        exact_resize.resize(PIXELS, TARGET, (8, 9), filter="bilinear", by="mmx")
+
+
 def test_numbers_beyond_an_int_and_targets_that_cannot_be_written_are_refused():
     with pytest.raises(OverflowError):
         exact_resize.resize(PIXELS, TARGET, (8, 2**40), filter="bilinear")

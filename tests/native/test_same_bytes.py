@@ -1,4 +1,4 @@
-"""The kernel's bytes are Pillow's: every filter, any size, any part, either order of passes, with AVX2 and without."""
+"""The kernel's bytes are Pillow's: every filter, any size, any part, either order of passes, by all instructions."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 FILTERS = st.sampled_from(exact_resize.FILTERS)
 SIDES = st.one_of(st.integers(1, 9), st.integers(1, 260))
 SIZES = st.tuples(SIDES, SIDES)
-PORTABLE = pytest.mark.parametrize("portable", [False, True], ids=["as the processor can", "portable"])
+EVERY = pytest.mark.parametrize("by", exact_resize.INSTRUCTIONS)
 quickly = settings(max_examples=150, deadline=None)
 
 
@@ -26,26 +26,26 @@ def resized(pixels, size, *, corner=(0, 0), part=None, **options):
     return target
 
 
-@PORTABLE
+@EVERY
 @quickly
 @given(shape=SIZES, size=SIZES, kernel=FILTERS, seed=st.integers(0, 99))
 @example(shape=(1, 1), size=(260, 260), kernel="lanczos", seed=0)
 @example(shape=(260, 260), size=(1, 1), kernel="lanczos", seed=0)
 @example(shape=(600, 2), size=(20, 8), kernel="bicubic", seed=0)
-def test_a_whole_picture_is_the_installed_pillow_s(portable, shape, size, kernel, seed):
+def test_a_whole_picture_is_the_installed_pillow_s(by, shape, size, kernel, seed):
     pixels = noise(*shape, seed)
-    mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, portable=portable)
+    mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, by=by)
     assert np.array_equal(mine, by_pillow(pixels, size, kernel))
 
 
-@PORTABLE
+@EVERY
 @quickly
 @given(data=st.data(), shape=SIZES, size=SIZES, kernel=FILTERS)
-def test_a_part_is_cut_out_of_the_whole(portable, data, shape, size, kernel):
+def test_a_part_is_cut_out_of_the_whole(by, data, shape, size, kernel):
     top, left = (data.draw(st.integers(0, side - 1)) for side in size)
     part = data.draw(st.integers(1, size[0] - top)), data.draw(st.integers(1, size[1] - left))
     pixels = noise(*shape)
-    mine = resized(pixels, size, corner=(top, left), part=part, filter=kernel, pillow=INSTALLED, portable=portable)
+    mine = resized(pixels, size, corner=(top, left), part=part, filter=kernel, pillow=INSTALLED, by=by)
     assert np.array_equal(mine, by_pillow(pixels, size, kernel)[top : top + part[0], left : left + part[1]])
 
 
@@ -63,39 +63,37 @@ ORDERS = {
 }
 
 
-@PORTABLE
+@EVERY
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_pass_that_goes_first_is_that_of_the_pillow_asked_for(portable, name):
+def test_the_pass_that_goes_first_is_that_of_the_pillow_asked_for(by, name):
     pillow, shape, size, vertical_first = ORDERS[name]
     pixels = noise(*shape)
     wanted = pass_by_pass(pixels, size, "bicubic", vertical_first=vertical_first)
     other = pass_by_pass(pixels, size, "bicubic", vertical_first=not vertical_first)
     assert not np.array_equal(wanted, other)
-    assert np.array_equal(resized(pixels, size, filter="bicubic", pillow=pillow, portable=portable), wanted)
+    assert np.array_equal(resized(pixels, size, filter="bicubic", pillow=pillow, by=by), wanted)
 
 
-@PORTABLE
+@EVERY
 @pytest.mark.parametrize("width", range(1, 14))
 @pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 9])
-def test_narrow_rows_are_read_to_their_end_and_no_further(portable, height, width):
+def test_narrow_rows_are_read_to_their_end_and_no_further(by, height, width):
     # Between bytes that would show, whichever pass read them or wrote over them.
     around = np.full((height + 2, width + 2, 3), 255, np.uint8)
     around[1:-1, 1:-1] = pixels = noise(height, width) // 2
     target = np.full((9, 9, 3), 77, np.uint8)
-    exact_resize.resize(
-        around[1:-1, 1:-1], target[1:-1, 1:-1], (7, 7), filter="bicubic", pillow=INSTALLED, portable=portable
-    )
+    exact_resize.resize(around[1:-1, 1:-1], target[1:-1, 1:-1], (7, 7), filter="bicubic", pillow=INSTALLED, by=by)
     assert np.array_equal(target[1:-1, 1:-1], by_pillow(pixels, (7, 7), "bicubic"))
     target[1:-1, 1:-1] = 77
     assert (target == 77).all()
 
 
-@PORTABLE
+@EVERY
 @pytest.mark.parametrize("kernel", exact_resize.FILTERS)
 @pytest.mark.parametrize(("shape", "size"), [((700, 1100), (256, 402)), ((1500, 400), (224, 224))])
-def test_a_photograph_s_size_is_no_exception(portable, shape, size, kernel):
+def test_a_photograph_s_size_is_no_exception(by, shape, size, kernel):
     pixels = noise(*shape)
-    mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, portable=portable)
+    mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, by=by)
     assert np.array_equal(mine, by_pillow(pixels, size, kernel))
 
 
@@ -128,7 +126,7 @@ def test_other_threads_run_meanwhile():
     # Rows are written one by one: who sees the first without the last ran beside the kernel.
     while not seen and time.monotonic() < deadline:
         target = np.zeros((500, 1000, 3), np.uint8)
-        options = {"filter": "lanczos", "portable": True}
+        options = {"filter": "lanczos", "by": "portable"}
         worker = threading.Thread(target=exact_resize.resize, args=(pixels, target, (500, 1000)), kwargs=options)
         worker.start()
         while worker.is_alive():

@@ -17,7 +17,8 @@ from gateway.networks.add import Request, add
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.isolation import Job, Outcome
 from gateway.networks.model_source import SourceError
-from gateway.networks.onnx_graph import any_batch, check_signature, runner
+from gateway.networks.onnx_graph import any_batch, check_signature
+from gateway.networks.onnx_runner import runner
 from gateway.networks.originals import original_module, original_probabilities
 from gateway.networks.torchscript import without_deprecations
 from gateway.repository.entry import Entry, Format, Precision, Serving, Version
@@ -227,16 +228,22 @@ def test_a_graphs_scores_are_chosen_among_its_outputs(tmp_path):
         check_signature(model, 32, output="third")
 
 
-def test_a_graph_for_one_image_is_given_any_number_where_its_answers_stay(tmp_path):
-    shape = numpy_helper.from_array(np.array([1, -1]), "shape")
-    flatten = helper.make_node("Reshape", ["pooled", "shape"], ["means"])
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        pytest.param([1, -1], {}, id="flattened by hand"),
+        pytest.param([1, 3], {"allowzero": 1}, id="flattened by torch.onnx.export"),
+    ],
+)
+def test_a_graph_for_one_image_is_given_any_number_where_its_answers_stay(tmp_path, shape, attributes):
+    flatten = helper.make_node("Reshape", ["pooled", "shape"], ["means"], **attributes)
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["pooled"], axes=[2, 3], keepdims=1),
         flatten,
         helper.make_node("MatMul", ["means", "weights"], ["scores"]),
     ]
     model = graph(nodes, [1, 3, 32, 32])
-    model.graph.initializer.append(shape)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(shape), "shape"))
     outcome = tried(model, tmp_path)
     assert outcome.difference < 1e-6
     many = torch.rand(7, 3, 32, 32)

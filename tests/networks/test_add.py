@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.errors import UserError
-from gateway.networks.add import Request, add, check_gpus
+from gateway.networks.add import Request, add
+from gateway.networks.add_checks import check_gpus
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.isolation import WorkFailed
 from gateway.networks.model_source import SourceError
@@ -63,10 +64,10 @@ def test_the_written_network_gives_the_originals_probabilities_and_is_frozen(add
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch):
-    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 0)
+    monkeypatch.setattr("gateway.networks.add_checks.gpu_count", lambda: 0)
     with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
         check_gpus(Serving(gpus=(0, 1)))
-    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 1)
+    monkeypatch.setattr("gateway.networks.add_checks.gpu_count", lambda: 1)
     with pytest.raises(EntryError, match="names GPU 1, and this machine has 1 GPU, numbered from 0"):
         check_gpus(Serving(gpus=(0, 1)))
     check_gpus(Serving(gpus=(0,)))
@@ -80,7 +81,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
         ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
         ({"version": 0}, EntryError, "versions are numbers from 1"),
         ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
-        ({}, EntryError, "has a model 'head' already: say --version N"),
+        ({}, EntryError, "has a model 'head' already: use --version N"),
         ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
     ],
 )
@@ -121,7 +122,7 @@ class Endless(torch.nn.Module):
 def test_a_network_that_never_answers_is_given_up(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
-    with pytest.raises(WorkFailed, match="given up after 1 s"):
+    with pytest.raises(WorkFailed, match="did not finish a batch within 1 s"):
         add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
 
 
@@ -173,8 +174,8 @@ def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs)
         (["--crop", "32"], "--crop cannot fully describe how images were prepared in training: add --mean, --std"),
         ([*HEAD_FLAGS, "--like", "ResNet50_Weights.IMAGENET1K_V2"], "--like and --resize both describe"),
         ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' must be whole numbers"),
-        ([*HEAD_FLAGS, "--format", "tensorrt"], "In its place: --format onnx --tensorrt"),
-        ([*HEAD_FLAGS, "--format", "aoti"], "In its place: --format torchscript or --format onnx"),
+        ([*HEAD_FLAGS, "--format", "tensorrt"], "Use --format onnx --tensorrt instead"),
+        ([*HEAD_FLAGS, "--format", "aoti"], "Use --format torchscript or --format onnx instead"),
         ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
     ],
 )
@@ -237,7 +238,7 @@ def test_a_network_that_would_fail_on_a_gpu_is_added_for_the_cpu_and_said_to_be_
 
 
 def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.networks.add.gpu_count", lambda: 1)
+    monkeypatch.setattr("gateway.networks.add_checks.gpu_count", lambda: 1)
     save_torchscript(OnTheCpu(), tmp_path / "head.pt")
     wanted = request(tmp_path, serving=Serving(gpus=(0,)))
     with pytest.raises(EntryError, match="it would fail: it makes tensors on the CPU whatever it runs on"):

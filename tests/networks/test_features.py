@@ -17,7 +17,7 @@ from gateway.networks.originals import original_answers
 from gateway.networks.programs import load_program
 from gateway.networks.torchscript import load_torchscript, without_deprecations
 from gateway.proof.tune import Tuner
-from gateway.proof.variants import Variant
+from gateway.proof.variants import TuneStep, Variant
 from gateway.repository.entry import AUTO, Entry, EntryError, Format, Precision
 from tests.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.networks.functions import save_function
@@ -108,11 +108,11 @@ def test_a_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
     ("network", "kind", "layer", "words"),
     [
         (Head(), "eager", "feature", "no layer 'feature' for --features; there are, among others: features"),
-        (Head(), "torchscript", "features", "does not keep the names of its layers: say --features auto"),
-        (Two(), "eager", AUTO, "2 layers that could be the last one: say --features LAYER"),
-        (Convolved(), "eager", AUTO, "no linear layer that runs as one: say --features LAYER"),
+        (Head(), "torchscript", "features", "does not keep the names of its layers: use --features auto"),
+        (Two(), "eager", AUTO, "2 layers that could be the last one: use --features LAYER"),
+        (Convolved(), "eager", AUTO, "no linear layer that runs as one: use --features LAYER"),
         (Convolved(), "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
-        (Convolved(), "program", AUTO, "no linear layer at its end: say --features LAYER"),
+        (Convolved(), "program", AUTO, "no linear layer at its end: use --features LAYER"),
     ],
     ids=["no-such-layer", "no-names", "two-heads", "convolution", "convolution-script", "convolution-program"],
 )
@@ -205,7 +205,7 @@ def test_an_onnx_tensor_by_name_and_one_that_is_not_there(tmp_path):
 
 
 def test_an_onnx_model_that_ends_otherwise_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match=r"ReduceMean.*no linear one: say --features TENSOR"):
+    with pytest.raises(ModelFileError, match=r"ReduceMean.*no linear one: use --features TENSOR"):
         add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
 
 
@@ -252,7 +252,7 @@ def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
     told: list[str] = []
     tuner.calibrate, tuner.say = None, told.append
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
-    assert tuner._int8(as_onnx) == []
+    assert tuner._variants(TuneStep.INT8, as_onnx) == []
     assert told == ["int8 is not tried: its probabilities would be measured, and its vectors not"]
     assert tuner._network(as_onnx).features == 16
     kept = tuner.keep(as_onnx)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+from argparse import Namespace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -39,10 +41,11 @@ def saved(value: object, path: Path, **options: object) -> Path:
     [
         (Head().state_dict(), Kind.STATE_DICT),
         ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, Kind.CHECKPOINT),
+        ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, Kind.CHECKPOINT),
         (nn.Linear(2, 2), Kind.PICKLED_MODULE),
         (Head(), Kind.PICKLED_MODULE),
     ],
-    ids=["state dict", "checkpoint", "module of torch", "module of one's own"],
+    ids=["state dict", "checkpoint", "checkpoint with its options", "module of torch", "module of one's own"],
 )
 def test_what_torch_save_wrote_is_told_without_loading_it(tmp_path, value, kind, new_format):
     path = saved(value, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
@@ -104,8 +107,23 @@ def test_a_refusal_says_what_to_do_instead(kind, advice):
 
 def test_weights_are_found_in_a_checkpoint_and_under_a_wrappers_prefix(tmp_path):
     weights = {f"module.{name}": value for name, value in Head().state_dict().items()}
-    path = saved({"epoch": 1, "state_dict": weights}, tmp_path / "checkpoint.pt")
+    path = saved({"epoch": 1, "state_dict": weights, "args": Namespace(lr=0.1)}, tmp_path / "checkpoint.pt")
     assert set(read_state_dict(path)) == set(Head().state_dict())
+
+
+@pytest.mark.parametrize("value", [Head(), {"state_dict": Head().state_dict(), "took": timedelta(1)}])
+def test_weights_among_other_things_are_refused_with_the_line_that_saves_them_alone(tmp_path, monkeypatch, value):
+    path = saved(value, tmp_path / "trained.pt")
+    with pytest.raises(ModelFileError) as refused:
+        read_state_dict(Path(find_source("torchvision:resnet18", weights=str(path), like=None).weights))
+    line = str(refused.value).partition("name that file: ")[2]
+    monkeypatch.chdir(tmp_path)
+    exec(line, {"torch": torch})  # noqa: S102  # what the message tells its reader to run
+    assert set(read_state_dict(tmp_path / "weights.pt")) == set(Head().state_dict())
+
+
+def test_a_checkpoint_is_called_one_once():
+    assert str(refuse(Path("model.pt"), Kind.CHECKPOINT)).count("a training checkpoint") == 1
 
 
 def test_a_misspelt_architecture_is_told_what_it_could_be():

@@ -65,7 +65,7 @@ def test_a_file_that_is_not_there_or_cannot_be_imported_is_refused(tmp_path):
         find_function(f"{tmp_path}/absent.py:classify")
     with pytest.raises(FunctionSourceError, match=r"my-model\.py cannot be imported: name it with letters"):
         find_function(f"{save_function(tmp_path, name='my-model')}:classify")
-    with pytest.raises(FunctionSourceError, match=r"there is no .*weights\.npz, which --include names"):
+    with pytest.raises(FunctionSourceError, match=r"--include names .*weights\.npz, which does not exist"):
         find_function(f"{save_function(tmp_path)}:classify", [tmp_path / "weights.npz"]).digest()
 
 
@@ -91,10 +91,10 @@ def test_requirements_of_other_platforms_are_not_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"trust": False}, r"colours\.py is code, which runs when it is tried here.* say --trust"),
+        ({"trust": False}, r"colours\.py is code, which runs when it is tried here.* add --trust"),
         ({"format": Format.ONNX}, "cannot be written as onnx"),
-        ({"precision": Precision.FP16}, "its own affair: leave --precision out"),
-        ({"preprocessing": None}, r"which images does classify take\? Say --crop 224"),
+        ({"precision": Precision.FP16}, "chooses its own precision: leave out --precision"),
+        ({"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
         ({"weights": "state.pth"}, "a function's files are named by --include"),
     ],
 )
@@ -128,7 +128,7 @@ def test_code_runs_without_being_asked_for_only_where_it_is_trusted(tmp_path):
     """Neither looking at a function nor refusing it runs a line of its file."""
     code = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{COLOURS}"
     save_function(tmp_path, code)
-    with pytest.raises(SourceError, match="say --trust"):
+    with pytest.raises(SourceError, match="add --trust"):
         add(
             Request(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
             tmp_path / "models",
@@ -284,7 +284,7 @@ def test_pixels_and_their_normalisation_do_not_contradict_each_other(tmp_path):
     with pytest.raises(ModelFileError, match=r"takes pixels as uint8, .* leave out --mean and --std"):
         tried(f"{path}:classify", tmp_path, pixels=False)
     path = save_function(tmp_path, "import torch\ndef classify(images: torch.Tensor):\n    return images.mean((2, 3))")
-    with pytest.raises(ModelFileError, match="takes float32: say --mean and --std"):
+    with pytest.raises(ModelFileError, match="takes float32: use --mean and --std"):
         tried(f"{path}:classify", tmp_path, pixels_implied=True, labels=3)
 
 

@@ -11,9 +11,12 @@ from safetensors.torch import save_file
 
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
+from gateway.networks.isolation import Job
+from gateway.networks.jobs import do
 from gateway.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway.networks.originals import original_module
 from gateway.networks.weights import read_state_dict
+from gateway.repository.entry import Format, Precision
 from gateway.repository.preprocessing import PreprocessingError, from_file, reference_transforms
 from tests.networks.builders import Head
 from tests.networks.pretrained import LABELS, timm_network, vit_folder
@@ -56,6 +59,30 @@ def test_the_network_of_a_folder_is_that_of_transformers(vit):
         assert torch.equal(original_module(f"huggingface:{vit}", "", None)(IMAGES), expected)
 
 
+def test_small_logits_of_a_known_classifier_are_not_taken_for_probabilities(vit, tmp_path):
+    """A network that is not trained may give numbers between 0 and 1 alone, as a sigmoid would."""
+    from transformers import ViTForImageClassification
+
+    network = ViTForImageClassification.from_pretrained(vit)
+    with torch.no_grad():
+        network.classifier.weight.mul_(0.001)
+        network.classifier.bias.copy_(torch.linspace(0.1, 0.9, len(LABELS)))
+    network.save_pretrained(tmp_path / "small")
+    job = Job(
+        kind="huggingface",
+        source=f"huggingface:{tmp_path / 'small'}",
+        weights="",
+        side=32,
+        labels=len(LABELS),
+        multi_label=False,
+        precision=Precision.FP32,
+        format=Format.TORCHSCRIPT,
+        output=str(tmp_path / "model.pt"),
+    )
+    assert do(job).ending == "logits"
+    assert original_module(str(tmp_path / "model.pt"), "", None)(IMAGES).sum(dim=1).tolist() == pytest.approx([1, 1])
+
+
 @pytest.mark.parametrize(
     ("config", "files", "reason"),
     [
@@ -63,7 +90,7 @@ def test_the_network_of_a_folder_is_that_of_transformers(vit):
         ({}, [SAFE], "has no architecture"),
         (CLASSIFIER, [], "has no weights: model.safetensors is expected"),
         (CLASSIFIER, ["pytorch_model.bin"], "has pytorch_model.bin, which is not read here"),
-        ({**CLASSIFIER, "auto_map": {"AutoModel": "code.Net"}}, [SAFE], "brings code of its own"),
+        ({**CLASSIFIER, "auto_map": {"AutoModel": "code.Net"}}, [SAFE], "contains code"),
         ({**CLASSIFIER, "id2label": {"0": "a", "2": "b"}}, [SAFE], "has 2 labels, and none for class 1"),
         ({**CLASSIFIER, "id2label": {"a": "0"}}, [SAFE], "names that are not numbers"),
     ],
@@ -111,7 +138,7 @@ def test_a_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_pat
         fetch_folder("nobody/nothing", offline=True)
     with pytest.raises(HubError, match="is not a model's name on Hugging Face"):
         fetch_folder("nothing", offline=True)
-    with pytest.raises(SourceError, match="is downloaded, and --offline asks no network"):
+    with pytest.raises(SourceError, match="is downloaded, which --offline forbids"):
         find_source("timm:test_vit", weights=None, like=None, offline=True)
 
 
@@ -120,7 +147,7 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
-    with pytest.raises(HubError, match=r"cannot be downloaded \(no route to host\): fetch it where there is a network"):
+    with pytest.raises(HubError, match=r"cannot be downloaded \(no route to host\): on a machine .*hf download"):
         fetch_folder("nobody/nothing", offline=False)
 
 
@@ -148,7 +175,7 @@ def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, 
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"image_processor_type": "EfficientNetImageProcessor"}, "prepares images in a way of its own: say --resize"),
+        ({"image_processor_type": "EfficientNetImageProcessor"}, "prepares images in a way of its own: use --resize"),
         ({"do_resize": False}, "do_resize and do_normalize must be true"),
     ],
 )

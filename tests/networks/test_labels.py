@@ -26,6 +26,8 @@ BY_NUMBER = {"1": "dog", "0": "cat", "2": "elk"}
         ("labels.tsv", "0\tcat\n1\tdog\n2\telk\n"),
         ("labels.txt", "0,cat\n1,dog\n2,elk\n"),
         ("labels.csv", "cat\ndog\nelk\n"),
+        ("labels.txt", "0 cat\n1 dog\n2 elk\n"),
+        ("labels.txt", "2: elk\n0: cat\n1: dog\n"),
     ],
 )
 def test_labels_are_read_in_the_order_of_their_classes(tmp_path, name, text):
@@ -36,6 +38,17 @@ def test_labels_are_read_in_the_order_of_their_classes(tmp_path, name, text):
 def test_a_list_may_have_commas_and_numbers_in_its_labels(tmp_path):
     (tmp_path / "labels.txt").write_text("tench, Tinca tinca\nCity 24, by day\n")
     assert given_labels(tmp_path / "labels.txt") == ("tench, Tinca tinca", "City 24, by day")
+    (tmp_path / "labels.txt").write_text("1 door\n2 doors\n")
+    assert given_labels(tmp_path / "labels.txt") == ("1 door", "2 doors")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
+    path = tmp_path / "labels.txt"
+    with pytest.raises(UserError, match=r"cannot read the labels: .*labels\.txt: No such file or directory$"):
+        given_labels(path)
+    path.write_bytes("Käse\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"labels\.txt is no text in UTF-8 \(byte 1 is not\): save it as UTF-8"):
+        given_labels(path)
 
 
 @pytest.mark.parametrize(

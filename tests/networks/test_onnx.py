@@ -7,7 +7,8 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from gateway.networks.file_kinds import ModelFileError
-from gateway.networks.onnx_graph import check_signature, finish, load_onnx, runner, to_fp16, write
+from gateway.networks.onnx_graph import check_signature, finish, load_onnx, to_fp16, write
+from gateway.networks.onnx_runner import runner
 from gateway.networks.trial import Ending, try_out
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from tests.networks.builders import Head, save_onnx
@@ -76,7 +77,7 @@ def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) ->
     ("model", "reason"),
     [
         (signature([4, 3, 32, 32]), "fixed batch of 4: export it again with the first dimension dynamic.*dynamo=True"),
-        (signature(["N", 1, 32, 32]), "but images have three channels.* say --grayscale"),
+        (signature(["N", 1, 32, 32]), "but images have three channels.* use --grayscale"),
         (signature(["N", 4, 32, 32]), "but images have three channels.* export it again"),
         (signature(["N", 64, 64, 3]), "takes 64×64 but the crop is 32×32: use --crop 64"),
         (signature(["N", 3, 64, 64]), "takes 64×64 but the crop is 32×32: use --crop 64"),

@@ -11,7 +11,7 @@ from gateway.networks.adapted import Gray, Normalising
 from gateway.networks.add import Request, add
 from gateway.networks.isolation import Job
 from gateway.networks.model_source import SourceError
-from gateway.networks.onnx_graph import runner
+from gateway.networks.onnx_runner import runner
 from gateway.networks.originals import original_module
 from gateway.repository.entry import EntryError, Format, ImageTensor, Precision, read_entry
 from tests.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript

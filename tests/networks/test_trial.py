@@ -66,7 +66,7 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Head(channels=1), "takes 1 channel but images have three.* Say --grayscale"),
+        (Head(channels=1), "takes 1 channel but images have three.* Use --grayscale"),
         (
             Calling(lambda scores, _: (scores, scores)),
             r"a tuple of 2 \(0 \[2, 5\], 1 \[2, 5\]\) but one tensor .* choose it with --output",
@@ -99,6 +99,7 @@ def test_a_wrong_size_is_told_the_right_one():
 @pytest.mark.parametrize(
     ("classes", "labels", "multi_label", "reason"),
     [
+        (5, 1, False, r"there is 1 label and the network has 5 classes"),
         (5, 4, False, r"4 labels and the network has 5 classes.*ImageFolder\)$"),
         (512, 4, False, "a network without its last layer, which gives 512 features"),
         (1, 1, False, "use --multi-label"),

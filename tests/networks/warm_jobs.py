@@ -8,12 +8,14 @@ import multiprocessing
 import os
 import sys
 from multiprocessing.connection import Connection
-from typing import IO
+from typing import IO, Any
 
 NEEDED = ["gateway.networks.jobs", "torchvision.models"]
 
 
-def _run(*standard: Connection) -> None:
+def _run(standard: tuple[Connection, ...], others: tuple[int, ...]) -> None:
+    for other in others:
+        os.close(other)
     for number, connection in enumerate(standard):
         os.dup2(connection.fileno(), number)
     sys.stdin = os.fdopen(0, closefd=False)
@@ -25,19 +27,22 @@ def _run(*standard: Connection) -> None:
 class WarmProcess:
     """What `isolation` needs of a subprocess.Popen."""
 
+    context: Any = multiprocessing.get_context("forkserver")
+
     def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(NEEDED)
+        self.context.set_forkserver_preload(NEEDED)
         (given, stdin), (stdout, answer), (stderr, told) = (os.pipe() for _ in range(3))
         theirs = (
             Connection(given, writable=False),
             Connection(answer, readable=False),
             Connection(told, readable=False),
         )
+        # A fork has the other ends too, and would wait for its own input to end.
+        others = () if self.context.get_start_method() == "forkserver" else (stdin, stdout, stderr)
         self.stdin: IO[str] = os.fdopen(stdin, "w")
         self.stdout: IO[str] = os.fdopen(stdout)
         self.stderr: IO[str] = os.fdopen(stderr)
-        self._process = context.Process(target=_run, args=theirs)
+        self._process = self.context.Process(target=_run, args=(theirs, others))
         self._process.start()
         for end in theirs:
             end.close()

@@ -16,6 +16,7 @@ from gateway.networks.adapted import Form, Gray
 from gateway.networks.add import Request, add
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.model_source import SourceError
+from gateway.networks.onnx_runner import runner
 from gateway.networks.quantize import has_vnni, quantize
 from gateway.networks.trial import Ending
 from gateway.proof.calibration import MAX_PICTURES, NotQuantized, calibration_files, calibration_images, check_int8
@@ -56,7 +57,7 @@ def test_a_network_computes_in_int8_and_its_probabilities_and_pixels_stay_exact(
     batches = list(calibration_images(sorted(photos.iterdir()), entry(tensor=tensor)))
     quantize(fp32, batches, int8)
     images = torch.from_numpy(np.concatenate(batches))
-    wanted, answers = onnx_graph.runner(fp32)(images), onnx_graph.runner(int8)(images)
+    wanted, answers = runner(fp32)(images), runner(int8)(images)
     assert 0 < float((answers - wanted).abs().max()) < 0.1
     assert torch.allclose(answers.sum(dim=1), torch.ones(len(images)), atol=1e-6)
     model = onnx_graph.load_onnx(int8)
@@ -144,7 +145,7 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
     before = added_onnx[1].model_file(repository, 1).read_bytes()
     after = kept(photos)
     assert after != before
-    answers = onnx_graph.runner(added_onnx[1].model_file(repository, 1))(images)
+    answers = runner(added_onnx[1].model_file(repository, 1))(images)
     assert (answers.argmax(1) == Head().eval()(images).argmax(1)).all()
     assert 'value: { string_value: "int8" }' in (repository / "head" / "config.pbtxt").read_text()
     # Its instances can be tuned afterwards, without the photographs.
@@ -163,7 +164,7 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
             {"format": Format.TORCHSCRIPT},
             [TuneStep.INT8],
             Path(),
-            r"head is served as torchscript: say --try formats as well, .* or add it under another name with "
+            r"head is served as torchscript: add --try formats, .* or add it under another name with "
             r"`gateway model add .*head\.onnx --format onnx`",
         ),
     ],

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.proof.tune import Measured, Tuner
-from gateway.proof.variants import USUAL, TuneStep, Variant
+from gateway.proof.variants import USUAL, TuneStep, Variant, variants_of
 from gateway.repository.entry import Decode, Format, Precision, Serving, read_entry
 from gateway.repository.writing import rewrite
 from gateway.triton.model_config import read_model_config
@@ -30,12 +30,13 @@ def test_only_what_is_right_and_was_served_may_be_chosen(added_head):
     assert failed.told().endswith("no such backend")
 
 
-def test_other_pixels_are_tried_by_who_asks_for_them_alone():
-    tuner = object.__new__(Tuner)
-    assert [each.serving.decode for each in tuner._decodings(BASE)] == [Decode.EXACT, Decode.FAST]
-    assert [each.resize_library for each in tuner._libraries(BASE)] == ["pillow", "torch"]
-    assert {*tuner._decodings(BASE), *tuner._libraries(BASE)} >= {BASE}
-    fast, torch = tuner._decodings(BASE)[1], tuner._libraries(BASE)[1]
+def test_other_pixels_are_tried_by_who_asks_for_them_alone(added_head):
+    decodings = variants_of(TuneStep.DECODE, BASE, added_head[1])
+    libraries = variants_of(TuneStep.RESIZE, BASE, added_head[1])
+    assert [each.serving.decode for each in decodings] == [Decode.EXACT, Decode.FAST]
+    assert [each.resize_library for each in libraries] == ["pillow", "torch"]
+    assert {*decodings, *libraries} >= {BASE}
+    fast, torch = decodings[1], libraries[1]
     assert (fast.described(), torch.described()) == (
         f"{BASE.described()}, decoded fast",
         f"{BASE.described()}, resized by torch",

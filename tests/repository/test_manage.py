@@ -1,14 +1,26 @@
 """What happens to the versions of a model after it was added."""
 
 import json
+import shutil
 
 import pytest
 
 from gateway.networks.add import Request, add
 from gateway.repository.entry import EntryError, read_entry
 from gateway.repository.manage import remove, remove_version, use_version
+from gateway.repository.writing import staging
 from gateway.triton.model_config import read_model_config
 from tests.networks.builders import Head, save_torchscript
+
+
+def test_a_full_disk_is_told_in_words(tmp_path):
+    """Moving a folder to another file system fails with a list of what was not copied, and why."""
+    why = "[Errno 28] No space left on device: 'a/model.pt' -> 'b/model.pt'"
+    with (
+        pytest.raises(EntryError, match=r"cannot write into .*models: No space left on device$"),
+        staging(tmp_path / "models"),
+    ):
+        raise shutil.Error([("a/model.pt", "b/model.pt", why)])
 
 
 def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
@@ -28,7 +40,7 @@ def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
     assert served() == (["1"], 1)
     with pytest.raises(EntryError, match="version 1 of head is in use"):
         remove_version(own_head, "head", 1)
-    with pytest.raises(EntryError, match=r"head has no version 7; there is 1, 2"):
+    with pytest.raises(EntryError, match=r"head has no version 7; there are 1, 2"):
         use_version(own_head, "head", 7)
     left, gone = remove_version(own_head, "head", 2)
     assert gone == ("head.v1", "head.v2")

@@ -36,6 +36,15 @@ def test_the_reference_transforms_are_those_of_the_weights():
     assert torch.allclose(ours, ResNet50_Weights.IMAGENET1K_V2.transforms()(image), atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["ResNet18", "resnet18", "efficientnet_b0"])
+def test_the_name_of_an_architecture_is_answered_with_its_weights(name):
+    with pytest.raises(PreprocessingError) as refused:
+        from_weights(name)
+    advised = str(refused.value).partition("did you mean ")[2].removesuffix("?").split(" or ")[0]
+    assert advised.lower().startswith(name.lower())
+    assert from_weights(advised).crop_size
+
+
 def test_a_name_that_is_nearly_right_is_told_what_it_could_be():
     with pytest.raises(PreprocessingError, match=r"did you mean ResNet50_Weights\.IMAGENET1K_V2"):
         from_weights("Resnet50_Weights.IMAGENET1K_V2")
@@ -74,6 +83,7 @@ def test_a_preprocessor_may_resize_with_another_library_than_the_record_says():
         ({"resize_library": "pillow-12"}, "'pillow-12' is not a resize library"),
         ({"crop_size": 300}, "would have black borders"),
         ({"mean": [123.7, 116.3, 103.5]}, "divide 0–255 values by 255"),
+        ({"std": [0.2, 0.2, 0.0]}, "none may be 0"),
         ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
         ({"std": [0.2, 0.2, 0]}, "std is 0.2,0.2,0.0"),
         ({"interpolation": "cubic"}, "use one of nearest, .*bicubic"),

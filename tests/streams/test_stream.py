@@ -277,7 +277,7 @@ def test_a_stop_answers_what_has_come_and_tells_the_client_to_connect_again():
         backend.open_gate.set()
         assert answer(client)["frame"] == 1
         _, end = rest(client)
-    assert (end.code, end.reason) == (1012, "the server stops; connect again")
+    assert (end.code, end.reason) == (1012, "the server is stopping; connect again")
     assert backend.sequences[0].closed
 
 

@@ -40,6 +40,11 @@ def test_the_words_tell_more_than_the_status(status: str, words: str, meaning: t
     assert type(translate(InferenceServerException(words, status=status))) is meaning
 
 
+def test_a_model_that_is_not_loaded_is_told_as_such_and_where_the_reason_stands():
+    error = translate(InferenceServerException("Request for unknown model: 'm' is not ready"))
+    assert error.message == "The model is not loaded, or not yet; GET /models says why."
+
+
 def test_a_dead_process_is_told_by_its_model():
     words = "in ensemble 'ensemble_model', Stub process 'my_model_2_0_1' is not healthy."
     error = translate(InferenceServerException(words, status="StatusCode.INTERNAL"))

@@ -6,13 +6,12 @@ from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.body import open_body
+from gateway.api.body import open_files
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.service_query import make_query
 from gateway.api.state import state
-from gateway.api.uploads import open_uploads
 from gateway.api.vectors import (
     PATH,
     SHAPES,
@@ -42,9 +41,7 @@ async def embed(request: Request, parameters: Annotated[EmbeddingParameters, Que
     service, settings = parts["service"], parts["settings"]
     current = exchange(request)
     with current.tally.stages["read"]:
-        form, uploads = await open_uploads(
-            request, open_body(request), service.policy.limits, tuple(EmbeddingParameters.model_fields)
-        )
+        form, uploads = await open_files(request, service.policy.limits, tuple(EmbeddingParameters.model_fields))
     if form:
         last = {name: values[-1] for name, values in form.items()}
         parameters = EmbeddingParameters.model_validate({**parameters.model_dump(exclude_none=True), **last})

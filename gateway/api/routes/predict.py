@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.body import open_body
+from gateway.api.body import open_files
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
 from gateway.api.parameters import PredictParameters, predict_parameters
@@ -15,12 +15,10 @@ from gateway.api.schemas import Problem
 from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
-from gateway.api.uploads import open_uploads
 from gateway.errors import InvalidParameter
+from gateway.inference.asked import selection_of
 from gateway.inference.backend import Backend
-from gateway.inference.selection import Selection
 from gateway.ingest.frames import read_frames
-from gateway.settings import Settings
 
 router = APIRouter(tags=["classify"])
 PATH = "/predict"
@@ -105,7 +103,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     service, settings = parts["service"], parts["settings"]
     current = exchange(request)
     with current.tally.stages["read"]:
-        form, uploads = await open_uploads(request, open_body(request), service.policy.limits)
+        form, uploads = await open_files(request, service.policy.limits, tuple(PredictParameters.model_fields))
     function = form.pop("function_to_apply", [])
     if form:
         parameters = _with_form(parameters, form)
@@ -116,7 +114,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
-        selection=_selection(parameters, settings),
+        selection=selection_of(parameters, settings),
         frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
     current.event["model"] = query.model_name
@@ -147,13 +145,3 @@ async def _check_function(function: str, backend: Backend, model_name: str) -> N
             f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
             f"leave it out, or send {ends_in!r}."
         )
-
-
-def _selection(parameters: PredictParameters, settings: Settings) -> Selection:
-    return Selection(
-        top_k=parameters.top_k,
-        threshold=parameters.threshold,
-        labels=tuple(parameters.labels),
-        default_top_k=settings.default_top_k,
-        max_top_k=settings.max_top_k,
-    )

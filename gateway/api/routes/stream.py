@@ -124,7 +124,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange
             metrics.BYTES_RECEIVED.inc(len(data or b""))
             return message["text"] if data is None else data
         if message["code"] == GOING_DOWN:
-            code, reason = GOING_DOWN, "the server stops; connect again"
+            code, reason = GOING_DOWN, "the server is stopping; connect again"
             return None
         if message["code"] == NO_ROOM:
             most = parts_of(websocket.scope)["settings"].max_bytes_waiting

@@ -22,6 +22,9 @@ const FRAMES = "frames=8";
 /** A query that asks for no frames. */
 export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`), "");
 
+let lastPlace = 0;
+const nextPlace = () => (lastPlace = Math.max(lastPlace + 1, Date.now()));
+
 /** What one model says of one file, asked with `query`: waiting, sent, ok or error. */
 export class Answer {
   constructor(entry, query) {
@@ -84,6 +87,8 @@ export class Entry {
   #moves;
   /** Its number in the browser's store, where it is kept. */
   id = null;
+  /** Its place among all of them, over visits too; the store numbers them as their answers come. */
+  place = nextPlace();
 
   constructor(file) {
     this.file = file;

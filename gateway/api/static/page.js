@@ -5,7 +5,7 @@ import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
 import { onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
-import { Run } from "./run.js";
+import { LOST, Run } from "./run.js";
 import { saveCsv, saveJson } from "./save.js";
 import { watchHealth } from "./service.js";
 import { Store } from "./store.js";
@@ -152,6 +152,8 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.activeElement.closest(".tip-anchor button")?.blur();
 });
 $("health").addEventListener("click", watchHealth);
+// A gateway that was started again; what came to nothing for another reason may do so again.
+$("health").addEventListener("ready", () => send(answersWhere((answer) => answer.error?.code === LOST)));
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) watchHealth();
 });

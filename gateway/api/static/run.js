@@ -38,7 +38,9 @@ class Fault extends Error {
 }
 
 const stopped = () => new Fault("stopped", "Stopped before it was answered.");
-const lost = () => new Fault("connection_lost", "The connection to the gateway was lost.");
+/** The code of an answer that never came, as the gateway was away. */
+export const LOST = "connection_lost";
+const lost = () => new Fault(LOST, "The connection to the gateway was lost.");
 
 /** Gets answers; `changed` is called after every change, `finished` when all of them are done. */
 export class Run {
@@ -147,13 +149,13 @@ export class Run {
       } catch (error) {
         fault = error instanceof Fault ? error : lost();
       }
-      if (fault.code === "connection_lost") await failUnreadable(batch);
+      if (fault.code === LOST) await failUnreadable(batch);
       if (signal.aborted) fault = stopped();
       batch = batch.filter((answer) => !answer.done && answer.query === query);
       // The gateway allows fewer frames in a request than are asked for.
       if (fault.code === "invalid_parameter") batch = batch.filter((answer) => !this.#asStill(answer));
       if (!batch.length) return;
-      if (batch.length > 1 && (fault.status === 413 || (fault.code === "connection_lost" && (await alive())))) {
+      if (batch.length > 1 && (fault.status === 413 || (fault.code === LOST && (await alive())))) {
         // Too much for one request; who refuses it may close the connection before the browser can read why.
         const middle = Math.ceil(batch.length / 2);
         if (fault.status === 413) this.#requestFiles = Math.min(this.#requestFiles, middle);
@@ -161,7 +163,7 @@ export class Run {
         await this.#deliver(batch.slice(middle));
         return;
       }
-      const mayPass = fault.retryAfter !== null || fault.code === "connection_lost";
+      const mayPass = fault.retryAfter !== null || fault.code === LOST;
       if (attempt === ATTEMPTS || !mayPass || !(await this.#pause(fault, attempt))) {
         for (const answer of batch) answer.fail(signal.aborted ? stopped() : fault);
         this.#changed();

@@ -27,9 +27,13 @@ export async function watchHealth() {
   $("health").dataset.state = state;
   $("health").textContent = WORDS[state];
   $("health-detail").textContent = `${detail} Click to check again.`;
-  if (before !== state && before !== "checking") $("health-change").textContent = `${WORDS[state]}. ${detail}`;
+  if (before !== state && before !== "checking") {
+    $("health-change").textContent = `${WORDS[state]}. ${detail}`;
+    if (state === "ready") $("health").dispatchEvent(new Event("ready"));
+  }
   $("notice").hidden = state === "ready";
-  if (state !== "ready") $("notice").textContent = `${detail} Files that you add now are retried for a while.`;
+  const then = state === "away" ? "sent again as soon as it does" : "retried for a while";
+  if (state !== "ready") $("notice").textContent = `${detail} Files that you add now are ${then}.`;
   if (state === "ready" && !modelsKnown) await readModels();
   else if (!modelsKnown) offerDefault("");
   clearTimeout(timer);
@@ -66,7 +70,7 @@ async function readModels() {
     askForKey(response);
     if (!response.ok) {
       const { code, detail } = await response.json().catch(() => ({}));
-      if (code === UNAUTHORIZED) offerDefault(keyRefused());
+      if (code === UNAUTHORIZED) offerDefault(keyRefused(), "");
       else offerDefault(`The models cannot be listed: ${detail ?? `the gateway answered ${response.status}.`}`);
       return;
     }
@@ -110,14 +114,14 @@ function offerComparison(options) {
 }
 
 /** What works without a list: the model that the address asks for, or the service's own. */
-function offerDefault(problem) {
+function offerDefault(problem, then = "is used for now; the page keeps trying to list them.") {
   const name = wanted.get("model");
   const node = new Option(name ? inWords(wanted) : "The default model");
   if (name) node.dataset.model = name;
   if (name && wanted.has("version")) node.dataset.version = wanted.get("version");
   $("model").replaceChildren(node);
   $("model").disabled = true;
-  tellProblem(problem && `${problem} ${node.text} is used for now; the page keeps trying to list them.`);
+  tellProblem(problem && then ? `${problem} ${node.text} ${then}` : problem);
   $("model").dispatchEvent(new Event("listed"));
 }
 

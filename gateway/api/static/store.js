@@ -23,7 +23,7 @@ export class Store {
     try {
       this.#database = await opened();
       const rows = await settled(this.#rows("readonly").getAll());
-      return rows.map((row) => this.#entry(row));
+      return rows.map((row) => this.#entry(row)).sort((one, other) => one.place - other.place);
     } catch {
       return [];
     }
@@ -57,15 +57,15 @@ export class Store {
         this.#size += entry.file.size;
       }
       this.#written.set(entry, state);
-      const { id, file, answers } = entry;
-      const row = { file, answers: answers.map(({ entry: _, ...rest }) => rest), ...(id === null ? {} : { id }) };
+      const { id, place, file, answers } = entry;
+      const row = { place, file, answers: answers.map(({ entry: _, ...rest }) => rest), ...(id === null ? {} : { id }) };
       entry.id = await settled(this.#rows("readwrite").put(row));
     }
   }
 
-  #entry({ id, file, answers }) {
+  #entry({ id, place = id, file, answers }) {
     const entry = new Entry(file);
-    entry.id = id;
+    Object.assign(entry, { id, place });
     entry.answers = answers.map((kept) => Object.assign(new Answer(entry, kept.query), kept));
     for (const answer of entry.answers) if (!answer.done) answer.fail(LEFT);
     this.#written.set(entry, written(entry));

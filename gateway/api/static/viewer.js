@@ -44,7 +44,7 @@ export class Viewer {
     $("viewer-previous").disabled = !this.#neighbour(-1);
     $("viewer-next").disabled = !this.#neighbour(1);
     $("viewer-answers").replaceChildren(...entry.answers.map((answer) => this.#answer(answer)));
-    $("viewer-seen").hidden = true;
+    for (const figure of document.querySelectorAll(".seen")) figure.hidden = true;
     this.#showPicture(true);
     $("viewer-image").src = URL.createObjectURL(entry.file);
     $("viewer-image").alt = entry.name;
@@ -103,16 +103,37 @@ export class Viewer {
 
   /** Frame what the model saw, where that is not the whole picture, and draw it as it went in. */
   #drawSeen() {
-    const image = $("viewer-image");
-    const facts = factsOf(this.#entry?.first.model?.name);
-    const part = seen({ width: image.naturalWidth, height: image.naturalHeight }, facts);
-    if (!part) return;
-    const whole = part.width === 1 && part.height === 1;
+    const size = { width: $("viewer-image").naturalWidth, height: $("viewer-image").naturalHeight };
+    for (const figure of document.querySelectorAll(".seen.other")) figure.remove();
+    const answers = this.#entry?.answers ?? [];
+    const views = answers.flatMap(({ model }) => {
+      const facts = factsOf(model?.name);
+      const part = seen(size, facts);
+      return part ? [{ name: model.name, part, width: facts.input_width, height: facts.input_height }] : [];
+    });
+    const [view, other] = views;
+    if (!view) return;
     const frame = $("viewer-frame");
-    frame.hidden = whole;
-    for (const [side, share] of Object.entries(part)) frame.style[side] = `${share * 100}%`;
-    const { input_width: width, input_height: height } = facts;
-    const canvas = $("viewer-input");
+    frame.hidden = isWhole(view);
+    for (const [side, share] of Object.entries(view.part)) frame.style[side] = `${share * 100}%`;
+    const alike = other ? same(view, other) : answers.length === 1;
+    this.#showSeen($("viewer-seen"), view, {
+      title: alike ? "What the model saw" : `What ${view.name} saw`,
+      words: isWhole(view) ? "The whole picture" : "What is in the frame",
+    });
+    if (alike || !other) return;
+    const figure = $("viewer-seen").cloneNode(true);
+    figure.classList.add("other");
+    for (const node of [figure, ...figure.querySelectorAll("[id]")]) node.removeAttribute("id");
+    const { width, height } = other.part;
+    const middle = `From the middle ${percent(width)} of the width, ${percent(height)} of the height`;
+    this.#showSeen(figure, other, { title: `What ${other.name} saw`, words: isWhole(other) ? "The whole picture" : middle });
+    $("viewer-seen").after(figure);
+  }
+
+  #showSeen(figure, { part, width, height }, { title, words }) {
+    const image = $("viewer-image");
+    const canvas = figure.querySelector("canvas");
     canvas.width = width;
     canvas.height = height;
     canvas.style.width = `${Math.min(width, PREVIEW_WIDTH)}px`;
@@ -121,8 +142,9 @@ export class Viewer {
     const context = canvas.getContext("2d");
     context.imageSmoothingQuality = "high";
     context.drawImage(image, ...from, 0, 0, width, height);
-    $("viewer-seen-words").textContent = whole ? `The whole picture, at ${width} × ${height}` : `What is in the frame, at ${width} × ${height}`;
-    $("viewer-seen").hidden = false;
+    figure.querySelector("strong").textContent = title;
+    figure.querySelector("figcaption span").textContent = `${words}, at ${width} × ${height}`;
+    figure.hidden = false;
   }
 
   #release() {
@@ -142,6 +164,10 @@ export class Viewer {
     if (entry) this.open(entry);
   }
 }
+
+const isWhole = ({ part }) => part.width === 1 && part.height === 1;
+const same = (one, other) =>
+  one.width === other.width && one.height === other.height && one.part.width === other.part.width && one.part.height === other.part.height;
 
 /** What an animated picture shows over time. */
 function framesNode(frames) {

@@ -102,11 +102,13 @@ export function streamJavascript(url, key) {
 export function python(base, query, names, key) {
   const given = [...query].map(([name, value]) => `, ${name}=${/^\d+$/.test(value) && name !== "model" ? value : JSON.stringify(value)}`);
   const credentials = key ? `, api_key=${JSON.stringify(key)}` : "";
+  const listed = names.map((name) => JSON.stringify(name)).join(", ");
   return [
+    "# pip install ./clients/python, in the gateway's repository",
     "from gateway_client import Gateway",
     "",
     `with Gateway(${JSON.stringify(base)}${credentials}) as gateway:`,
-    `    for result in gateway.classify(${JSON.stringify(names)}${given.join("")}):`,
+    `    for result in gateway.classify([${listed}]${given.join("")}):`,
     "        print(result.name, result.best or result.error)",
   ].join("\n");
 }

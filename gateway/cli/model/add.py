@@ -166,15 +166,15 @@ def add(
 def _format(wanted: option.Written | None) -> Format | None:
     if wanted is option.Written.TENSORRT:
         raise SourceError(
-            "a TensorRT engine is built on the kind of GPU that will run it, by trtexec of the same TensorRT as the "
-            "server's, which is not done here. In its place: --format onnx --tensorrt, by which ONNX Runtime builds "
-            "the engine where it is served, in NVIDIA's image and on a GPU"
+            "a TensorRT engine must be built on the kind of GPU that will run it, with trtexec from the server's "
+            "release of TensorRT, so it is not built here. Use --format onnx --tensorrt instead: ONNX Runtime then "
+            "builds the engine where the model is served, in NVIDIA's image and on a GPU"
         )
     if wanted is option.Written.AOTI:
         raise SourceError(
             "a package of AOTInductor is machine code for the kind of processor or GPU that compiled it. NVIDIA's "
             "PyTorch backend runs it without batches (a beta since 26.03), and the Triton of `gateway up` not at all. "
-            "In its place: --format torchscript or --format onnx, which run in batches"
+            "Use --format torchscript or --format onnx instead, which run in batches"
         )
     return Format(wanted.value) if wanted else None
 
@@ -183,7 +183,7 @@ def _trusts(source: str) -> bool:
     """Ask on a terminal whether a function's code may run."""
     if not is_function(source) or not sys.stdin.isatty():
         return False
-    return typer.confirm(f"{source} is code. Adding it runs it here, and later in Triton, with your rights. Go on?")
+    return typer.confirm(f"{source} is code. It will run with your permissions, here and later in Triton. Continue?")
 
 
 def _fitting(max_batch_size: int) -> tuple[int, ...]:

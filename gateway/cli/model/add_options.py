@@ -26,7 +26,7 @@ PREPROCESSING, SERVING = "How images were prepared in training", "How Triton run
 ModelSource = Annotated[
     str,
     typer.Argument(
-        help="A torch.export, TorchScript or ONNX file, a folder of Hugging Face, torchvision:ARCH, timm:ARCH, "
+        help="A torch.export, TorchScript or ONNX file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
         "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
         show_default=False,
     ),

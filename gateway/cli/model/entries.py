@@ -44,7 +44,7 @@ def remove(
 
     entry = check_removable(model_repository, name, load_settings().model)
     reload(url, unload=entry.folders)
-    typer.echo(f"{name} is gone: {', '.join(remove_model(entry, model_repository))}")
+    typer.echo(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
 
 
 @model_app.command("versions")

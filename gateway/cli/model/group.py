@@ -42,8 +42,9 @@ def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] =
     """Make a running Triton reload what has changed."""
     from gateway.triton.synchronous import BlockingTriton
 
+    wanted = tuple(load)
     if url is not None:
         with BlockingTriton(url) as triton:
             triton.unload(*unload)
-            triton.load(*load)
-        say(f"Triton at {url} reloaded the model")
+            triton.load(*wanted)
+        say(f"Triton at {url} {'reloaded' if wanted else 'unloaded'} the model")

@@ -38,7 +38,7 @@ def _read(file: Heif) -> ImageInfo:
         raise InvalidImage("The HEIC's header and its grid disagree about its size.")
     sizes = _coded_sizes(file)
     if not own or not sizes.keys() >= set(own):
-        raise InvalidImage("The HEIC's primary picture has parts that are no HEVC pictures.")
+        raise InvalidImage("The HEIC's primary picture has parts that are not HEVC pictures.")
     # What is decoded: a tile as often as it is used, and opacity, but no other picture of a collection.
     opacity = [item for item in sizes if is_opacity(file.properties[item])]
     file.check_pixels(sum(sizes[item][0] * sizes[item][1] for item in (*own, *opacity)))

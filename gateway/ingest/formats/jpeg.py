@@ -110,7 +110,7 @@ def _read_frame(marker: int, frame: bytes) -> _Frame:
         raise InvalidImage("The JPEG's frame header is too short.")
     precision, components = frame[0], frame[5]
     if precision != 8:
-        raise UnsupportedFormat(f"The JPEG has {precision} bits per channel; 8 are taken.")
+        raise UnsupportedFormat(f"The JPEG has {precision} bits per channel; only 8 are supported.")
     if components not in (1, 3, 4):
         raise InvalidImage(f"The JPEG has {components} components.")
     sampling = [(factors >> 4, factors & 15) for factors in frame[7 : 6 + 3 * components : 3]]

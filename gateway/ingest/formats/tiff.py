@@ -49,13 +49,15 @@ def read_tiff(data: bytes) -> ImageInfo:
 
 def _read_page(tags: Tags) -> ImageInfo:
     if any(kind != _UNSIGNED_INTEGER for kind in tags.get(_SAMPLE_FORMAT, ())):
-        raise UnsupportedFormat("The TIFF holds signed or floating-point samples; unsigned integers are taken.")
+        raise UnsupportedFormat(
+            "The TIFF holds signed or floating-point samples; only unsigned integers are supported."
+        )
     bit_depth = max(tags.get(_BITS, (1,)))
     if bit_depth not in _BIT_DEPTHS:
-        raise UnsupportedFormat(f"The TIFF has {bit_depth} bits per channel; 1, 2, 4, 8 and 16 are taken.")
+        raise UnsupportedFormat(f"The TIFF has {bit_depth} bits per channel; only 1, 2, 4, 8 and 16 are supported.")
     photometric = _one(tags, _PHOTOMETRIC, 1)
     if photometric not in _PHOTOMETRICS:
-        raise UnsupportedFormat("The TIFF's colours are none of gray, palette, RGB, YCbCr, CMYK and CIELab.")
+        raise UnsupportedFormat("The TIFF's colours must be gray, palette, RGB, YCbCr, CMYK or CIELab.")
     alpha = _one(tags, _EXTRA_SAMPLES, 0)
     has_alpha = alpha in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA)
     if not (tags.get(_TILE_OFFSETS) or tags.get(_STRIP_OFFSETS)):
@@ -127,7 +129,7 @@ class _Directories:
             if tag not in _TAGS or tag in tags:
                 continue
             if kind not in _TYPES or not count:
-                raise InvalidImage("The TIFF has a field without a value, or one of a type that it should not be of.")
+                raise InvalidImage("The TIFF has a field without a value or of the wrong type.")
             self._values.take(count)
             values = struct.Struct(f"{self._order}{count}{_TYPES[kind]}")
             if values.size <= len(inline):

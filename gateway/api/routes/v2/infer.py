@@ -17,10 +17,10 @@ from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.service_query import make_query, status_of
 from gateway.api.state import state
-from gateway.api.uploads import at_least_one, resumed
 from gateway.errors import InvalidBody, UnsupportedMediaType
 from gateway.inference.backend import Vectors
 from gateway.inference.query import Result
+from gateway.ingest.media_types import at_least_one, resumed
 from gateway.ingest.upload import request_too_large
 from gateway.oip.answer import Scored, encode
 from gateway.oip.documents import InferenceResponse

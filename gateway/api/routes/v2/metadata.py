@@ -12,6 +12,7 @@ from gateway.api.state import state
 from gateway.errors import ModelNotFound
 from gateway.inference.backend import ModelInfo
 from gateway.oip.documents import ModelMetadata, ServerMetadata, V2Error
+from gateway.validation import VERSION_PATTERN
 
 router = APIRouter(tags=["Open Inference Protocol"])
 
@@ -21,7 +22,7 @@ NOT_READY = HTTPStatus.BAD_REQUEST
 """By the protocol a status of 4xx says no, and the body is empty."""
 
 ModelName = Annotated[str, Path(min_length=1, max_length=256)]
-ModelVersion = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
+ModelVersion = Annotated[str, Path(pattern=VERSION_PATTERN)]
 
 _READY: dict[int | str, dict[str, Any]] = {NOT_READY: {"description": "Not ready."}}
 _MODEL: dict[int | str, dict[str, Any]] = {

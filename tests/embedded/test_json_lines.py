@@ -1,17 +1,8 @@
-"""What `gateway up` says: a command that works, and JSON lines for those who collect them."""
+"""What `gateway up` says as JSON lines, for those who collect them."""
 
 import json
 
 from gateway.embedded.json_lines import JsonLines
-from gateway.embedded.up import example
-from gateway.settings import Settings
-
-
-def test_the_example_has_a_key_where_one_is_needed(tmp_path):
-    address = "http://127.0.0.1:8080"
-    assert example(Settings(_env_file=None), address) == f"curl -F files=@examples/cat.jpg {address}/predict"
-    with_keys = example(Settings(_env_file=None, api_keys_file=tmp_path / "keys"), address)
-    assert with_keys == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
 
 
 def test_as_json_every_line_is_an_event_with_time_and_level(capsys):

@@ -1,0 +1,136 @@
+"""What Triton says of one ensemble: its configuration, its labels, its traits, and for how long that is trusted."""
+
+import time
+from dataclasses import dataclass, replace
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+
+from gateway.deadline import Deadline
+from gateway.errors import (
+    GatewayError,
+)
+from gateway.inference.backend import Call, ModelInfo
+from gateway.inference.probe import probe
+from gateway.ingest.resizing import Resize, resize_of, sizes
+from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    EXACT,
+    FAST,
+    MODEL_PARAMETER,
+    MULTI_LABEL_PARAMETER,
+    PRECISION_PARAMETER,
+    PREDICTION,
+    breaches,
+    image_tensor,
+    pinned_versions,
+    vector_size,
+)
+from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
+from gateway.triton.model_config import parameters, steps
+
+REMEMBERED_SECONDS = 10.0
+"""How long what a model's configuration says is trusted: another one may be loaded under its name."""
+ALL_CLASSES = 2**31 - 1
+"""Triton answers with as many classes as there are."""
+LABELS_REMEMBERED_SECONDS = 60.0
+READY = "READY"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What has to be known of an ensemble before it is asked."""
+
+    multi_label: bool
+    vector_size: int
+
+
+class Descriptions:
+    """Reads the configurations of one Triton's models; every method raises errors of gateway.errors only."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._traits: dict[str, tuple[float, Traits]] = {}
+        self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+
+    async def describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
+        """A model of Triton's index; None where no version is ready, or it is not an ensemble of the contract."""
+        versions = [model.version for model in index.models if model.name == name and model.state == READY]
+        if not versions:
+            return None
+        config = await self._endpoint.config(name, versions[-1])
+        told = parameters(config)
+        if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
+            return None  # a version's own ensemble is listed with its model
+        others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
+        names = steps(config)
+        info = ModelInfo(
+            name,
+            versions=tuple(sorted({*versions, *others.values()}, key=int)),
+            version=versions[-1],
+            ready=True,
+            classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
+            precision=told.get(PRECISION_PARAMETER),
+            multi_label=_is_multi_label(config),
+            vector_size=vector_size(config),
+            decode=told.get(DECODE_PARAMETER, EXACT),
+            steps=names,
+        )
+        try:
+            height, width, tensor = await self._input_of(names[-1]) if names else (None, None, None)
+            resize, crop = await self._sizes_of(names[0]) if names else ((), ())
+            labels = await self.labels(name, versions[-1])
+        except GatewayError as error:
+            # A model that has failed must not take the list, or the others' descriptions, with it.
+            return replace(info, ready=False, reason=error.message)
+        info = replace(info, input_height=height, input_width=width, tensor=tensor)
+        return replace(info, resize_size=resize, crop_size=crop, labels=labels)
+
+    async def labels(self, name: str, version: str) -> tuple[str, ...]:
+        """The labels of an ensemble's classes, by class id."""
+        # Triton hands out labels only beside scores, so a small image is asked for every class it has.
+        until, labels = self._labels.get((name, version), (0.0, ()))
+        if time.monotonic() >= until:
+            call = Call(probe(), name, version, None, Deadline.after(ASK_TIMEOUT_SECONDS), "labels")
+            result = await self._endpoint.infer(call, class_count=ALL_CLASSES)
+            by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
+            labels = tuple(by_id[class_id] for class_id in sorted(by_id))
+            self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)
+        return labels
+
+    async def resize(self, ensemble: str, version: str) -> Resize | None:
+        """How an ensemble's images are resized, as its preprocessor's parameters say it."""
+        config = await self._endpoint.config(ensemble, version)
+        names = steps(config)
+        told = parameters(await self._endpoint.config(names[0])) if names else {}
+        return resize_of(told, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
+
+    async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
+        """Height and width in pixels of what a step takes, and its type, where it is an image."""
+        image = (await self._endpoint.config(step)).input[0]
+        if len(image.dims) != 3:
+            return None, None, None
+        return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
+
+    async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
+        told = parameters(await self._endpoint.config(preprocessor))
+        return sizes(told.get("resize_size", "")), sizes(told.get("crop_size", ""))
+
+    async def traits(self, ensemble: str) -> Traits:
+        """What has to be known of an ensemble, as its configuration said it a short time ago."""
+        until, traits = self._traits.get(ensemble, (0.0, None))
+        if traits is None or time.monotonic() >= until:
+            config = await self._endpoint.config(ensemble)
+            traits = Traits(_is_multi_label(config), vector_size(config))
+            self._traits[ensemble] = (time.monotonic() + REMEMBERED_SECONDS, traits)
+        return traits
+
+    def forget(self, name: str) -> None:
+        """Read everything of a model again: another one may be loaded under its name."""
+        self._traits.pop(name, None)
+        self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
+
+
+def _is_multi_label(config: ModelConfig) -> bool:
+    return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"

@@ -1,0 +1,67 @@
+"""What pydantic finds wrong, in plain words: what is expected, and what came instead."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+VERSION_PATTERN = r"^[0-9]{1,18}$"
+"""The number of a model's version, as it stands in URLs."""
+_SHOWN_CHARACTERS = 40
+_FORMS = {VERSION_PATTERN: "the number of a version, such as 2"}
+"""What a pattern asks for, since hardly anybody reads patterns."""
+
+_WHOLE, _NUMBER, _TRUTH, _TEXT = "must be a whole number", "must be a number", "must be true or false", "must be text"
+_EXPECTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+    "bool_parsing": _TRUTH,
+    "bool_type": _TRUTH,
+    "dict_type": "must be an object",
+    "enum": lambda context: f"must be {context['expected']}",
+    "finite_number": _NUMBER,
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "greater_than": lambda context: f"must be above {context['gt']:g}",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']:g}",
+    "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_parsing_size": _WHOLE,
+    "int_type": _WHOLE,
+    "less_than": lambda context: f"must be below {context['lt']:g}",
+    "less_than_equal": lambda context: f"must be at most {context['le']:g}",
+    "list_type": "must be a list",
+    "literal_error": lambda context: f"must be {context['expected']}",
+    "string_pattern_mismatch": lambda context: f"must be {_FORMS.get(context['pattern'], context['pattern'])}",
+    "string_type": _TEXT,
+}
+"""By pydantic's type of error; what came is told behind it."""
+_SIZES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
+    "string_too_short": lambda context: (
+        "must not be empty" if context["min_length"] == 1 else f"must have at least {context['min_length']} characters"
+    ),
+    "too_long": lambda context: f"must have at most {context['max_length']} entries, not {context['actual_length']}",
+    "too_short": lambda context: f"must have at least {context['min_length']} entries, not {context['actual_length']}",
+}
+"""The same where what came is no help, or too much to repeat."""
+
+
+def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
+    """What is wrong with one value, behind its name and without a full stop: "must be at least 1, not 0"."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in _EXPECTED:
+        expected = _EXPECTED[kind]
+        words = expected if isinstance(expected, str) else expected(context)
+        return f"{words}, not {_shown(error['input'])}" if "input" in error else words
+    if kind in _SIZES:
+        return _SIZES[kind](context)
+    if kind == "missing":
+        return "is missing"
+    # Of our own validators, and of what no document here can meet today.
+    words = str(error["msg"]).removeprefix("Value error, ")
+    return re.sub(r"^(Input|Value|String|List) should (be|have)", r"must \2", words)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

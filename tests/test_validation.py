@@ -1,0 +1,84 @@
+"""What pydantic finds wrong is said in our words: no answer to a client has pydantic's."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+
+from gateway.api.parameters import PredictParameters
+from gateway.api.vectors import EmbeddingParameters
+from gateway.inference.asked import ModelVersion
+from gateway.streams.options import StreamParameters
+from gateway.validation import fault
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Named(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _is_not_x(cls, name: str) -> str:
+        if name == "x":
+            raise ValueError("must not be x")
+        return name
+
+
+def faults(kind: Any, value: object) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(kind).validate_python(value)
+    return [fault(error) for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (int, "cat", "must be a whole number, not 'cat'"),
+        (int, 1.5, "must be a whole number, not 1.5"),
+        (int, None, "must be a whole number, not None"),
+        (float, "", "must be a number, not ''"),
+        (Annotated[float, Field(allow_inf_nan=False)], "nan", "must be a number, not 'nan'"),
+        (bool, "maybe", "must be true or false, not 'maybe'"),
+        (str, 7, "must be text, not 7"),
+        (Annotated[int, Field(ge=1)], 0, "must be at least 1, not 0"),
+        (Annotated[float, Field(le=1)], 1.5, "must be at most 1, not 1.5"),
+        (Annotated[float, Field(gt=0)], 0, "must be above 0, not 0"),
+        (Annotated[float, Field(lt=2)], 2, "must be below 2, not 2"),
+        (Annotated[str, Field(min_length=1)], "", "must not be empty"),
+        (Annotated[str, Field(min_length=3)], "ab", "must have at least 3 characters"),
+        (Annotated[str, Field(max_length=2)], "abc", "must have at most 2 characters"),
+        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 entries, not 2"),
+        (Annotated[list[int], Field(min_length=1)], [], "must have at least 1 entries, not 0"),
+        (list[int], 3, "must be a list, not 3"),
+        (dict[str, int], 3, "must be an object, not 3"),
+        (Colour, "green", "must be 'red' or 'blue', not 'green'"),
+        (Literal["a", "b"], "c", "must be 'a' or 'b', not 'c'"),
+        (ModelVersion, "v2", "must be the number of a version, such as 2, not 'v2'"),
+        (Named, {}, "is missing"),
+        (Named, {"name": "x"}, "must not be x"),
+    ],
+)
+def test_a_fault_says_what_is_expected_and_what_came(kind, value, words):
+    assert faults(kind, value) == [words]
+
+
+def test_of_a_long_value_the_beginning_is_repeated():
+    (words,) = faults(int, "x" * 1000)
+    assert words == f"must be a whole number, not '{'x' * 39}…"
+
+
+@pytest.mark.parametrize("parameters", [PredictParameters, EmbeddingParameters, StreamParameters])
+def test_no_parameter_of_a_route_is_refused_in_pydantics_words(parameters):
+    for name in parameters.model_fields:
+        for wrong in ("", "?", "-1", [], {}, None, float("nan"), "x" * 1000, ["x"] * 2000):
+            try:
+                parameters.model_validate({name: wrong})
+            except ValidationError as exc:
+                for words in map(fault, exc.errors()):
+                    assert words.startswith(("must ", "'leave' must ")), (name, wrong, words)
+                    assert "should" not in words
