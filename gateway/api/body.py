@@ -19,14 +19,17 @@ from gateway.settings import Settings
 
 async def open_files(request: Request, limits: Limits, names: Sequence[str]) -> tuple[Form, Uploads]:
     """Read a body up to its first file: see gateway.ingest.media_types.open_uploads."""
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed; images are compressed already.")
     content_type, body = request.headers.get("content-type", ""), open_body(request)
     return await open_uploads(content_type, announced_bytes(request), body, limits, names, body.hold)
 
 
 def open_body(request: Request) -> "Body":
-    """The body of a request, whose bytes are counted until the exchange ends."""
+    """The body of a request, whose bytes are counted until the exchange ends.
+
+    Raises UnsupportedMediaType where it is compressed.
+    """
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed; images are compressed already.")
     parts, current = state(request), exchange(request)
     settings = parts["settings"]
     pace = Pace(

@@ -53,6 +53,11 @@ class RuntimeFetchFailed(TritonRuntimeError):
     """The wheel could not be fetched or does not hold what it should."""
 
 
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(64 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
+"""For glibc's malloc (mallopt(3)): what a request's tensors took is kept for the next one's, whose pages then need no
+clearing. Without it, a third of the server's system time is page faults."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """A Triton that can be started: where its parts are and the environment that it needs."""
@@ -69,6 +74,7 @@ class Runtime:
         # its own executable, and so finds the virtual environment and the standard library.
         path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         return {
+            **KEEP_FREED_MEMORY,
             **os.environ,
             "LD_LIBRARY_PATH": os.pathsep.join(library_path),
             "PATH": os.pathsep.join(path),

@@ -127,7 +127,7 @@ def test_a_header_length_that_is_no_number_is_refused(client, length):
 
 def test_a_compressed_body_is_refused(client):
     answer = client.post(INFER, content=b"x", headers={"Content-Encoding": "gzip"})
-    assert refusal(answer) == (415, "Content-Encoding: send the body uncompressed.")
+    assert refusal(answer) == (415, "Content-Encoding: send the body uncompressed; images are compressed already.")
 
 
 def test_a_lone_bad_image_has_its_own_status(client):

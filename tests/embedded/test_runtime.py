@@ -12,8 +12,10 @@ import pytest
 from gateway.embedded import runtime as triton_runtime
 from gateway.embedded.runtime import (
     DEFAULT_BACKENDS,
+    KEEP_FREED_MEMORY,
     WHEEL_VERSION,
     LibpythonMissing,
+    Runtime,
     RuntimeFetchFailed,
     TritonRuntimeError,
     UnsupportedPlatform,
@@ -207,3 +209,12 @@ def test_the_cache_folder_follows_xdg_and_ignores_a_relative_one(monkeypatch, tm
     assert default_cache_dir() == Path.home() / ".cache" / "triton-image-gateway"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_cache_dir() == Path.home() / ".cache" / "triton-image-gateway"
+
+
+def test_triton_keeps_the_memory_that_it_freed_unless_the_environment_says_otherwise(monkeypatch, tmp_path):
+    runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
+    for name in KEEP_FREED_MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    assert runtime.environment().items() >= KEEP_FREED_MEMORY.items()
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert runtime.environment()["MALLOC_TRIM_THRESHOLD_"] == "131072"

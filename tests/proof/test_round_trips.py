@@ -69,15 +69,21 @@ class Trained:
     save: Callable[[nn.Module, Path], str]
     labels: int = 1000
     architecture: str = ""
+    file: str = ""
+    """The name of the saved file without its suffix, where several models come from one; else the model's own."""
     changes: dict[str, Any] = field(default_factory=dict)
 
 
 def _script(side: int) -> Callable[[nn.Module, Path], str]:
-    return lambda network, path: str(save_torchscript(network, path.with_suffix(".pt"), side))
+    return lambda network, path: str(_once(save_torchscript, network, path.with_suffix(".pt"), side))
 
 
 def _onnx(side: int) -> Callable[[nn.Module, Path], str]:
-    return lambda network, path: str(save_onnx(network, path.with_suffix(".onnx"), side))
+    return lambda network, path: str(_once(save_onnx, network, path.with_suffix(".onnx"), side))
+
+
+def _once(save: Callable[[nn.Module, Path, int], Path], network: nn.Module, path: Path, side: int) -> Path:
+    return path if path.exists() else save(network, path, side)
 
 
 def _state_dict(network: nn.Module, path: Path) -> str:
@@ -87,7 +93,8 @@ def _state_dict(network: nn.Module, path: Path) -> str:
 
 def _lite(number: int, save: Callable, **changes) -> Trained:
     preprocessing = lite_preprocessing(number)
-    return Trained(lambda: lite(number), preprocessing, save(preprocessing.crop_size), changes=changes)
+    save_it = save(preprocessing.crop_size)
+    return Trained(lambda: lite(number), preprocessing, save_it, file=f"lite{number}", changes=changes)
 
 
 def _torchvision(architecture: str, weights: str, **changes) -> Trained:
@@ -200,7 +207,7 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
 
 def request_of(name: str, network: nn.Module, folder: Path) -> Request:
     trained = MODELS[name]
-    saved = trained.save(network, folder / name)
+    saved = trained.save(network, folder / (trained.file or name))
     request = Request(
         source=f"torchvision:{trained.architecture}" if trained.architecture else saved,
         weights=saved if trained.architecture else None,

@@ -17,7 +17,7 @@ from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.service_query import make_query, status_of
 from gateway.api.state import state
-from gateway.errors import InvalidBody, UnsupportedMediaType
+from gateway.errors import InvalidBody
 from gateway.inference.backend import Vectors
 from gateway.inference.query import Result
 from gateway.ingest.media_types import at_least_one, resumed
@@ -63,12 +63,10 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
     limits = service.policy.limits
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed.")
+    body = open_body(request)
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
     current = exchange(request)
-    body = open_body(request)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
     with current.tally.stages["read"]:
         uploads = at_least_one(reader.uploads(), NO_IMAGES)
