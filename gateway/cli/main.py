@@ -23,7 +23,7 @@ from gateway.embedded.runtime import (
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
-from gateway.settings import Settings
+from gateway.settings import LogFormat, Settings
 from gateway.tracing import require_sdk
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ Workers = Annotated[
     int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show Triton's log here instead of keeping it in a file.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show Triton's log here, as it is in a pipe, instead of keeping it in a file."
+    ),
 ]
 KeysFile = Annotated[
     Path | None,
@@ -67,12 +70,20 @@ def _say_plainly(line: str) -> None:
 
 @contextmanager
 def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
-    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line."""
+    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line.
+
+    Where JSON is asked for, an event for every line.
+    """
     from rich.console import Console
 
     from gateway.embedded.display import Lines
 
     console = Console(stderr=True)
+    if settings.log_format is LogFormat.JSON:
+        from gateway.embedded.json_lines import JsonLines
+
+        yield JsonLines()
+        return
     if verbose or not console.is_terminal:
         yield Lines(say, _say_plainly)
         return
