@@ -70,10 +70,10 @@ class Meter:
         parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{self.rate:,.1f}/s"]
         if self.failed:
             parts.append(f"{self.failed:,} failed")
-        if (left := self.seconds_left) is not None:
-            parts.append(f"{duration(left)} left")
         if self.waiting:
             parts.append(f"waiting: {self.waiting}")
+        elif (left := self.seconds_left) is not None:
+            parts.append(f"{duration(left)} left")
         return ", ".join(parts)
 
 

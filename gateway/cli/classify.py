@@ -1,6 +1,7 @@
 """`gateway classify`: a folder, an archive, a bucket or a table of pictures to a table of their classes."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
 
 KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""As a path shows it, with one slash."""
 JSON_LINES = {".jsonl", ".ndjson"}
 
 
@@ -127,6 +130,8 @@ def classify(
 
     if resume and (overwrite or out is None):
         raise typer.BadParameter("--resume needs --out and excludes --overwrite")
+    if out is not None and _URL.match(str(out)):
+        raise typer.BadParameter(f"--out must be a file of this machine, not {str(out)!r}: copy it there afterwards")
     if frames is not None and out is not None and out.suffix.lower() not in JSON_LINES:
         raise typer.BadParameter(f"--frames needs an output of JSON lines, such as {out.with_suffix('.jsonl')}")
     parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}

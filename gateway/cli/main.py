@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ from gateway.embedded.runtime import (
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
-from gateway.settings import Settings
+from gateway.settings import LogFormat, Settings
 from gateway.tracing import require_sdk
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ Workers = Annotated[
     int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show Triton's log here instead of keeping it in a file.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show Triton's log here, as it is in a pipe, instead of keeping it in a file."
+    ),
 ]
 KeysFile = Annotated[
     Path | None,
@@ -66,12 +70,20 @@ def _say_plainly(line: str) -> None:
 
 @contextmanager
 def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
-    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line."""
+    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line.
+
+    Where JSON is asked for, an event for every line.
+    """
     from rich.console import Console
 
     from gateway.embedded.display import Lines
 
     console = Console(stderr=True)
+    if settings.log_format is LogFormat.JSON:
+        from gateway.embedded.json_lines import JsonLines
+
+        yield JsonLines()
+        return
     if verbose or not console.is_terminal:
         yield Lines(say, _say_plainly)
         return
@@ -150,10 +162,17 @@ def up(
 
     The first start fetches Triton (55 MB) and exports the default model if the repository has none.
     """
+    from gateway.doctor.finding import Level
+    from gateway.doctor.repository import has_version
+    from gateway.doctor.shares import shares
     from gateway.embedded.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
+        for finding in shares(settings, partial(has_version, model_repository)):
+            if finding.level is not Level.OK:
+                # Not refused: a version may be added while the service runs.
+                display.say(f"warning: {finding.text}: {finding.advice}")
         run_up(settings, model_repository, display=display, triton_port=triton_port)
 
 

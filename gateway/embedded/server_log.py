@@ -8,6 +8,7 @@ from typing import Literal
 MAX_ERRORS = 1_000
 
 _RECORD = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ \S+\] "?(.*?)"?$')
+_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "error"}
 _PROTOBUF_ERROR = re.compile(r"^\[libprotobuf ERROR \S+\] ")
 _NO_GPU = ("CudaDriverHelper has not been initialized", "CUDA driver version is insufficient")
 """What Triton complains of on every machine without a GPU."""
@@ -53,6 +54,12 @@ class LogReader:
             return None
         self._errors.add(first)
         return Event("error", first)
+
+
+def level_and_text(line: str) -> tuple[str, str]:
+    """The level of a line, info where it has none, and what it says."""
+    record = _RECORD.match(line)
+    return (_LEVELS[record[1]], record[2]) if record else ("info", line.strip())
 
 
 def error_lines(log: Iterable[str]) -> list[str]:

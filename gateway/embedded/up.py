@@ -26,6 +26,7 @@ from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
 SAMPLE = "cat.jpg"
+IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
 """For a Triton that nobody asks any more."""
 
@@ -126,9 +127,11 @@ def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
     triton.start()
     try:
         triton.wait_ready(timeout_seconds)
-    except StartFailed:
+    except StartFailed as exc:
         code = triton.poll()
-        if code is None or code >= 0:
+        if code is None:
+            raise StartFailed(f"{exc}\n{IF_LATE}") from exc
+        if code >= 0:
             raise
         say(f"Triton crashed while it started (signal {-code}); starting it once more")
         triton.stop(0)

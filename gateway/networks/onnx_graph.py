@@ -212,7 +212,8 @@ def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any
                     dynamo=False,
                 )
         except Exception as exc:  # the exporter raises all kinds
-            reason = str(exc).strip().splitlines()[0]
+            # What the exporter lacks, without its request to report it and its own trace.
+            reason = str(exc).strip().splitlines()[0].partition(" Please feel free")[0].rstrip(".")
             raise ModelFileError(f"torch cannot write it as ONNX: {reason}. Use --format torchscript") from exc
         return onnx.load(path)
 

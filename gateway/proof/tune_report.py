@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from rich.table import Table
 
 from gateway.proof.tune import AGREEMENT, Measured
 from gateway.repository.summary import console
+
+REASON_WIDTH = 100
+"""Characters of the reason why a variant was not measured that its row has."""
 
 
 def report(
@@ -24,7 +28,11 @@ def report(
     table = Table("variant", "images/s", "difference", "same top-1", "", box=None, pad_edge=False)
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
-        note = each.reason or ("" if each.fits(tolerance, agreement) else "beyond the tolerance")
+        if each.reason:
+            # Said in full while it was tried.
+            table.add_row(each.variant.described(), "-", "-", "-", shorten(each.reason, REASON_WIDTH, placeholder=" …"))
+            continue
+        note = "" if each.fits(tolerance, agreement) else "beyond the tolerance"
         table.add_row(
             each.variant.described(),
             f"{each.images_per_second:.1f}",

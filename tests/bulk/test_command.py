@@ -182,6 +182,14 @@ def test_what_is_wrong_is_said_in_a_sentence(photos, tmp_path, monkeypatch, argu
     assert said in done.stderr
 
 
+def test_the_output_is_a_file_of_this_machine(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(photos, "--out", "s3://bucket/out.jsonl", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "--out must be a file of this machine" in " ".join(done.stderr.split())
+    assert not (tmp_path / "s3:").exists()
+
+
 def test_a_parameter_that_the_service_refuses_ends_it(url, photos, tmp_path):
     done = run(photos, "--out", tmp_path / "more.jsonl", "--url", url, "--top-k", 99999)
     assert done.returncode == 1

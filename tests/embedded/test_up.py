@@ -47,6 +47,17 @@ def test_one_that_ends_by_itself_or_crashes_again_is_not(codes, starts):
     assert triton.did.count("start") == starts
 
 
+def test_one_that_is_not_ready_in_time_is_answered_with_the_setting_that_gives_it_longer(monkeypatch):
+    def too_late(timeout_seconds: float) -> None:
+        raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s.")
+
+    triton = Triton(None)
+    monkeypatch.setattr(triton, "wait_ready", too_late)
+    with pytest.raises(StartFailed, match=r"(?s)not ready after 1 s.*GATEWAY_TRITON_START_TIMEOUT_SECONDS$"):
+        start(triton, lambda _: None, 1)
+    assert triton.did == ["start"]
+
+
 def test_the_first_request_has_a_place_for_a_key_where_one_is_wanted():
     address = "http://127.0.0.1:9000"
     free, guarded = Settings(_env_file=None), Settings(_env_file=None, api_keys_file=Path("keys.txt"))

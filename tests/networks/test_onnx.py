@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from gateway.networks.file_kinds import ModelFileError
-from gateway.networks.onnx_graph import check_signature, finish, load_onnx, to_fp16, write
+from gateway.networks.onnx_graph import check_signature, finish, from_module, load_onnx, to_fp16, write
 from gateway.networks.onnx_runner import runner
 from gateway.networks.trial import Ending, try_out
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
@@ -100,3 +100,9 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\xff not a graph")
     with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
         load_onnx(tmp_path / "model.onnx")
+
+
+def test_what_torch_cannot_write_as_onnx_is_told_in_a_sentence():
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(27, 5))  # 32 is no multiple of 3
+    with pytest.raises(ModelFileError, match=r"as ONNX: Unsupported: .{,120}input size\. Use --format torchscript$"):
+        from_module(pooled, 32)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.proof.tune import Measured, Tuner
+from gateway.proof.tune_report import report
 from gateway.proof.variants import USUAL, TuneStep, Variant, variants_of
 from gateway.repository.entry import Decode, Format, Precision, Serving, read_entry
 from gateway.repository.writing import rewrite
@@ -28,6 +29,16 @@ def test_only_what_is_right_and_was_served_may_be_chosen(added_head):
     assert tuner.best(1e-5) is slow
     assert tuner.best(1e-9) is None
     assert failed.told().endswith("no such backend")
+
+
+def test_a_variant_that_was_not_served_has_no_figures_and_a_short_reason(tmp_path, capsys):
+    failed = Measured(BASE, 0.0, 0.0, "torch cannot write it as ONNX: " + "an operator, " * 50)
+    report([failed, Measured(BASE, 20.0, 1e-4, same_top1=1.0)], None, 0.001, tmp_path / "plot.png")
+    rows = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    (row,) = [row for row in rows if "torch cannot write it" in row]
+    assert row.removeprefix(BASE.described()).split()[:3] == ["-", "-", "-"]
+    assert row.endswith(" …")
+    assert len(row) < 220
 
 
 def test_other_pixels_are_tried_by_who_asks_for_them_alone(added_head):

@@ -1,0 +1,27 @@
+"""`gateway up` on the terminal, without what it starts."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("GATEWAY_MODEL_SPLIT", "pets has no version 2, so its share of the requests is answered with 503"),
+        ("GATEWAY_MODEL_SHADOW", "pets has no version 2, so it looks on at nothing"),
+    ],
+)
+def test_a_share_of_a_version_that_is_not_there_is_warned_of_at_the_start(tmp_path, monkeypatch, setting, said):
+    started: list[Path] = []
+    monkeypatch.setattr("gateway.embedded.up.up", lambda settings, repository, **options: started.append(repository))
+    (tmp_path / "pets" / "1").mkdir(parents=True)
+    monkeypatch.setenv(setting, "pets=2:10" if setting == "GATEWAY_MODEL_SHADOW" else "pets=1:90,2:10")
+    result = CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"])
+    assert f"gateway | warning: {said}" in result.output
+    assert started == [tmp_path]
+    (tmp_path / "pets.v2").mkdir()
+    assert "warning" not in CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"]).output
