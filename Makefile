@@ -15,9 +15,6 @@ PROFILE ?= repeatable
 WORKERS += --hypothesis-profile $(PROFILE)
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
-# Tests and commands start hundreds of processes: each would compile the gateway again.
-unexport PYTHONDONTWRITEBYTECODE
-
 .PHONY: help ready install up test check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
 
 help: ## show the targets

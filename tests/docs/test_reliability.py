@@ -7,9 +7,10 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 GUIDE = (PROJECT / "docs" / "reliability.md").read_text()
-FILES = {path.name: path for path in (PROJECT / "tests").rglob("test_*.py")}
+PATHS = list((PROJECT / "tests").rglob("test_*.py"))
+FILES = {path.name for path in PATHS}
 TESTS = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
-DEFINED = {name for path in FILES.values() for name in TESTS.findall(path.read_text())}
+DEFINED = {name for path in PATHS for name in TESTS.findall(path.read_text())}
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+…?)`", GUIDE))))
