@@ -203,7 +203,8 @@ def test_a_gateway_that_is_full_or_stops_is_asked_again(context: BrowserContext,
         with connect(f"ws://{address}/stream", proxy=None):
             open_camera(page, f"http://{address}")
             state = page.locator("#camera-state")
-            expect(state).to_contain_text(re.compile(r"the limit max_streams is 1; try again later\. Trying again \(\d of 5\)\."))
+            full = r"the limit max_streams is 1; try again later\. Trying again \(\d of 5\)\."
+            expect(state).to_contain_text(re.compile(full))
         is_live(page)
         server.should_exit = True
         expect(state).to_contain_text("Trying again")
