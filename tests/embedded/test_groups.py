@@ -78,7 +78,8 @@ def test_a_watcher_that_was_killed_is_replaced_by_one_that_knows_the_group():
 def watcher_of(pid):
     for process in psutil.Process(pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if not is_gone(process) and process.cmdline()[-1].endswith("undertaker.py"):
+            # Between its birth and its program, and after its death, a process has no command line.
+            if not is_gone(process) and any(part.endswith("undertaker.py") for part in process.cmdline()[-1:]):
                 return process
     return None
 
