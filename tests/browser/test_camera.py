@@ -13,6 +13,7 @@ from tests.browser.conftest import PATIENCE_MS
 from tests.processes import wait_for
 from tests.streams.stub import stream_service
 
+pytestmark = pytest.mark.slow
 WATCH_TRACKS = """
   globalThis.tracks = [];
   const { mediaDevices } = navigator;

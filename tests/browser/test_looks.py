@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS
 
+pytestmark = pytest.mark.slow
 WIDTHS = (390, 820, 1280)
 FILES = [
     {"name": f"{colour}.png", "mimeType": "image/png", "buffer": picture(colour)} for colour in ("blue", "green", "red")

@@ -14,6 +14,7 @@ from tests.films import video
 from tests.processes import wait_for
 from tests.streams.stub import stream_service
 
+pytestmark = pytest.mark.slow
 KEPT = """() => new Promise((resolve) => {
   const opened = indexedDB.open("gateway /");
   opened.onsuccess = () => {

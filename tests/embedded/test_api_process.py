@@ -13,6 +13,7 @@ from gateway.embedded.api_process import ApiFailed, ApiProcess
 from gateway.settings import Settings
 from tests.processes import free_port, wait_for
 
+pytestmark = pytest.mark.slow
 STUB = """
 import http.server, json, os, signal, subprocess, sys, threading, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
