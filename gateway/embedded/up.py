@@ -167,8 +167,7 @@ def run_triton(
     )
     _interrupt_on_signals()
     try:
-        triton.start()
-        triton.wait_ready(settings.triton_start_timeout_seconds)
+        start(triton, display.say, settings.triton_start_timeout_seconds)
         display.say(f"Triton is ready on {triton.url} (gRPC)")
         code = triton.wait()
         raise UpFailed(f"Triton ended with code {code}")

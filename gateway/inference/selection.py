@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
+from gateway.near import TOLD_CHARACTERS
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
@@ -13,7 +14,6 @@ MAX_HAVING = 3
 """Labels that are told of those that have an unknown one as a word: cat, of Egyptian cat."""
 MAX_LABEL_PARTS = 4_000
 """Each image's classes are compared with all of them."""
-_TOLD_CHARACTERS = 80
 
 MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
@@ -78,13 +78,13 @@ class Selection:
             # Labels may hold commas themselves: "crane, bird".
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
-                    near = _nearest(label[:_TOLD_CHARACTERS], known)
+                    near = _nearest(label[:TOLD_CHARACTERS], known)
                     hint = (
                         f"did you mean {' or '.join(map(repr, near))}?"
                         if near
                         else "GET /models/NAME lists the labels."
                     )
-                    raise InvalidParameter(f"'labels': the model has no label {label[:_TOLD_CHARACTERS]!r}; {hint}")
+                    raise InvalidParameter(f"'labels': the model has no label {label[:TOLD_CHARACTERS]!r}; {hint}")
                 wanted.add(label)
         return wanted
 
