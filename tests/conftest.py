@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Self
 
 import pytest
 import structlog
@@ -18,6 +19,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
+from gateway.ingest.decoders.pool import Decoders
 from gateway.networks import isolation
 from gateway.networks.export import export_default
 from gateway.repository.entry import Entry
@@ -97,6 +99,21 @@ def warm_jobs() -> Iterator[None]:
     """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "start_process", WarmProcess)
+        yield
+
+
+class DecodersOnDemand(Decoders):
+    """Without the process that waits for the first picture."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
+@pytest.fixture(scope="session", autouse=True)
+def decoders_on_demand() -> Iterator[None]:
+    """Most applications in tests decode nothing, and a decoder's start takes a fifth of a second of processor time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.app.Decoders", DecodersOnDemand)
         yield
 
 
