@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Self
 
 import pytest
 import structlog
@@ -19,12 +18,12 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
 from gateway.embedded.server import EmbeddedTriton
-from gateway.ingest.decoders.pool import Decoders
 from gateway.networks import isolation
 from gateway.networks.export import export_default
 from gateway.repository.entry import Entry
 from tests.light_models import lightened
 from tests.networks.warm_jobs import WarmProcess
+from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
 
@@ -102,18 +101,10 @@ def warm_jobs() -> Iterator[None]:
         yield
 
 
-class DecodersOnDemand(Decoders):
-    """Without the process that waits for the first picture."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-
 @pytest.fixture(scope="session", autouse=True)
-def decoders_on_demand() -> Iterator[None]:
-    """Most applications in tests decode nothing, and a decoder's start takes a fifth of a second of processor time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.app.Decoders", DecodersOnDemand)
+def lean_applications() -> Iterator[None]:
+    """No application starts a process that it does not need."""
+    with decoders_on_demand():
         yield
 
 
