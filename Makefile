@@ -57,8 +57,9 @@ $(VENV)/.installed-generator: | $(BIN)/python
 
 install: $(VENV)/.installed $(VENV)/.installed-native ## install into .venv
 
-up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080; Ctrl-C stops both
-	@exec $(BIN)/gateway up
+up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, ARGS=--help
+# PORT from the command line alone, since some tools export a variable of that name.
+	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
 test: ready lint ## lint, type-check and run the whole suite against a real Triton
 	@$(BIN)/python -m tests.suite -q $(WORKERS)
