@@ -42,7 +42,7 @@ class Promised:
 
 def _warning(name: str, version: str) -> str:
     return (
-        f"{name} has no version {version} that is ready, so its share of the requests is answered with 503: "
-        f"add it with gateway model add … --version {version} --url …, load it with "
-        f"POST /models/{name}/load, or correct {variable('model_split')}"
+        f"{name} has no version {version} that is ready, so its share of the requests is answered with 503: add it "
+        f"with gateway model add … --version {version} --url …, load it with POST /models/{name}/load, or correct "
+        f"{variable('model_split')}"
     )
