@@ -53,7 +53,7 @@ class Seal:
 
 
 def _blake2b(first: bytes) -> "hashlib._Hash":
-    """BLAKE2b with 64 bytes of digest: OpenSSL's, or hashlib's own where OpenSSL has none (FIPS), with the same bytes."""
+    """BLAKE2b of 64 bytes: OpenSSL's, or hashlib's own where OpenSSL has none (FIPS), which comes to the same."""
     try:
         return hashlib.new("blake2b512", first)
     except ValueError:
