@@ -15,6 +15,9 @@ PROFILE ?= repeatable
 WORKERS += --hypothesis-profile $(PROFILE)
 PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
 
+# Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help ready install up test check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
 
 help: ## show the targets
