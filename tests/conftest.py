@@ -23,6 +23,7 @@ from gateway.networks.export import export_default
 from gateway.repository.entry import Entry
 from tests.light_models import lightened
 from tests.networks.warm_jobs import WarmProcess
+from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
 
@@ -97,6 +98,13 @@ def warm_jobs() -> Iterator[None]:
     """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "start_process", WarmProcess)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lean_applications() -> Iterator[None]:
+    """No application starts a process that it does not need."""
+    with decoders_on_demand():
         yield
 
 

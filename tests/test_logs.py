@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import warm
 from tests.api.in_child import logged
 from tests.processes import PROJECT, environment, free_port, running_gateway, wait_for
 
@@ -27,18 +28,23 @@ TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \[(info|warning|error) *\] ")
 
 def write(code: str, log_format: str = "json", *arguments: str) -> str:
     """What some code logs in a process of its own."""
+<<<<<<< HEAD
     command = [sys.executable, "-c", PREAMBLE + code, log_format, *arguments]
     done = subprocess.run(command, cwd=PROJECT, env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout == ""
+=======
+    done = warm.run(PREAMBLE + code, [log_format], environment=environment())
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+>>>>>>> main
     return done.stderr
 
 
 def on_terminal(code: str) -> str:
     """What some code logs where stderr is a terminal."""
     reader, writer = pty.openpty()
-    command = [sys.executable, "-c", PREAMBLE + code, "auto"]
-    subprocess.run(command, cwd=PROJECT, env=environment(), stderr=writer, check=True)
+    done = warm.run(PREAMBLE + code, ["auto"], environment=environment(), stderr=writer)
     os.close(writer)
+    assert done.returncode == 0
     with os.fdopen(reader, "rb") as terminal:
         return terminal.read1(65_536).decode()
 

@@ -52,7 +52,7 @@ class Seal:
         return hashed.digest()[:SEAL_BYTES]
 
 
-def _blake2b(first: bytes) -> "hashlib._Hash":
+def _blake2b(first: bytes) -> "hashlib._Hash | hashlib.blake2b":
     """BLAKE2b of 64 bytes: OpenSSL's, or hashlib's own where OpenSSL has none (FIPS), which comes to the same."""
     try:
         return hashlib.new("blake2b512", first)

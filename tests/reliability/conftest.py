@@ -17,6 +17,7 @@ from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway
+from tests.tritons import running_triton
 
 StartGateway = Callable[..., AbstractContextManager[Gateway]]
 
@@ -34,6 +35,13 @@ def start_triton(runtime: Runtime, light_repository: Path) -> Iterator[Callable[
     yield start
     for server in servers:
         server.stop(grace_seconds=0)
+
+
+@pytest.fixture(scope="session")
+def light_triton(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+    """A ready Triton for the tests that leave it as it was, or mended."""
+    with running_triton(runtime, light_repository) as server:
+        yield server
 
 
 @pytest.fixture
@@ -66,6 +74,8 @@ class Load:
     clients: int = 8
     model: str = ""
     """Another than the default one."""
+    pause_seconds: float = 0.03
+    """After each answer: a load that takes both cores keeps what it waits for from happening."""
     answers: list[tuple[float, float, int | str]] = field(default_factory=list)
     """When each request was sent and answered (time.monotonic), and its status or what its connection failed with."""
 
@@ -93,8 +103,7 @@ class Load:
                 except httpx.TransportError as exc:
                     outcome = type(exc).__name__
                 self.answers.append((sent_at, time.monotonic(), outcome))
-                if outcome != 200:
-                    self._stop.wait(0.1)
+                self._stop.wait(self.pause_seconds if outcome == 200 else 0.1)
 
     def outcomes(self, since: float = 0.0) -> Counter[int | str]:
         """Of the requests that were sent from a moment on, and are answered."""
