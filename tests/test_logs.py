@@ -28,14 +28,8 @@ TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \[(info|warning|error) *\] ")
 
 def write(code: str, log_format: str = "json", *arguments: str) -> str:
     """What some code logs in a process of its own."""
-<<<<<<< HEAD
-    command = [sys.executable, "-c", PREAMBLE + code, log_format, *arguments]
-    done = subprocess.run(command, cwd=PROJECT, env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout == ""
-=======
-    done = warm.run(PREAMBLE + code, [log_format], environment=environment())
+    done = warm.run(PREAMBLE + code, [log_format, *arguments], environment=environment())
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
->>>>>>> main
     return done.stderr
 
 
