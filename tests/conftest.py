@@ -71,7 +71,7 @@ TOGETHER = (
     ("tests/networks/", "tests/cli/test_models.py", "tests/repository/", "tests/triton_models/test_resize.py"),
     ("tests/ingest/test_decoding.py", "tests/ingest/test_inspection.py", "tests/ingest/test_prepare.py"),
 )
-"""Files that one worker runs, as they share what takes seconds: a process with torch in it, photographs in all forms."""
+"""Files that one worker runs, as they share what takes seconds: a process with torch, photographs in all forms."""
 
 
 @pytest.hookimpl(optionalhook=True)
