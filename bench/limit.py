@@ -92,10 +92,10 @@ class Loop:
         return self._model(batch.mul_(self._scale).add_(self._bias))
 
 
-def preprocessor(repository: Path) -> Any:  # noqa: ANN401  # a file that is no module of ours
-    """The preprocessor's own model.py, so that the limit resizes by the kernel where the service does."""
+def preprocessor(repository: Path, name: str) -> Any:  # noqa: ANN401  # a file that is no module of ours
+    """A file of the preprocessor's own code, so that the limit resizes by the kernel where the service does."""
     sys.modules.setdefault("triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
-    spec = importlib.util.spec_from_file_location("preprocessor", repository / PREPROCESSOR / "1" / "model.py")
+    spec = importlib.util.spec_from_file_location(name, repository / PREPROCESSOR / "1" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -105,5 +105,5 @@ def preprocessor(repository: Path) -> Any:  # noqa: ANN401  # a file that is no 
 
 def pillow_resize(repository: Path, size: list[int], crop: list[int], interpolation: str, library: str) -> Any:  # noqa: ANN401
     """Its resize and crop; calls take and give uint8 [height, width, 3]."""
-    module = preprocessor(repository)
+    module = preprocessor(repository, "resizing")
     return module.PillowResize(size, crop, module.InterpolationMode(interpolation), library)

@@ -75,9 +75,9 @@ class Network:
         }
         self.reference = reference_transforms(wanted)
         self._model = EFFICIENTNET_LITE0.build().eval()
-        module = preprocessor(DEFAULT_MODEL_REPOSITORY)
-        how = (list(wanted.resize_size), [wanted.crop_size] * 2, module.InterpolationMode(wanted.interpolation))
-        self._pillow, self._torch = module.PillowResize(*how, PILLOW), module.TorchResize(*how)
+        resizing, on_torch = (preprocessor(DEFAULT_MODEL_REPOSITORY, name) for name in ("resizing", "on_torch"))
+        how = (list(wanted.resize_size), [wanted.crop_size] * 2, resizing.InterpolationMode(wanted.interpolation))
+        self._pillow, self._torch = resizing.PillowResize(*how, PILLOW), on_torch.TorchResize(*how)
         self._mean, self._std = (torch.tensor(each)[:, None, None] for each in (wanted.mean, wanted.std))
 
     @torch.inference_mode()
@@ -88,8 +88,8 @@ class Network:
 
     def of_pixels(self, pixels: Pixels, library: str) -> Scores:
         """Of a picture as the preprocessor decodes it."""
-        image = torch.from_numpy(pixels).permute(2, 0, 1)
-        image = self._torch(image) if library == TORCH else torch.from_numpy(self._pillow(pixels)).permute(2, 0, 1)
+        image = self._torch(pixels) if library == TORCH else torch.from_numpy(self._pillow(pixels))
+        image = image.permute(2, 0, 1)
         return self.scores((image.float() / 255 - self._mean) / self._std)
 
 

@@ -149,6 +149,7 @@ def create_backend(settings: Settings) -> TritonBackend:
         schedule=schedule,
         heal=settings.heal,
         share=Share(settings.triton_aperture, settings.max_images_in_flight),
+        split=settings.model_split,
     )
     return TritonBackend(
         tritons,

@@ -26,8 +26,11 @@ QUEUE_DELAY_US = 1_000
 MAX_PREPROCESSORS = MAX_WORKERS = 64
 MIN_IN_FLIGHT = 32
 MIB = 2**20
-INSTANCE_BYTES = 450 * MIB
+NETWORK_BYTES, PREPROCESSOR_BYTES = 500 * MIB, 64 * MIB
+"""Memory of a process with torch, and of one without, measured under load with the default model. What they share is
+counted once."""
 WORKER_BYTES = 150 * MIB
+"""Memory of one gateway process without images."""
 REGION_BYTES = 16 * MIB
 """Shared memory of one Python-backend process; it grows by as much with large batches."""
 
@@ -116,5 +119,7 @@ def plan(cores: int, gpus: int, *, gpu_network_ms: float = GPU_NETWORK_MS, netwo
             "network": network_rate,
         },
         shared_memory_bytes=4 * REGION_BYTES * stubs,
-        memory_bytes=workers * WORKER_BYTES + stubs * INSTANCE_BYTES,
+        memory_bytes=workers * WORKER_BYTES
+        + preprocessors * PREPROCESSOR_BYTES
+        + networks * max(1, gpus) * NETWORK_BYTES,
     )

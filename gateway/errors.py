@@ -50,7 +50,7 @@ the exception's cause (`raise … from exc`) and so into the log.
 """
 
 from http import HTTPStatus
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class GatewayError(Exception):
@@ -61,7 +61,7 @@ class GatewayError(Exception):
 
     status: ClassVar[HTTPStatus] = HTTPStatus.INTERNAL_SERVER_ERROR
     code: ClassVar[str] = "internal_error"
-    summary: ClassVar[str] = "The gateway failed"
+    summary: str = "The gateway failed"
 
     def __init__(self, message: str | None = None, **details: object) -> None:
         self.message = message if message is not None else f"{self.summary}."
@@ -241,6 +241,13 @@ class UnsupportedMediaType(RequestError):
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code, summary = "unsupported_media_type", "The Content-Type is not supported"
+
+    @classmethod
+    def encoded(cls) -> Self:
+        """The one of a body with a Content-Encoding, whatever its type."""
+        error = cls("Content-Encoding: send the body uncompressed; images are compressed already.")
+        error.summary = "The Content-Encoding is not supported"
+        return error
 
 
 class NotFound(RequestError):

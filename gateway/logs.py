@@ -4,6 +4,7 @@ docs/operations.md says what each event and field means.
 """
 
 import logging
+import re
 import sys
 from datetime import datetime
 
@@ -12,6 +13,9 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from gateway.settings import LogFormat, Settings
 
+log = structlog.get_logger("gateway")
+
+_WORKER_DIED = re.compile(r"Child process \[(\d+)\] died")
 # What a client made up must not move a terminal's cursor; line ends belong to tracebacks.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -31,6 +35,7 @@ def configure_logs(settings: Settings) -> None:
     end = _text(colours=sys.stderr.isatty()) if as_text else _json()
     level = int(logging.getLevelName(settings.log_level.value.upper()))
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(level)  # uvicorn's logger lets more through: see _dead_worker_is_a_warning
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*begin, structlog.stdlib.ExtraAdder(), _without_colours],
@@ -44,7 +49,9 @@ def configure_logs(settings: Settings) -> None:
     # What is wrong with a client's form is in the answer to the client.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
-    logging.getLogger("uvicorn.error").addFilter(_is_new)
+    server = logging.getLogger("uvicorn.error")
+    server.addFilter(_is_new)
+    server.addFilter(_dead_worker_is_a_warning)
     structlog.configure(
         processors=[*begin, *end],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -89,6 +96,13 @@ def _readable(value: object) -> object:
 def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     event.pop("color_message", None)  # uvicorn's message once more, with colours
     return event
+
+
+def _dead_worker_is_a_warning(record: logging.LogRecord) -> bool:
+    """Uvicorn mentions at level info that a worker died which nobody had stopped; its connections died with it."""
+    if died := _WORKER_DIED.fullmatch(record.getMessage()):
+        log.warning("worker_died", pid=int(died[1]))
+    return died is None
 
 
 def _is_new(record: logging.LogRecord) -> bool:

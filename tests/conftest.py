@@ -1,5 +1,6 @@
 """What the whole suite shares: one real Triton with the default model, a small model, photographs."""
 
+import functools
 import io
 import multiprocessing.util
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import httpx
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
@@ -116,6 +118,14 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Each client of httpx would read them anew: 20 ms, several times what a request of a test takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def warm_jobs() -> Iterator[None]:
     """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
     with pytest.MonkeyPatch.context() as patch:
@@ -172,6 +182,13 @@ def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFac
 def triton(runtime: Runtime, model_repository: Path) -> Iterator[EmbeddedTriton]:
     """A ready Triton on free ports, with its response cache on."""
     with running_triton(runtime, model_repository) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def light_triton(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+    """A ready Triton with `light_repository`, for the tests that leave it as it was, or mended."""
+    with running_triton(runtime, light_repository) as server:
         yield server
 
 

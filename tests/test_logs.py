@@ -26,9 +26,9 @@ structlog.contextvars.bind_contextvars(request_id="r1", trace_id="t1")
 TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \[(info|warning|error) *\] ")
 
 
-def write(code: str, log_format: str = "json") -> str:
+def write(code: str, log_format: str = "json", *arguments: str) -> str:
     """What some code logs in a process of its own."""
-    done = warm.run(PREAMBLE + code, [log_format], environment=environment())
+    done = warm.run(PREAMBLE + code, [log_format, *arguments], environment=environment())
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return done.stderr
 
@@ -74,6 +74,36 @@ def test_a_traceback_is_a_field_of_its_line(logger):
     assert (event["event"], event["level"]) == ("failed", "error")
     assert event["exception"].startswith("Traceback")
     assert event["exception"].endswith("ZeroDivisionError: division by zero")
+
+
+WORKER_THAT_DIED = """
+import threading
+from types import SimpleNamespace
+import uvicorn
+from uvicorn.supervisors import multiprocess
+from gateway.server.serve import server_options
+settings = Settings(_env_file=None, log_format=sys.argv[1], log_level=sys.argv[2])
+configure_logs(settings)
+config = uvicorn.Config("nothing:app", workers=1, **server_options(settings))
+do_nothing = lambda *_: None
+dead = SimpleNamespace(pid=17, exitcode=-9, is_alive=lambda timeout: False, kill=do_nothing, join=do_nothing)
+multiprocess.Process = lambda config, sockets: SimpleNamespace(start=do_nothing)
+supervisor = multiprocess.Multiprocess.__new__(multiprocess.Multiprocess)
+supervisor.config, supervisor.sockets, supervisor.processes = config, [], [dead]
+supervisor.should_exit = threading.Event()
+supervisor.keep_subprocess_alive()
+logging.getLogger("uvicorn.error").info("Started")
+"""
+
+
+def test_a_worker_that_died_is_a_warning_though_uvicorn_only_mentions_it():
+    died, started = events(write(WORKER_THAT_DIED, "json", "info"))
+    assert (died["level"], died["event"], died["pid"], started["event"]) == ("warning", "worker_died", 17, "Started")
+
+
+def test_it_is_one_too_as_text_and_where_only_warnings_are_logged():
+    (line,) = write(WORKER_THAT_DIED, "text", "warning").splitlines()
+    assert re.fullmatch(TEXT_LINE.pattern + r"worker_died .*pid=17.*", line)
 
 
 def test_the_server_does_not_tell_again_what_is_in_the_log():

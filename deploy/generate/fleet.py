@@ -11,9 +11,10 @@ from gateway.capacity import (
     GPU_BATCH,
     GPU_INSTANCES,
     GPU_NETWORK_MS,
-    INSTANCE_BYTES,
+    NETWORK_BYTES,
     NETWORK_MS,
     PREPROCESS_MS,
+    PREPROCESSOR_BYTES,
     TRITON_MS,
     WORKER_BYTES,
 )
@@ -56,7 +57,7 @@ def fleet(images_per_second: int, *, gpus: bool) -> Fleet:
     networks = GPU_INSTANCES if gpus else cores_of_a_triton
     in_hand = 2 * CALL_IMAGES * preprocessors + 2 * (GPU_BATCH if gpus else CALL_IMAGES) * networks
     limit = math.ceil(in_hand * tritons / gateways / CALL_IMAGES) * CALL_IMAGES
-    memory = (preprocessors + networks) * INSTANCE_BYTES / 1e9
+    memory = (preprocessors * PREPROCESSOR_BYTES + networks * NETWORK_BYTES) / 1e9
     return Fleet(
         gateways,
         tritons,
@@ -102,7 +103,8 @@ def sizes() -> str:
         (
             "memory of a Triton",
             *(f"{each.memory_of_a_triton:.0f} GB" for each in (with_gpus, without)),
-            f"{INSTANCE_BYTES / 1e6:.0f} MB each of its processes, and 1 GB of shared memory",
+            f"{NETWORK_BYTES / 1e6:.0f} MB a network, {PREPROCESSOR_BYTES / 1e6:.0f} MB a preprocessor, "
+            "and 1 GB of shared memory",
         ),
         (
             "`GATEWAY_MAX_IMAGES_IN_FLIGHT`",
@@ -159,8 +161,8 @@ FIGURES = (
     ),
     (
         "memory",
-        "120 MB a gateway, 430 to 590 MB a preprocessor or network (what they share counted once)",
-        "measured in runs of three minutes with the shipped model: 2.2 GB for a Triton with two of each",
+        "120 MB a gateway, 470 to 520 MB a network, 54 MB a preprocessor (what they share counted once)",
+        "measured under load with the shipped model",
     ),
     ("70 % busy", "", "**chosen**: gusts find room, and so does the load of one Triton of six that is lost"),
     ("size of an image", "105 kB", "one photograph; yours decide the network"),

@@ -29,7 +29,7 @@ def open_body(request: Request) -> "Body":
     Raises UnsupportedMediaType where it is compressed.
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("Content-Encoding: send the body uncompressed; images are compressed already.")
+        raise UnsupportedMediaType.encoded()
     parts, current = state(request), exchange(request)
     settings = parts["settings"]
     pace = Pace(

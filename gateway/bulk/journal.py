@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from gateway.bulk.asked import Asked, Options
 from gateway.bulk.rows import FEATURES, Row, printable
 from gateway.client import BY_CODE, Picture
 from gateway.errors import UserError
@@ -31,8 +32,9 @@ def journal_of(out: Path) -> Path:
 class Journal:
     """Rows on the disk, in the order in which they came."""
 
-    def __init__(self, path: Path, *, features: bool = False) -> None:
+    def __init__(self, path: Path, *, features: bool = False, options: Options | None = None) -> None:
         self.path = path
+        self._asked = Asked(path, options or {})
         self._features = features
         self.done: Counter[bytes] = Counter()
         """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
@@ -43,21 +45,30 @@ class Journal:
 
     def begin(self) -> None:
         """Start with no rows."""
+        self._asked.keep()
         self._file = self.path.open("wb")
 
     def resume(self) -> None:
         """Take up what is there, without a torn last line and without the rows of passing errors.
 
-        Raises JournalUnreadable.
+        Raises JournalUnreadable, or OptionsDiffer where the rows were asked for otherwise.
         """
+        self._asked.check()
         with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
-            for row in self.read():
+            for row in self.checked():
                 if row["error"] is None or not _passing(row["error"]):
                     row["path"] = printable(row["path"])  # an older version wrote surrogates
                     file.write(_line(row))
                     self._count(row)
                     self.done[_digest(row["path"])] += 1
+        self._asked.keep()
         self._file = self.path.open("ab")
+
+    def checked(self) -> Iterator[Row]:
+        """The rows on the disk; raises OptionsDiffer at one that shows that it was asked for otherwise."""
+        for row in self.read():
+            self._asked.check_row(row)
+            yield row
 
     def read(self) -> Iterator[Row]:
         """The rows on the disk."""
@@ -112,16 +123,18 @@ class Journal:
             self.close()
         if not self.rows:
             self.path.unlink(missing_ok=True)
+            self._asked.forget()
 
     def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
         """Put the output into its place, whole; `convert` writes rows in another format than JSON lines."""
         self.close()
         if convert is None:
             self.path.replace(out)
-            return
-        with whole_file(out) as draft:
-            convert(self.read(), draft)
-        self.path.unlink()
+        else:
+            with whole_file(out) as draft:
+                convert(self.read(), draft)
+            self.path.unlink()
+        self._asked.forget()
 
     def _count(self, row: Row) -> None:
         self.rows += 1

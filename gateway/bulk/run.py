@@ -73,7 +73,7 @@ class FileRun:
     def __init__(self, job: BulkJob, out: Path, *, resume: bool, overwrite: bool) -> None:
         self.job, self.out = job, out
         self._convert = converter(out, features=job.features)
-        self.journal = Journal(journal_of(out), features=job.features)
+        self.journal = Journal(journal_of(out), features=job.features, options=job.parameters)
         self.left_out = LeftOut()
         self._pictures = pictures(job.sources, column=job.column, left_out=self.left_out)
         with _writing(self.journal.path):
@@ -94,7 +94,8 @@ class FileRun:
             if not part.exists() and self.out.exists():
                 if self._convert is not None:
                     raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
-                next(Journal(self.out, features=self.job.features).read(), None)  # refused before it is moved
+                for _ in Journal(self.out, features=self.job.features, options=self.job.parameters).checked():
+                    pass  # refused before it is moved
                 self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
             self.journal.resume() if part.exists() else self.journal.begin()
             return

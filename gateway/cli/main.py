@@ -248,16 +248,11 @@ def triton_run(
     metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.")] = 8002,
 ) -> None:
     """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
-    from gateway.embedded.display import Lines
     from gateway.embedded.up import run_triton
 
-    run_triton(
-        load_settings(),
-        model_repository,
-        host=host,
-        ports=(grpc_port, http_port, metrics_port),
-        display=Lines(say, _say_plainly),
-    )
+    settings, ports = load_settings(), (grpc_port, http_port, metrics_port)
+    with _display(settings, verbose=True) as display:
+        run_triton(settings, model_repository, host=host, ports=ports, display=display)
 
 
 @triton_app.command("alive")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gateway.capacity import WORKER_BYTES
 from gateway.cores import usable_cores
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.embedded.places import PROJECT
@@ -27,10 +28,6 @@ from gateway.settings import GIB, MIB, Settings, variable
 
 SHM_COMFORT_BYTES = 256 * MIB
 """Room for regions that grow with large batches; Docker gives a container 64 MiB by default."""
-INSTANCE_BYTES = 450 * MIB
-"""Memory of one Python-backend process that has imported torch, measured with the default model."""
-WORKER_BYTES = 150 * MIB
-"""Memory of one API process without images."""
 INSTALL_LOCAL = "pip install 'triton-image-gateway[local]'"
 TIMEOUT_SECONDS = 60.0
 
@@ -126,14 +123,14 @@ def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
     return ok("shared memory", text)
 
 
-def memory(settings: Settings, instances: int) -> Finding:
-    """Whether there is memory for the API and for `instances` Python-backend processes, 0 for a Triton elsewhere."""
+def memory(settings: Settings, models: int) -> Finding:
+    """Whether there is memory for the API and for models of so many bytes, 0 where Triton runs elsewhere."""
     free = _free_memory()
     if free is None:
         return warn("memory", f"{MEMINFO} does not say how much is free")
     held = settings.max_bytes_in_flight + settings.max_bytes_waiting + settings.max_bytes_unread
     api = settings.workers * (WORKER_BYTES + held)
-    wanted = api + (instances * INSTANCE_BYTES + settings.triton_cache_bytes if instances else 0)
+    wanted = api + (models + settings.triton_cache_bytes if models else 0)
     text = f"{_size(free)} are free, up to {_size(wanted)} are needed under load"
     if free < wanted:
         names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]

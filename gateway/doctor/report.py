@@ -48,9 +48,8 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         in_flight = settings.workers * settings.max_images_in_flight
         yield repository.gpu_memory(configs, gpu_count(), in_flight)
         yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))
-    instances = repository.instances(configs)
-    yield machine.memory(settings, instances)
-    yield machine.shared_memory(instances)
+    yield machine.memory(settings, repository.memory(configs))
+    yield machine.shared_memory(repository.instances(configs))
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:

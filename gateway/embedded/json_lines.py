@@ -2,9 +2,10 @@
 
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
+from gateway.embedded.display import Reminders
 from gateway.embedded.server import LOG_PREFIX
 from gateway.embedded.server_log import level_and_text
 
@@ -12,20 +13,23 @@ from gateway.embedded.server_log import level_and_text
 class JsonLines:
     """A Display: an event for each line, on stderr."""
 
+    def __init__(self) -> None:
+        self._reminders = Reminders(self.say)
+
     def say(self, text: str) -> None:
         """A line of `gateway up` itself."""
         _write("info", "up", text)
 
     def log(self, line: str) -> None:
         """A line of Triton's log; its tables come line by line."""
+        self._reminders.log(line)
         level, text = level_and_text(line.removeprefix(LOG_PREFIX))
         if text:
             _write(level, "triton", text)
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Said at once."""
-        self.say(text)
-        return nullcontext()
+        """Said at once, and again and again."""
+        return self._reminders.waiting(text)
 
 
 def _write(level: str, event: str, message: str) -> None:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -16,7 +18,7 @@ from gateway.embedded.display import Display, Say
 from gateway.embedded.groups import UNDERTAKER
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
-from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
+from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway.embedded.server import EmbeddedTriton, StartFailed
 from gateway.errors import UserError
 from gateway.hosts import authority
@@ -26,6 +28,8 @@ from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
 SAMPLE = "cat.jpg"
+SAID = "gateway | "
+"""Before each line of the commands on a terminal or in a pipe."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
 """For a Triton that nobody asks any more."""
@@ -50,7 +54,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     if name != settings.model:
         say(f"{name} answers when a request names no model: the repository has no other")
         settings = settings.model_copy(update={"model": name})
-    runtime = _prepare(settings, model_repository, say)
+    runtime = _prepare(settings, model_repository, display)
     devices = _devices(settings, model_repository, say)
     triton = EmbeddedTriton(
         runtime,
@@ -150,7 +154,7 @@ def run_triton(
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
     furnish(model_repository, display.say)
-    runtime = _prepare(settings, model_repository, display.say)
+    runtime = _prepare(settings, model_repository, display)
     grpc_port, http_port, metrics_port = ports
     devices = _devices(settings, model_repository, display.say)
     triton = EmbeddedTriton(
@@ -167,7 +171,8 @@ def run_triton(
     )
     _interrupt_on_signals()
     try:
-        start(triton, display.say, settings.triton_start_timeout_seconds)
+        with display.waiting(f"starting Triton with the models of {model_repository}"):
+            start(triton, display.say, settings.triton_start_timeout_seconds)
         display.say(f"Triton is ready on {triton.url} (gRPC)")
         code = triton.wait()
         raise UpFailed(f"Triton ended with code {code}")
@@ -178,18 +183,34 @@ def run_triton(
         triton.stop()
 
 
-def _prepare(settings: Settings, model_repository: Path, say: Say) -> Runtime:
+def _prepare(settings: Settings, model_repository: Path, display: Display) -> Runtime:
     """Triton's binaries, and a model where the repository's classifier has none yet."""
     # The preprocessor's OpenCV reads it when it is loaded: no picture there is larger than one may be here.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
-    runtime = ensure_runtime(default_cache_dir(), say)
+    cache_dir = default_cache_dir()
+    with nullcontext() if is_fetched(cache_dir) else display.waiting("preparing Triton"):
+        runtime = ensure_runtime(cache_dir, display.say)
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
         # In a process of its own: this one stays as long as the server, and torch would stay with it.
         command = [sys.executable, "-m", "gateway", "model", "export", "--model-repository", str(model_repository)]
-        if subprocess.run(command, check=False).returncode:
+        with display.waiting("preparing the default model"):
+            code = run_aloud(command, display.say)
+        if code:
             raise UpFailed("the default model could not be exported; see above")
     return runtime
+
+
+def run_aloud(command: Sequence[str], say: Say) -> int:
+    """Run a command of ours and say what it says, in the display's own form; returns its exit code."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if text := line.rstrip().removeprefix(SAID):
+                say(text)
+    return process.returncode
 
 
 def _sample() -> str:

@@ -1,7 +1,7 @@
 """A model's own resize, done where a picture is decoded: the pixels that its preprocessor would have made of it.
 
 What is resized already stays as it is there, to the last bit, and is a hundredth of a large picture's pixels. The
-preprocessor's model.py has the same rules.
+preprocessor's resizing.py has the same rules.
 """
 
 import re

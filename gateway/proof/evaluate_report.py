@@ -10,6 +10,8 @@ from gateway.proof.evaluate import THRESHOLD, Evaluation
 from gateway.repository.summary import console
 
 REFUSED_SHOWN = 20
+RANKS = (1, 5)
+"""Top-1 and top-5, as people compare models of ImageNet."""
 
 
 def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str) -> None:
@@ -31,8 +33,8 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
     out.print(f"images    {len(evaluation.answers)}, {evaluation.images_per_second:.1f} a second")
     if evaluation.multi_label:
         out.print(f"a label counts as predicted at a probability of at least {THRESHOLD:g} on")
-    out.print(f"top-1     {100 * evaluation.top(1):.2f} %")
-    out.print(f"top-5     {100 * evaluation.top(5):.2f} %")
+    for k in ranks(evaluation.classes):
+        out.print(f"top-{k}     {100 * evaluation.top(k):.2f} %")
     if evaluation.answers:
         plot.parent.mkdir(parents=True, exist_ok=True)
         confusion_matrix(evaluation.confusion(), labels, plot, title)
@@ -41,18 +43,24 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
 
 def compared(alternatives: Sequence[Alternative]) -> None:
     """A row for each way to prepare the pictures; differences are from the first."""
-    table = Table("", "top-1", "top-5", "images/s", "largest difference", "same top-1", box=None, pad_edge=False)
+    shown = ranks(alternatives[0].evaluation.classes)
+    headings = ("", *(f"top-{k}" for k in shown), "images/s", "largest difference", "same top-1")
+    table = Table(*headings, box=None, pad_edge=False)
     for each in alternatives:
         difference, same = each.moved(alternatives[0])
         table.add_row(
             each.described(),
-            f"{100 * each.evaluation.top(1):.2f} %",
-            f"{100 * each.evaluation.top(5):.2f} %",
+            *(f"{100 * each.evaluation.top(k):.2f} %" for k in shown),
             f"{each.evaluation.images_per_second:.1f}",
             "as served" if each is alternatives[0] else f"{difference:.1e}",
             "" if each is alternatives[0] else f"{100 * same:.4g} %",
         )
     console().print(table)
+
+
+def ranks(classes: int) -> tuple[int, ...]:
+    """The ranks that say something about a model: among its 5 likeliest classes of 5 every picture's class is."""
+    return tuple(k for k in RANKS if k == 1 or k < classes)
 
 
 def _share(value: float | None) -> str:

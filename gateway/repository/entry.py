@@ -2,7 +2,7 @@
 
 flowers/                config.pbtxt, a folder named after the version in use, and origin.json: this module's record
 flowers.v1/ flowers.v2/ an ensemble for each version, once there are several
-flowers_preprocessor/   config.pbtxt, 1/model.py
+flowers_preprocessor/   config.pbtxt, 1/*.py
 flowers_classifier/     config.pbtxt, labels.txt, a folder with the network for each version
 """
 

@@ -3,7 +3,7 @@
 Pillow resizes along one side, rounds to uint8, and resizes along the other (src/libImaging/Resample.c). Up to 12.1 the
 width goes first; in 12.2 and 12.3 the height of what is more than 100 times as high as wide (PIL/Image.py); since 13.0
 the height where it shrinks by more than twice as many pixels as the width.
-gateway.ingest.resizing and the preprocessor's model.py have the same rule.
+gateway.ingest.resizing and the preprocessor's resizing.py have the same rule.
 """
 
 from collections.abc import Callable, Sequence

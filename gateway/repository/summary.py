@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gateway.embedded.places import at
 from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
-from gateway.repository.writing import LABELS
+from gateway.repository.writing import LABELS, preprocessor_files
 from gateway.triton.contract import pinned
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         *(f"{entry.classifier}/{version}/{name}" for name in FUNCTION_FILES if entry.format is Format.FUNCTION),
         f"{entry.classifier}/{LABELS}",
         *(f"{folder}/config.pbtxt" for folder in entry.folders),
-        f"{entry.preprocessor}/1/model.py",
+        *(f"{entry.preprocessor}/1/{path.name}" for path in preprocessor_files()),
         f"{entry.name}/{RECORD}",
     ]
     out.print("written:")

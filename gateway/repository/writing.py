@@ -13,7 +13,7 @@ from gateway.repository.render import render
 from gateway.triton.contract import PREPROCESSOR
 
 LABELS = "labels.txt"
-PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1" / "model.py"
+PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"
 
 
 @contextmanager
@@ -35,9 +35,10 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) 
     # Beside the network's folder, which is moved as a whole where it is a function's.
     draft = network.parent.parent / "models"
     rewrite(entry, draft)
-    code = draft / entry.preprocessor / "1" / "model.py"
-    code.parent.mkdir()
-    shutil.copyfile(PREPROCESSOR_CODE, code)
+    code = draft / entry.preprocessor / "1"
+    code.mkdir()
+    for path in preprocessor_files():
+        shutil.copyfile(path, code / path.name)
     (draft / entry.classifier / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     _place(network, entry.model_file(draft, entry.in_use), entry.format)
     placed: list[Path] = []
@@ -52,6 +53,11 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) 
         for path in placed:
             shutil.rmtree(path, ignore_errors=True)
         raise
+
+
+def preprocessor_files() -> list[Path]:
+    """The files of the shipped preprocessor's code, which every entry has a copy of."""
+    return sorted(PREPROCESSOR_CODE.glob("*.py"))
 
 
 def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -18,35 +19,63 @@ WINDOW_SECONDS = 15
 """Prometheus asks every 15 seconds, mostly, and then no pause is lost between two answers."""
 LONG_SECONDS = 0.05
 """What the service promises that no request brings about; a longer pause is logged."""
+QUIET_SECONDS = 60
+"""Between two lines about pauses in which the loop computed little: a busy machine makes many, and all say the same."""
+
+
+@dataclass(slots=True)
+class _Logged:
+    """Long pauses since the last line about them; pauses are (seconds, of which processor time)."""
+
+    count: int = 0
+    worst: tuple[float, float] = (0.0, 0.0)
+
+    def add(self, pause: tuple[float, float]) -> None:
+        self.count += 1
+        self.worst = max(self.worst, pause)
+
+    def log(self) -> None:
+        seconds, cpu_seconds = self.worst
+        log.warning("loop_paused", seconds=round(seconds, 4), cpu_seconds=round(cpu_seconds, 4), count=self.count)
+        self.count, self.worst = 0, (0.0, 0.0)
 
 
 class Pauses:
     """The longest pause of the last WINDOW_SECONDS, published as a metric; those above LONG_SECONDS are logged too.
 
+    A pause that the loop computed through is a fault of the gateway's, and its second has a line of its own. Others
+    are the machine's: the first one has a line, and those of the next QUIET_SECONDS have one together.
     `now` and pauses are in seconds of a monotonic clock.
     """
 
     def __init__(self, now: float) -> None:
         self._second = int(now)
-        self._longest = deque([(0.0, 0.0)], maxlen=WINDOW_SECONDS)  # of each second: the pause, and its processor time
+        self._longest = deque([0.0], maxlen=WINDOW_SECONDS)  # of each second
+        self._computed, self._idle = _Logged(), _Logged()
+        self._idle_at = int(now)
+        """The second from which on idle pauses have their next line."""
 
     def note(self, now: float, pause_seconds: float, cpu_seconds: float) -> None:
         """Count a pause that ended now, in which the loop's thread used so much processor time."""
         if int(now) != self._second:
             self._end_second(int(now))
-        self._longest[-1] = max(self._longest[-1], (pause_seconds, cpu_seconds))
+        self._longest[-1] = max(self._longest[-1], pause_seconds)
+        if pause_seconds > LONG_SECONDS:
+            (self._computed if cpu_seconds > LONG_SECONDS else self._idle).add((pause_seconds, cpu_seconds))
         metrics.LOOP_PAUSE_SECONDS.set(self.longest_seconds)
 
     @property
     def longest_seconds(self) -> float:
         """The longest pause of the window."""
-        return max(self._longest)[0]
+        return max(self._longest)
 
     def _end_second(self, second: int) -> None:
-        pause_seconds, cpu_seconds = self._longest[-1]
-        if pause_seconds > LONG_SECONDS:
-            log.warning("loop_paused", seconds=round(pause_seconds, 4), cpu_seconds=round(cpu_seconds, 4))
-        self._longest.extend([(0.0, 0.0)] * min(second - self._second, WINDOW_SECONDS))
+        if self._computed.count:
+            self._computed.log()
+        if self._idle.count and second >= self._idle_at:
+            self._idle.log()
+            self._idle_at = second + QUIET_SECONDS
+        self._longest.extend([0.0] * min(second - self._second, WINDOW_SECONDS))
         self._second = second
 
 

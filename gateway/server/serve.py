@@ -14,7 +14,7 @@ from gateway.errors import UserError
 from gateway.logs import configure_logs
 from gateway.server.http import BoundedHeadersProtocol
 from gateway.server.workers import sharing
-from gateway.settings import Settings, variable
+from gateway.settings import LogLevel, Settings, variable
 
 KEEP_ALIVE_SECONDS = 75
 
@@ -72,7 +72,8 @@ def server_options(settings: Settings) -> dict[str, Any]:
         # Pictures do not get smaller, and a few bytes could be inflated to megabytes.
         "ws_per_message_deflate": False,
         "log_config": None,
-        "log_level": settings.log_level.value,
+        # That a worker died is a line of level info, of which our log makes a warning.
+        "log_level": min(settings.log_level, LogLevel.INFO, key=list(LogLevel).index).value,
         "access_log": False,
         "server_header": False,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,

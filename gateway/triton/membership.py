@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -56,7 +56,8 @@ class Member:
 class Tritons:
     """The Tritons behind one or several `host:port`, each with its watch. `start` it inside its event loop.
 
-    `connect` makes the endpoint of an address, `lookup` asks DNS.
+    `split` has for models the versions that get shares of their requests; `connect` makes the endpoint of an address,
+    `lookup` asks DNS.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Tritons:
         schedule: Schedule,
         heal: bool,
         share: Share | None = None,
+        split: Mapping[str, Mapping[str, int]] | None = None,
         connect: Callable[[str], Endpoint] = GrpcEndpoint,
         lookup: Lookup = look_up,
     ) -> None:
@@ -75,6 +77,7 @@ class Tritons:
         self._schedule = schedule
         self._heals = heal
         self._share = share or Share()
+        self._split = split
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
@@ -161,6 +164,7 @@ class Tritons:
             model_name=self._model_name,
             schedule=self._schedule,
             healer=Healer(endpoint) if self._heals else None,
+            split=self._split,
             tell=self._tell,
         )
         member = Member(endpoint, watch, Models(endpoint, watch), Load())

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import structlog
 
@@ -21,6 +21,7 @@ from gateway.triton.contract import pinned
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.error_table import StubDied
 from gateway.triton.healing import Healer, HealOutcome
+from gateway.triton.promised import Promised
 from gateway.triton.record import Record
 from gateway.triton.steps import Step
 from gateway.triton.trials import Schedule, Trials
@@ -47,6 +48,7 @@ class Watch:
         model_name: str,
         schedule: Schedule,
         healer: Healer | None,
+        split: Mapping[str, Mapping[str, int]] | None = None,
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,6 +58,7 @@ class Watch:
         self._schedule = schedule
         self._trials = Trials(endpoint, schedule, clock)
         self._healer = healer
+        self._promised = Promised(split or {})
         self._tell_model = tell
         self._clock = clock
         self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
@@ -96,7 +99,10 @@ class Watch:
             ready=self.ready,
             trial=self._default.trial,
             models_not_ready=self._states,
-            warnings=tuple(warning for record in self._records.values() for warning in record.warnings),
+            warnings=(
+                *(warning for record in self._records.values() for warning in record.warnings),
+                *self._promised.warnings,
+            ),
             healing=self._healer.status if self._healer else "off",
             models=tuple(record.health(ready=self._answers(record)) for record in self._records.values()),
         )
@@ -207,6 +213,8 @@ class Watch:
             with contextlib.suppress(GatewayError):
                 for name in await self._trials.ensembles(but=self._records):
                     self._records.setdefault(name, Record(name))
+                if not self._healing:  # what is being reloaded comes back
+                    await self._promised.look(self.endpoint)
                 self._discovered_at = self._clock()
 
     def _answers(self, record: Record) -> bool:

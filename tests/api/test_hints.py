@@ -58,6 +58,9 @@ def test_a_parameter_in_a_json_body_is_sent_to_the_query(client):
 def test_a_body_in_an_encoding_is_refused(client):
     answer = client.post("/predict", content=b"x", headers={"content-type": "image/png", "content-encoding": "gzip"})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert answer.json()["title"] == "The Content-Encoding is not supported"
+    answer = client.post("/predict", content=b"x", headers={"content-type": "text/csv"})
+    assert answer.json()["title"] == "The Content-Type is not supported"
 
 
 def test_the_log_tells_of_an_image_without_a_byte(client):

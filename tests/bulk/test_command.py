@@ -135,6 +135,16 @@ def test_a_finished_output_can_be_gone_on_with_when_there_are_new_pictures(url, 
     assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
 
 
+def test_a_run_is_not_gone_on_with_by_another_model(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    assert run(photos / "000", "--out", out, "--url", url).returncode == 0
+    before = out.read_text()
+    refused = run(photos, "--out", out, "--url", url, "--resume", "--model", "flowers")
+    assert refused.returncode == 1
+    assert "with --model ensemble_model, and these would be with --model flowers" in refused.stderr
+    assert out.read_text() == before
+
+
 def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
     for separator in (b"\n", b"\0"):
         paths = separator.join(bytes(path) for path in sorted(photos.rglob("*.png"))[:3])

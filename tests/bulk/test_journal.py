@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gateway.bulk.asked import OptionsDiffer
 from gateway.bulk.journal import Journal, JournalUnreadable
 from gateway.bulk.rows import printable
 from gateway.client import Picture
@@ -96,3 +97,64 @@ def test_the_output_appears_whole_and_the_journal_goes(path, tmp_path):
     done.finish(out, lambda rows, temporary: temporary.write_text(json.dumps(list(rows))))
     assert json.loads(out.read_text()) == [row("a")]
     assert list(tmp_path.iterdir()) == [out]
+
+
+def asked(path, **options):
+    return Journal(path, options=options)
+
+
+def interrupted(path, *rows, **options):
+    """A run with options that was killed after some rows."""
+    began = asked(path, **options)
+    began.begin()
+    began.write(rows)
+    began.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({"top_k": 3}, {"top_k": 5}, r"with --top-k 3, .* with --top-k 5"),
+        ({}, {"model": "flowers"}, r"without --model, .* with --model flowers"),
+        ({"threshold": 0.5}, {}, r"with --threshold 0.5, .* without --threshold"),
+        ({"labels": ["cat,dog"]}, {"labels": ["cat"]}, r"with --labels cat,dog, .* with --labels cat"),
+    ],
+)
+def test_rows_of_different_options_are_not_mixed(path, before, now, words):
+    interrupted(path, row("a"), **before)
+    with pytest.raises(OptionsDiffer, match=words):
+        asked(path, **now).resume()
+    assert [each["path"] for each in Journal(path).read()] == ["a"]
+
+
+def test_the_same_options_go_on_and_are_known_at_the_next_interruption(path):
+    for _ in range(2):
+        interrupted(path, row("a"), top_k=3, model=None)
+        again = asked(path, top_k=3)
+        again.resume()
+        again.close()
+    with pytest.raises(OptionsDiffer):
+        asked(path, top_k=4).resume()
+
+
+def test_rows_without_a_record_of_their_options_show_what_they_can(path):
+    answer = {**row("a"), "model": "flowers", "version": "1", "predictions": [{}, {}, {}]}
+    path.write_text(json.dumps(answer) + "\n")
+    for options in ({"model": "fruits"}, {"version": 2}, {"top_k": 2}):
+        with pytest.raises(OptionsDiffer, match="--overwrite"):
+            asked(path, **options).resume()
+    again = asked(path, model="flowers", version=1, top_k=3)
+    again.resume()
+    again.close()
+
+
+def test_nothing_is_left_beside_the_output_or_by_a_run_without_rows(path, tmp_path):
+    interrupted(path, row("a"), top_k=3)
+    again = asked(path, top_k=3)
+    again.resume()
+    again.finish(tmp_path / "out.jsonl", None)
+    assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
+    empty = asked(tmp_path / "other.part")
+    empty.begin()
+    empty.abandon()
+    assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import tarfile
 import zipfile
 
@@ -187,6 +188,66 @@ def test_a_member_that_cannot_be_read_is_that_pictures_error_alone(tmp_path):
     with pytest.raises(OSError, match="CRC"):
         first.read()
     assert second.read() == b"content of b"
+
+
+def tar_of(path, names, *, kind="") -> bytes:
+    """A tar's bytes; each member has 40,000 bytes that do not compress."""
+    with tarfile.open(path, f"w:{kind}") as file:
+        for number, name in enumerate(names):
+            member = tarfile.TarInfo(name)
+            member.size = 40_000
+            file.addfile(member, io.BytesIO(random.Random(number).randbytes(member.size)))
+    return path.read_bytes()
+
+
+def outcomes(*sources) -> dict[str, str]:
+    """What each picture gives: "ok", or why it cannot be read."""
+    found = {}
+    for picture in pictures(map(str, sources)):
+        try:
+            picture.read()
+            found[picture.name.rpartition("/")[2]] = "ok"
+        except OSError as exc:
+            found[picture.name.rpartition("/")[2]] = str(exc)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["", "gz", "xz"])
+def test_a_tar_that_is_cut_off_costs_what_follows_in_it_and_no_other_source(photos, tmp_path, kind):
+    archive = tmp_path / "a.tar"
+    whole = tar_of(archive, ["1.png", "2.png", "3.png", "4.png"], kind=kind)
+    archive.write_bytes(whole[: len(whole) * 6 // 10])
+    found = outcomes(archive, photos / "b.png")
+    errors = [reason for reason in found.values() if reason != "ok"]
+    assert len(errors) == 1
+    assert "the archive is damaged here" in errors[0]
+    assert found["b.png"] == "ok"
+    assert "4.png" not in found
+
+
+def test_a_damaged_header_inside_a_tar_is_not_taken_for_its_end(photos, tmp_path):
+    archive = tmp_path / "a.tar"
+    whole = tar_of(archive, ["1.png", "2.png", "3.png"])
+    second = whole.index(b"2.png")
+    archive.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
+    found = outcomes(archive, photos / "b.png")
+    assert list(found) == ["1.png", "a.tar", "b.png"]
+    assert "the archive is damaged here" in found["a.tar"]
+    assert {found["1.png"], found["b.png"]} == {"ok"}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zips_member_that_does_not_unpack_is_that_pictures_error_alone(tmp_path, method):
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w", method) as file:
+        for name in ("a.png", "b.png"):
+            file.writestr(name, random.Random(1).randbytes(5_000))
+    whole = archive.read_bytes()
+    begin = whole.index(b"a.png") + len(b"a.png")
+    archive.write_bytes(whole[:begin] + b"\xff" * 3_000 + whole[begin + 3_000 :])
+    found = outcomes(archive)
+    assert found["a.png"] != "ok"
+    assert found["b.png"] == "ok"
 
 
 @pytest.fixture

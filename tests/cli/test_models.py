@@ -14,6 +14,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from gateway.cli.main import app
+from gateway.cli.model.group import tell_how_to_load
 from gateway.errors import UserError
 from gateway.gpus import gpu_count
 from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
@@ -66,6 +67,19 @@ def test_a_whole_configuration_can_be_said_in_options(add, tmp_path):
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
     assert "cache on, and on the network" in result.output
     assert read_entry(tmp_path / "models", "head").serving.cache_classifier
+
+
+def test_who_adds_a_model_beside_a_running_service_reads_how_it_learns_of_it(add):
+    result = add()
+    assert result.exit_code == 0, result.output
+    (hint,) = [line for line in result.output.splitlines() if "running service" in line]
+    assert "POST /models/head/load" in hint
+    assert "--url" in hint
+
+
+def test_who_names_the_triton_needs_no_hint(capsys):
+    tell_how_to_load("head", "127.0.0.1:8001")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_pillow_that_is_no_release_is_refused(add):

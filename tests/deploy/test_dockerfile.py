@@ -116,11 +116,10 @@ def test_the_gpu_image_never_takes_a_torch_without_cuda(dockerfile):
 
 
 def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
-    tree = ast.parse((root / "triton_models/preprocessor/1/model.py").read_text())
-    imported = {
-        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    }
-    imported |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    trees = [ast.parse(path.read_text()) for path in (root / "triton_models/preprocessor/1").glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
     packages = {"PIL": "pillow", "cv2": "opencv-python-headless", "exact_resize": "/wheels/*.whl"}
     packages |= {name: name for name in ("numpy", "torch", "torchvision")}
     needed = {packages[name] for name in imported & set(packages)}

@@ -152,7 +152,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("container")
 def test_enough_memory_is_well():
-    finding = machine.memory(SETTINGS, 4)
+    finding = machine.memory(SETTINGS, 4 * 450 * MIB)
     assert finding.level is Level.OK
     assert finding.text.startswith("8.0 GiB are free, up to ")
 
@@ -160,7 +160,7 @@ def test_enough_memory_is_well():
 def test_a_container_s_limit_counts_where_it_is_lower(container):
     (container / "memory.max").write_text(f"{512 * MIB}\n")
     (container / "memory.current").write_text(f"{256 * MIB}\n")
-    finding = machine.memory(SETTINGS, 4)
+    finding = machine.memory(SETTINGS, 4 * 450 * MIB)
     assert finding.level is Level.WARN
     assert finding.text.startswith("256 MiB are free")
     assert "GATEWAY_WORKERS" in finding.advice
@@ -169,17 +169,17 @@ def test_a_container_s_limit_counts_where_it_is_lower(container):
 def test_a_container_without_a_limit_has_the_machine_s_memory(container):
     (container / "memory.max").write_text("max\n")
     (container / "memory.current").write_text("1000\n")
-    assert machine.memory(SETTINGS, 4).text.startswith("8.0 GiB are free")
+    assert machine.memory(SETTINGS, 4 * 450 * MIB).text.startswith("8.0 GiB are free")
 
 
 def test_a_machine_that_does_not_tell_its_memory_is_a_warning(container):
     (container / "meminfo").unlink()
-    assert machine.memory(SETTINGS, 4).level is Level.WARN
+    assert machine.memory(SETTINGS, 4 * 450 * MIB).level is Level.WARN
 
 
 def test_a_triton_elsewhere_needs_no_memory_here(container):
     (container / "meminfo").write_text(f"MemAvailable: {900 * 1024} kB\n")
-    assert machine.memory(SETTINGS, 4).level is Level.WARN
+    assert machine.memory(SETTINGS, 4 * 450 * MIB).level is Level.WARN
     assert machine.memory(SETTINGS, 0).level is Level.OK
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.capacity import NETWORK_BYTES, PREPROCESSOR_BYTES
 from gateway.doctor import repository
 from gateway.doctor.finding import Finding, Level
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
@@ -52,6 +53,10 @@ def test_an_ensemble_is_no_process(folder):
     configs, _ = repository.read(folder)
     counts = {name: sum(group.count for group in config.instance_group) for name, config in configs.items()}
     assert repository.instances(configs) == counts[PREPROCESSOR] + counts[CLASSIFIER] + counts[SEQUENCE_MODEL]
+    light = counts[PREPROCESSOR] + counts[SEQUENCE_MODEL]
+    assert repository.memory(configs) == light * PREPROCESSOR_BYTES + counts[CLASSIFIER] * NETWORK_BYTES
+    configs[PREPROCESSOR].parameters["resize_library"].string_value = "torch"
+    assert repository.memory(configs) > light * PREPROCESSOR_BYTES + counts[CLASSIFIER] * NETWORK_BYTES
 
 
 def test_a_folder_without_models_fails(tmp_path):

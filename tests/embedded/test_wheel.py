@@ -137,6 +137,7 @@ def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(ins
     assert {
         "triton_models/ensemble_model/config.pbtxt",
         "triton_models/preprocessor/1/model.py",
+        "triton_models/preprocessor/1/resizing.py",
         "triton_backends/pytorch/model.py",
         "examples/cat.jpg",
     } <= files

@@ -49,7 +49,7 @@ def test_the_preprocessor_makes_the_same_of_what_was_resized_before(height, widt
     from bench.limit import pillow_resize, preprocessor  # with torch, which is slow to import
 
     preprocess = pillow_resize(DEFAULT_MODEL_REPOSITORY, list(size), [48, 48], interpolation, library)
-    without_ends = preprocessor(DEFAULT_MODEL_REPOSITORY).without_ends
+    without_ends = preprocessor(DEFAULT_MODEL_REPOSITORY, "resizing").without_ends
     parameters = {"resize_size": ",".join(map(str, size)), "interpolation": interpolation, "resize_library": library}
     resize = resize_of(parameters, fast=False)
     picture = noise(height, width)

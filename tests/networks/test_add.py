@@ -16,6 +16,7 @@ from gateway.networks.isolation import WorkFailed
 from gateway.networks.model_source import SourceError
 from gateway.networks.torchscript import cpu_only, load_torchscript, without_deprecations
 from gateway.repository.entry import EntryError, Format, Precision, Serving, read_entry
+from gateway.repository.writing import PREPROCESSOR_CODE
 from gateway.triton.contract import (
     breaches,
 )
@@ -49,7 +50,9 @@ def test_a_model_gets_all_that_triton_needs(added_head):
     assert (repository / "head_classifier" / classifier.output[0].label_filename).read_text().splitlines()[
         4
     ] == "class 4"
-    assert (repository / "head_preprocessor" / "1" / "model.py").is_file()
+    assert {path.name for path in (repository / "head_preprocessor" / "1").iterdir()} == {
+        path.name for path in PREPROCESSOR_CODE.glob("*.py")
+    }
     assert not list(repository.glob(".*"))
 
 

@@ -1,5 +1,6 @@
 """The ways to decode and to resize a model's pictures, on the same labelled images."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gateway.cli.main import app
 from gateway.proof.alternatives import Alternative, ways
 from gateway.proof.dataset import Sample
 from gateway.proof.evaluate import Evaluation, SampleAnswer
+from gateway.proof.evaluate_report import compared
 from gateway.repository.entry import Decode, Serving, read_entry
 from gateway.repository.writing import rewrite
 from tests.repository.entries import SMALL, entry
@@ -31,6 +33,13 @@ def test_a_way_is_held_to_the_first_by_the_files_that_both_have_answered():
     other.evaluation.add(SampleAnswer(Sample(Path("c"), frozenset({0})), None, "cannot be read"))
     assert other.moved(first) == (pytest.approx(0.1), 0.5)
     assert first.moved(first) == (0.0, 1.0)
+
+
+def test_the_table_has_a_column_for_each_rank_that_says_something(capsys):
+    compared([evaluated(a=[0.9, 0.1]), evaluated(a=[0.4, 0.6])])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert "top-5" not in head
+    assert [re.search(r"[\d.]+ %", row)[0] for row in (first, second)] == ["100.00 %", "0.00 %"]
 
 
 def test_the_way_that_is_served_comes_first_and_none_twice():

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.proof.dataset import DatasetError, Sample, read_dataset
 from gateway.proof.evaluate import ClassScore, Evaluation, SampleAnswer
+from gateway.proof.evaluate_report import ranks
 from gateway.proof.image_files import NoPictures, image_files, read_pictures
 from gateway.proof.plots import confusion_matrix
 
@@ -96,3 +97,8 @@ def test_a_multi_label_model_predicts_every_class_above_a_half():
 def test_a_matrix_of_many_classes_can_be_drawn(tmp_path):
     confusion_matrix(np.eye(100), [f"class {n}" for n in range(100)], tmp_path / "matrix.png", "many")
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("classes", "shown"), [(1, (1,)), (3, (1,)), (5, (1,)), (6, (1, 5)), (1000, (1, 5))])
+def test_a_rank_that_no_picture_can_miss_is_not_shown(classes, shown):
+    assert ranks(classes) == shown

@@ -66,6 +66,8 @@ class Load:
     clients: int = 8
     model: str = ""
     """Another than the default one."""
+    pause_seconds: float = 0.03
+    """After each answer: a load that takes both cores keeps what it waits for from happening."""
     answers: list[tuple[float, float, int | str]] = field(default_factory=list)
     """When each request was sent and answered (time.monotonic), and its status or what its connection failed with."""
 
@@ -93,8 +95,7 @@ class Load:
                 except httpx.TransportError as exc:
                     outcome = type(exc).__name__
                 self.answers.append((sent_at, time.monotonic(), outcome))
-                if outcome != 200:
-                    self._stop.wait(0.1)
+                self._stop.wait(self.pause_seconds if outcome == 200 else 0.1)
 
     def outcomes(self, since: float = 0.0) -> Counter[int | str]:
         """Of the requests that were sent from a moment on, and are answered."""

@@ -3,34 +3,22 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
 
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
 from tests.light_models import starting_waits
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import Load, ready, stub_processes
-from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def mended(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
-    """A Triton for the tests that leave it mended."""
-    with running_triton(runtime, light_repository) as server:
-        yield server
-
-
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])
-def test_a_killed_stub_under_load_is_told_and_mended(mended, light_repository, start_gateway, model: str, capsys):
-    triton = mended
+def test_a_killed_stub_under_load_is_told_and_mended(light_triton, light_repository, start_gateway, model: str, capsys):
+    triton = light_triton
     with start_gateway(triton_url=triton.url) as gateway, Load(gateway.url) as load:
         wait_for(lambda: load.outcomes()[200] > 20)
         with starting_waits(light_repository):
@@ -57,9 +45,9 @@ def told_meanwhile(gateway: Gateway) -> httpx.Response:
     return httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=60)
 
 
-def test_only_one_of_several_gateways_heals(mended, light_repository, start_gateway, monkeypatch):
+def test_only_one_of_several_gateways_heals(light_triton, light_repository, start_gateway, monkeypatch):
     log: list[str] = []
-    triton = mended
+    triton = light_triton
     monkeypatch.setattr(triton, "_on_log", log.append)
     with (
         start_gateway(triton_url=triton.url, workers=2) as first,

@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 def test_beyond_the_queue_requests_are_refused_at_once_and_the_rest_is_served(triton, start_gateway):
     settings = {"max_images_in_flight": 2, "max_images_waiting": 2, "batch_max_images": 1, "request_max_calls": 1}
     settings["max_wait_seconds"] = 60  # so that a request that waits is told from one that is refused at once
-    with start_gateway(triton_url=triton.url, **settings) as gateway, Load(gateway.url, clients=24) as load:
+    with (
+        start_gateway(triton_url=triton.url, **settings) as gateway,
+        Load(gateway.url, clients=24, pause_seconds=0) as load,
+    ):
         wait_for(lambda: load.outcomes()[503] > 10 and load.outcomes()[200] > 50)
         refused = overloaded_answer(gateway)
         assert refused.json()["code"] == "overloaded"
@@ -33,8 +36,8 @@ def overloaded_answer(gateway) -> httpx.Response:
                 return answer
 
 
-def test_one_image_does_not_wait_behind_a_thousand(triton, start_gateway):
-    with start_gateway(triton_url=triton.url) as gateway, gateway.client() as http:
+def test_one_image_does_not_wait_behind_a_thousand(light_triton, start_gateway):
+    with start_gateway(triton_url=light_triton.url) as gateway, gateway.client() as http:
         alone = median_seconds(http)
         bulk_seconds: list[float] = []
 

@@ -6,7 +6,7 @@ import time
 import structlog
 from prometheus_client import REGISTRY
 
-from gateway.server.heartbeat import LONG_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
+from gateway.server.heartbeat import LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
 
 
 def told() -> float:
@@ -36,8 +36,36 @@ def test_a_long_pause_is_logged_once_its_second_is_over():
         pauses.note(101.0, 0.0, 0.0)
         pauses.note(102.0, LONG_SECONDS, 0.0)
         pauses.note(103.0, 0.0, 0.0)
-    expected = {"event": "loop_paused", "log_level": "warning", "seconds": 0.1, "cpu_seconds": 0.05}
+    expected = {"event": "loop_paused", "log_level": "warning", "seconds": 0.1, "cpu_seconds": 0.05, "count": 2}
     assert captured == [expected]
+
+
+def test_pauses_of_a_busy_machine_share_a_line_a_minute():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        for second in range(100, 100 + 2 * QUIET_SECONDS + 2):
+            pauses.note(second + 0.5, LONG_SECONDS + second / 1000, 0.01)
+    assert [event["count"] for event in captured] == [1, QUIET_SECONDS, QUIET_SECONDS]
+    assert [event["seconds"] for event in captured] == [0.15, 0.21, 0.27]
+
+
+def test_a_last_pause_is_told_when_the_minute_is_over():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        pauses.note(100.5, 2 * LONG_SECONDS, 0.0)
+        pauses.note(101.5, 3 * LONG_SECONDS, 0.0)
+        pauses.note(101.0 + QUIET_SECONDS, 0.0, 0.0)
+    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.1), (1, 0.15)]
+
+
+def test_what_the_gateway_computes_has_a_line_for_each_second_also_among_those():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        for second in range(100, 105):
+            pauses.note(second + 0.4, 1.0, 0.0)
+            pauses.note(second + 0.5, 2 * LONG_SECONDS, 1.5 * LONG_SECONDS)
+        pauses.note(105.0, 0.0, 0.0)
+    assert [event["cpu_seconds"] for event in captured if event["cpu_seconds"]] == [0.075] * 5
 
 
 def test_work_that_does_not_give_way_is_a_pause():

@@ -1,5 +1,6 @@
 """Each picture's row carries a code that nobody without the secret can compute, so that no two share a cache key."""
 
+import hashlib
 import time
 
 import cv2
@@ -36,6 +37,16 @@ def test_codes_identify_pictures_whatever_travels_with_them():
     assert {len(code) for code in codes} == {SEAL_BYTES}
     assert seal.apply(alone) == codes[:1]
     assert batch.seals == codes
+
+
+def test_an_openssl_without_blake2b_makes_no_other_codes(monkeypatch):
+    expected = sealed(b"image", b"another one").seals
+
+    def no_such_hash(name: str, data: bytes = b"") -> None:
+        raise ValueError(f"unsupported hash type {name}")
+
+    monkeypatch.setattr(hashlib, "new", no_such_hash)
+    assert sealed(b"image", b"another one").seals == expected
 
 
 def test_crafted_pictures_with_one_key_have_two_once_they_are_sealed():

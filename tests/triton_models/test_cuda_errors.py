@@ -21,7 +21,7 @@ class Ended(BaseException):
 
 @pytest.fixture
 def load(monkeypatch):
-    """Imports a model.py as Triton's stub would, with an os._exit that can be seen."""
+    """Imports a file as Triton's stub would, with an os._exit that can be seen."""
 
     def end(code: int) -> None:
         raise Ended(code)
@@ -54,7 +54,7 @@ def failing_with(monkeypatch, error: Exception | None) -> None:
     monkeypatch.setattr(torch, "zeros", pretended)
 
 
-BOTH = ["triton_models/preprocessor/1/model.py", "triton_backends/pytorch/model.py"]
+BOTH = ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/model.py"]
 
 
 @pytest.mark.parametrize("path", BOTH)

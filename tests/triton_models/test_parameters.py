@@ -1,7 +1,8 @@
 """The preprocessor's parameters: what cannot be right is refused by name before an image comes."""
 
-import importlib.util
+import importlib
 import json
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -39,18 +40,20 @@ def initialize(monkeypatch):
     utils.Logger = SimpleNamespace(log_error=lambda _: None, log_info=lambda _: None)
     utils.TritonModelException = Refused
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
-    spec = importlib.util.spec_from_file_location("preprocessor_model", PREPROCESSOR_CODE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    for name in [name for name in sys.modules if name.partition(".")[0] == PREPROCESSOR_CODE.name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(PREPROCESSOR_CODE.parent)
+    module = importlib.import_module(f"{PREPROCESSOR_CODE.name}.model")
     # What is set for a process of Triton's must not be set for this one.
     monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
 
-    def initialize(text: str) -> None:
-        config = MessageToDict(text_format.Parse(text, ModelConfig()), preserving_proto_field_name=True)
-        args = {"model_config": json.dumps(config), "model_instance_kind": "CPU", "model_instance_name": "preprocessor"}
-        module.TritonPythonModel().initialize(args)
+    return lambda text: module.TritonPythonModel().initialize(arguments(text))
 
-    return initialize
+
+def arguments(text: str) -> dict[str, str]:
+    """What Triton gives an instance on the CPU whose configuration has this text."""
+    config = MessageToDict(text_format.Parse(text, ModelConfig()), preserving_proto_field_name=True)
+    return {"model_config": json.dumps(config), "model_instance_kind": "CPU", "model_instance_name": "preprocessor"}
 
 
 def test_the_project_s_own_are_right(initialize):
@@ -65,3 +68,24 @@ def test_parameters_that_cannot_be_right_are_named(initialize, name):
     with pytest.raises(Refused) as refused:
         initialize(text.replace(old, new))
     assert reason in str(refused.value)
+
+
+PRETENDED = """
+import importlib, json, sys
+from types import ModuleType, SimpleNamespace
+
+utils = ModuleType("triton_python_backend_utils")
+utils.Logger = SimpleNamespace(log_info=print)
+sys.modules["triton_python_backend_utils"] = utils
+sys.path.append(sys.argv[1])
+importlib.import_module("1.model").TritonPythonModel().initialize(json.loads(sys.argv[2]))
+print(sorted({"torch", "torchvision"} & set(sys.modules)))
+"""
+
+
+def test_to_resize_as_pillow_does_takes_no_torch():
+    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
+    args = [sys.executable, "-c", PRETENDED, str(PREPROCESSOR_CODE.parent), json.dumps(arguments(text))]
+    printed = subprocess.run(args, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "preprocessor runs on cpu, resizes with " in printed[0]
+    assert printed[-1] == "[]"

@@ -19,13 +19,12 @@ SIZES = {"both sides": [224, 224], "the shorter side": [256], "its odd crop": [2
 
 @pytest.fixture(params=["the kernel", "Pillow"])
 def model(request, monkeypatch) -> ModuleType:
-    """The preprocessor's module, as a machine with the kernel has it, and as one without."""
+    """The preprocessor's resizing.py, as a machine with the kernel has it, and as one without."""
     if request.param == "the kernel":
         pytest.importorskip("exact_resize", reason="the resize kernel is not built: pip install ./native")
     else:
         monkeypatch.setitem(sys.modules, "exact_resize", None)
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
-    spec = importlib.util.spec_from_file_location("preprocessor_model", PREPROCESSOR_CODE)
+    spec = importlib.util.spec_from_file_location("preprocessor_resizing", PREPROCESSOR_CODE / "resizing.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (module.exact_resize is not None) == (request.param == "the kernel")

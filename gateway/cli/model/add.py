@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.model import add_options as option
-from gateway.cli.model.group import Url, model_app, reload
+from gateway.cli.model.group import Url, model_app, reload, tell_how_to_load
 from gateway.cli.model.preprocessing_options import preprocessing_of
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
@@ -161,6 +161,7 @@ def add(
     # A new ensemble brings its steps; an existing step must learn of its new version.
     reload(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
+    tell_how_to_load(name, url)
 
 
 def _format(wanted: option.Written | None) -> Format | None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.model.group import Name, Url, model_app, reload
+from gateway.cli.model.group import Name, Url, model_app, reload, tell_how_to_load
 from gateway.cli.terminal import Repository
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.environment import load_settings
@@ -78,3 +78,5 @@ def versions(
         entry, gone = remove_version(model_repository, name, drop)
         reload(url, load=(*entry.ensembles, entry.classifier), unload=gone)
     versioned(read_entry(model_repository, name))
+    if use is not None or drop is not None:
+        tell_how_to_load(name, url)

@@ -48,3 +48,12 @@ def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] =
             triton.unload(*unload)
             triton.load(*wanted)
         say(f"Triton at {url} {'reloaded' if wanted else 'unloaded'} the model")
+
+
+def tell_how_to_load(name: str, url: str | None) -> None:
+    """Where no Triton was told of a change: how one that runs learns of it."""
+    if url is None:
+        say(
+            f"a running service does not notice by itself: restart it, send it POST /models/{name}/load with an admin "
+            "key, or next time pass --url HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
+        )

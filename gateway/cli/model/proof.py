@@ -115,7 +115,10 @@ def evaluate(
         typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: a row each, no plot."),
     ] = False,
 ) -> None:
-    """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second."""
+    """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second.
+
+    Top-5 is left out for a model of five classes or fewer.
+    """
     from gateway.networks.model_source import read_labels
     from gateway.proof.alternatives import compare as alternatives
     from gateway.proof.dataset import read_dataset

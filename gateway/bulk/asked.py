@@ -1,0 +1,71 @@
+"""What a run asks for, kept beside its journal, so that `--resume` does not mix rows of different questions."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.bulk.rows import Row
+from gateway.errors import UserError
+from gateway.files import whole_file
+
+Options = Mapping[str, Any]
+"""By the names of Gateway.classify's parameters; those that are None are the service's choice."""
+
+
+class OptionsDiffer(UserError):
+    """A run is to be resumed with other options than it began with; the message names the first of them."""
+
+
+class Asked:
+    """The options of a run whose rows stand in `part`."""
+
+    def __init__(self, part: Path, options: Options) -> None:
+        self._path = part.with_name(f"{part.name}.options")
+        self._part = part
+        self._options = {name: value for name, value in options.items() if value is not None}
+
+    def keep(self) -> None:
+        """Write them down."""
+        with whole_file(self._path) as draft:
+            draft.write_text(json.dumps(self._options))
+
+    def check(self) -> None:
+        """Raise OptionsDiffer unless the rows so far were asked for in the same way; where nobody knows, they were."""
+        try:
+            before = json.loads(self._path.read_text())
+        except (OSError, ValueError):  # an older version wrote none, and the rows of a complete output have none
+            return
+        if isinstance(before, dict):
+            for name in {**before, **self._options}:
+                if before.get(name) != self._options.get(name):
+                    raise self._differ(_told(name, before.get(name)), _told(name, self._options.get(name)))
+
+    def check_row(self, row: Row) -> None:
+        """Raise OptionsDiffer where a row shows that it answers another question."""
+        if row["error"] is not None:
+            return
+        for name in ("model", "version"):
+            wanted, found = self._options.get(name), row.get(name)
+            if None not in (wanted, found) and str(wanted) != found:
+                raise self._differ(f"with --{name} {found}", _told(name, wanted))
+        most, answered = self._options.get("top_k"), len(row.get("predictions") or ())
+        if most is not None and "labels" not in self._options and answered > most:
+            raise self._differ(f"with --top-k {answered} or more", _told("top_k", most))
+
+    def forget(self) -> None:
+        """Remove what was kept, once the rows are in their place."""
+        self._path.unlink(missing_ok=True)
+
+    def _differ(self, before: str, now: str) -> OptionsDiffer:
+        return OptionsDiffer(
+            f"the rows in {self._part} were asked for {before}, and these would be {now}: resume with the same "
+            "options, or use --overwrite to start again"
+        )
+
+
+def _told(name: str, value: object) -> str:
+    option = f"--{name.replace('_', '-')}"
+    if value is None:
+        return f"without {option}"
+    return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
