@@ -43,8 +43,6 @@ app.add_typer(triton_app, name="triton")
 key_app = typer.Typer(help="API keys; without any, the API answers everybody.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 
-app.command("capacity")(capacity)
-
 Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
 Workers = Annotated[
@@ -206,6 +204,9 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
 
 
+app.command("capacity")(capacity)
+
+
 @key_app.command("new")
 def key_new(
     name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
@@ -225,7 +226,10 @@ def key_list(file: KeysFile = None) -> None:
 
 
 @key_app.command("remove")
-def key_remove(name: str, file: KeysFile = None) -> None:
+def key_remove(
+    name: Annotated[str, typer.Argument(help="The key's name, as `gateway key list` shows it.", show_default=False)],
+    file: KeysFile = None,
+) -> None:
     """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
