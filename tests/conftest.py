@@ -1,5 +1,6 @@
 """What the whole suite shares: one real Triton with the default model, a small model, photographs."""
 
+import functools
 import io
 import multiprocessing.util
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import httpx
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
@@ -65,6 +67,28 @@ LONGEST = (
 """Files and folders that take longest, the longest first: begun last, one of them would keep a worker from its end."""
 
 
+TOGETHER = (
+    ("tests/networks/", "tests/cli/test_models.py", "tests/repository/", "tests/triton_models/test_resize.py"),
+    ("tests/ingest/test_decoding.py", "tests/ingest/test_inspection.py", "tests/ingest/test_prepare.py"),
+)
+"""Files that one worker runs, as they share what takes seconds: a process with torch, photographs in all forms."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each worker whole files, and some files to one worker; see TOGETHER."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            for files in TOGETHER:
+                if nodeid.startswith(files):
+                    return files[0]
+            return super()._split_scope(nodeid)
+
+    return Together(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a Triton, so that `make check` can leave it out and nobody can forget the mark; sort by time."""
     for item in items:
@@ -90,6 +114,14 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Each client of httpx would read them anew: 20 ms, several times what a request of a test takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
         yield
 
 
@@ -150,6 +182,13 @@ def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFac
 def triton(runtime: Runtime, model_repository: Path) -> Iterator[EmbeddedTriton]:
     """A ready Triton on free ports, with its response cache on."""
     with running_triton(runtime, model_repository) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def light_triton(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+    """A ready Triton with `light_repository`, for the tests that leave it as it was, or mended."""
+    with running_triton(runtime, light_repository) as server:
         yield server
 
 

@@ -57,12 +57,12 @@ def test_results_stream_as_json_lines_with_a_summary_at_the_end(client: httpx.Cl
     assert summary == {"model": {"name": "ensemble_model", "version": "1"}, "summary": {"ok": 40, "failed": 0}}
 
 
-def test_a_thousand_large_files_pass_through_a_bounded_memory(start_gateway):
+def test_a_thousand_large_files_pass_through_a_bounded_memory(start_gateway, light_triton):
     jpeg = two_megabyte_photo()
     boundary = "boundary"
     head = f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="large.jpg"\r\n\r\n'.encode()
 
-    with start_gateway(default_timeout_seconds=300) as gateway, gateway.client() as http:
+    with start_gateway(triton_url=light_triton.url, default_timeout_seconds=300) as gateway, gateway.client() as http:
         before = gateway.resident_bytes()
         peak = before
 

@@ -141,13 +141,13 @@ def test_the_readmes_example_says_what_it_prints(gateway: Gateway):
     assert ran.stdout.strip() == told[1]
 
 
-def test_a_thousand_images_get_a_thousand_answers_in_bounded_memory(start_gateway):
+def test_a_thousand_images_get_a_thousand_answers_in_bounded_memory(start_gateway, light_triton):
     count, padding = 1_000, bytes(500_000)  # which a JPEG may have behind its end
     image = CAT + padding + b"\xff\xd9"
     size = (4 + len(image)) * count
     tensor = {"name": "IMAGE", "shape": [count], "datatype": "BYTES", "parameters": {"binary_data_size": size}}
     head = json.dumps({"inputs": [tensor], "outputs": [{"name": "PREDICTION", "parameters": {"classification": 1}}]})
-    with start_gateway(default_timeout_seconds=300) as gateway, gateway.client() as http:
+    with start_gateway(triton_url=light_triton.url, default_timeout_seconds=300) as gateway, gateway.client() as http:
         before = peak = gateway.resident_bytes()
 
         def body() -> Iterator[bytes]:

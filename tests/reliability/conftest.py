@@ -17,7 +17,6 @@ from gateway.embedded.runtime import Runtime
 from gateway.embedded.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway
-from tests.tritons import running_triton
 
 StartGateway = Callable[..., AbstractContextManager[Gateway]]
 
@@ -35,13 +34,6 @@ def start_triton(runtime: Runtime, light_repository: Path) -> Iterator[Callable[
     yield start
     for server in servers:
         server.stop(grace_seconds=0)
-
-
-@pytest.fixture(scope="session")
-def light_triton(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
-    """A ready Triton for the tests that leave it as it was, or mended."""
-    with running_triton(runtime, light_repository) as server:
-        yield server
 
 
 @pytest.fixture
