@@ -9,7 +9,6 @@ import psutil
 from bench.cpu import accounted
 from bench.grpc_load import GrpcLoad
 from bench.http_load import HttpLoad
-from bench.limit import Loop
 from bench.photos import Photo
 from bench.remote import Remote
 from bench.servers import Service
@@ -54,6 +53,8 @@ class Limit:
 
 def limit_processes(repository: Path, count: int) -> list[Remote]:
     """As many bare loops as there are cores to fill."""
+    from bench.limit import Loop  # torch, which the tests of tables do without
+
     return [Remote(Loop, repository) for _ in range(count)]
 
 

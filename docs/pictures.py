@@ -1,6 +1,8 @@
 """The pictures of the web pages in docs/images, taken with Chromium from a service that runs with the default model.
 
 .venv/bin/python docs/pictures.py http://127.0.0.1:8080
+
+Wherever the service is, the pictures show it at that address, and the cat of the README with the README's scores.
 """
 
 import io
@@ -8,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
@@ -16,6 +19,8 @@ from playwright.sync_api import BrowserContext, FilePayload, Page, expect, sync_
 from skimage import data
 
 FOLDER = Path(__file__).with_name("images")
+CAT = Path(__file__).parents[1] / "examples" / "cat.jpg"
+SHOWN = "127.0.0.1:8080"
 FRAMES = 40
 FRAME_SIZE = (960, 640)
 
@@ -33,7 +38,7 @@ def photographs() -> list[FilePayload]:
         Image.fromarray, (data.chelsea(), data.coffee(), data.rocket(), data.stereo_motorcycle()[0])
     )
     files = {
-        "cat.jpg": jpeg(cat),
+        "cat.jpg": CAT.read_bytes(),
         "cat-close.jpg": jpeg(cat.crop((80, 20, 320, 270))),
         "espresso.jpg": jpeg(coffee),
         "cup.jpg": jpeg(coffee.crop((140, 0, 560, 360))),
@@ -73,9 +78,14 @@ def opened(context: BrowserContext, address: str) -> Page:
     return page
 
 
-def take(url: str, film_path: Path) -> None:
-    """Take all of them."""
-    options = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-video-capture={film_path}"]
+def take(address: str, film_path: Path) -> None:
+    """Take all of them from the service at a host:port."""
+    options = [
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-video-capture={film_path}",
+        f"--host-resolver-rules=MAP {SHOWN} {address}",
+    ]
+    url = f"http://{SHOWN}"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         context = browser.new_context(viewport={"width": 1240, "height": 1130}, permissions=["camera"])
@@ -117,7 +127,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.y4m"
         film(path)
-        take(sys.argv[1].rstrip("/"), path)
+        take(urlsplit(sys.argv[1]).netloc, path)
 
 
 if __name__ == "__main__":

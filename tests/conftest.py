@@ -67,6 +67,28 @@ LONGEST = (
 """Files and folders that take longest, the longest first: begun last, one of them would keep a worker from its end."""
 
 
+TOGETHER = (
+    ("tests/networks/", "tests/cli/test_models.py", "tests/repository/", "tests/triton_models/test_resize.py"),
+    ("tests/ingest/test_decoding.py", "tests/ingest/test_inspection.py", "tests/ingest/test_prepare.py"),
+)
+"""Files that one worker runs, as they share what takes seconds: a process with torch, photographs in all forms."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each worker whole files, and some files to one worker; see TOGETHER."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            for files in TOGETHER:
+                if nodeid.startswith(files):
+                    return files[0]
+            return super()._split_scope(nodeid)
+
+    return Together(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a Triton, so that `make check` can leave it out and nobody can forget the mark; sort by time."""
     for item in items:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -11,17 +12,22 @@ from efficientnet_lite_pytorch import EfficientNet
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor, nn
-from torchvision.transforms import v2
 
-TRANSFORMS = v2.Compose(
-    [
-        v2.Resize((224, 224), v2.InterpolationMode.BICUBIC),
-        v2.CenterCrop(224),
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize([0.5] * 3, [0.5] * 3),
-    ]
-)
+
+@cache
+def transforms() -> Callable[[Image.Image], Tensor]:
+    """As in training."""
+    from torchvision.transforms import v2  # seconds, which whoever collects tests should not wait for
+
+    return v2.Compose(
+        [
+            v2.Resize((224, 224), v2.InterpolationMode.BICUBIC),
+            v2.CenterCrop(224),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.5] * 3),
+        ]
+    )
 
 
 @cache
@@ -33,7 +39,7 @@ def model() -> nn.Module:
 
 def reference_image(encoded: bytes) -> Tensor:
     """Fp32 [3, 224, 224], as in training."""
-    return TRANSFORMS(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
+    return transforms()(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
 
 
 @cache

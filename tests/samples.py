@@ -74,9 +74,14 @@ def samples(width: int = 451, height: int = 300) -> tuple[Sample, ...]:
     )  # fmt: skip
 
 
-def sample(name: str) -> Sample:
+def sample(name: str, width: int = 451, height: int = 300) -> Sample:
     """One of them by its name, such as "JPEG progressive"."""
-    return next(one for one in samples() if one.name == name)
+    return next(one for one in samples(width, height) if one.name == name)
+
+
+def names() -> list[str]:
+    """What all forms are called, for parameters of tests: whoever collects tests encodes no photograph."""
+    return [one.name for one in samples(2, 3)]
 
 
 def fading(picture: Image.Image) -> Image.Image:

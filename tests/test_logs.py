@@ -149,6 +149,7 @@ def test_nothing_from_a_client_can_write_a_line_or_move_a_cursor(log_format):
     assert all(character.isprintable() for character in text.rstrip("\n"))
 
 
+@pytest.mark.slow
 def test_everything_that_a_gateway_with_workers_says_is_a_json_line(tmp_path):
     with running_gateway(tmp_path / "log", wait_ready=False, workers=2, triton_url="127.0.0.1:9") as gateway:
         wait_for(lambda: gateway.log.read_text().count("Application startup complete") == 2)

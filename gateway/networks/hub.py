@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
-from gateway.repository.preprocessing import Preprocessing, from_file, from_mapping
+from gateway.repository.preprocessing import Preprocessing
+from gateway.repository.preprocessing_sources import from_file, from_mapping
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safetensors*"

@@ -17,7 +17,8 @@ from gateway.networks.hub import (
     timm_preprocessing,
 )
 from gateway.networks.labels import given_labels, unreadable
-from gateway.repository.preprocessing import Preprocessing, from_weights, weights_enum
+from gateway.repository.preprocessing import Preprocessing
+from gateway.repository.preprocessing_sources import from_weights, weights_enum
 
 KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
 """Files that are models as they are, as Source names them."""

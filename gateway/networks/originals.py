@@ -17,7 +17,7 @@ from gateway.networks.torchscript import load_torchscript
 from gateway.networks.trial import Ending, activation
 from gateway.networks.weights import load_into, read_state_dict
 from gateway.repository.entry import Entry, EntryError, Version
-from gateway.repository.preprocessing import weights_enum
+from gateway.repository.preprocessing_sources import weights_enum
 
 
 def original_module(source: str, weights: str, classes: int | None) -> nn.Module:

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from gateway.bulk.archives import ARCHIVE_SUFFIXES
 from gateway.bulk.rows import COLUMNS
 from gateway.bulk.tables import COLUMNS as PATH_COLUMNS
@@ -16,6 +18,7 @@ TEXT = (PROJECT / "docs" / "bulk.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_commands_print_what_is_told(tmp_path):
     assert len(EXAMPLES) == TEXT.count("```\n$ ") == 3
     (tmp_path / "examples").symlink_to(PROJECT / "examples")

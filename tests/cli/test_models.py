@@ -206,6 +206,7 @@ class Endless(nn.Module):
         return images
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "endless.pt")

@@ -61,6 +61,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_its_types_hold(generated: Path):
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", "user.py", "generated"]
     checked = subprocess.run(command, cwd=generated, capture_output=True, text=True, timeout=240)

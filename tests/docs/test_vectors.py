@@ -59,6 +59,7 @@ def test_the_client_is_used_as_it_is_shown(url: str):
     assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
 
 
+@pytest.mark.slow
 def test_the_example_finds_near_pictures_and_asks_for_new_ones_alone(tmp_path: Path):
     photos = tmp_path / "photos"
     photos.mkdir()

@@ -240,6 +240,7 @@ def test_a_driver_that_is_too_old_for_torch_is_named_with_the_one_that_is_needed
     assert "from 535.230.02" in finding.advice
 
 
+@pytest.mark.slow
 def test_torch_is_imported_in_another_process(path):
     program(path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 580.82.07'")
     loaded = "torch" in sys.modules

@@ -1,15 +1,15 @@
 """The service's answers are the trained model's: each photograph is held to PIL, torchvision and eager PyTorch."""
 
+from functools import cache
+
 import httpx
 import numpy as np
 import pytest
-from torchvision.models import EfficientNet_B0_Weights
 
 from tests.photos import PHOTOS, SAVED_AS, photo
 from tests.processes import Gateway
 from tests.reference import reference_probabilities
 
-LABELS = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
 TOLERANCE = 1e-3
 FORMS = [(name, image_format) for name in PHOTOS for image_format in SAVED_AS]
 
@@ -21,12 +21,19 @@ def either_client(request: pytest.FixtureRequest, gateway: Gateway, decoding_gat
         yield http
 
 
+@cache
+def labels() -> list[str]:
+    from torchvision.models import EfficientNet_B0_Weights  # seconds, which whoever collects tests should not wait for
+
+    return EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
+
+
 def check(result: dict, encoded: bytes) -> None:
     expected = reference_probabilities(encoded)
     assert result["status"] == "ok", result
     scores = {prediction["class_id"]: prediction["score"] for prediction in result["predictions"]}
     assert result["predictions"][0]["class_id"] == int(expected.argmax())
-    assert result["predictions"][0]["label"] == LABELS[int(expected.argmax())]
+    assert result["predictions"][0]["label"] == labels()[int(expected.argmax())]
     served = np.array([scores[class_id] for class_id in range(len(expected))])
     assert np.abs(served - expected).max() <= TOLERANCE
 

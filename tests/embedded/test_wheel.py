@@ -131,6 +131,7 @@ def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str,
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(installed):
     files = {str(path.relative_to(installed.shipped)) for path in installed.shipped.rglob("*.*")}
     assert {
@@ -143,6 +144,7 @@ def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(ins
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]
 
 
+@pytest.mark.slow
 def test_the_environment_has_the_wheel_s_gateway_and_not_the_checkout_s(installed):
     code = "import gateway; from gateway.embedded.places import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
     printed = subprocess.run(

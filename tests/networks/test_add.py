@@ -105,6 +105,7 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path):
     assert list((tmp_path / "models").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path, cold_jobs):
     whole = save_torchscript(Head(), tmp_path / "head.pt").read_bytes()
     damaged = bytearray(whole)
@@ -150,6 +151,7 @@ def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes,
     assert not (own_head / "head_classifier" / "2").exists()
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs):
     path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
     result = CliRunner().invoke(

@@ -17,7 +17,8 @@ from gateway.networks.model_source import SourceError, find_labels, find_preproc
 from gateway.networks.originals import original_module
 from gateway.networks.weights import read_state_dict
 from gateway.repository.entry import Format, Precision
-from gateway.repository.preprocessing import PreprocessingError, from_file, reference_transforms
+from gateway.repository.preprocessing import PreprocessingError, reference_transforms
+from gateway.repository.preprocessing_sources import from_file
 from tests.networks.builders import Head
 from tests.networks.pretrained import LABELS, timm_network, vit_folder
 

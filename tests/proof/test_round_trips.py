@@ -35,7 +35,8 @@ from gateway.repository.entry import (
     read_entry,
     write_record,
 )
-from gateway.repository.preprocessing import Preprocessing, from_weights, reference_transforms
+from gateway.repository.preprocessing import Preprocessing, reference_transforms
+from gateway.repository.preprocessing_sources import from_weights
 from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from tests.networks.builders import (
     Head,

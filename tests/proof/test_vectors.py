@@ -16,7 +16,8 @@ from gateway.cli.main import app
 from gateway.embedded.server import EmbeddedTriton
 from gateway.networks.add import Request, add
 from gateway.repository.entry import Serving, read_entry
-from gateway.repository.preprocessing import from_weights, reference_transforms
+from gateway.repository.preprocessing import reference_transforms
+from gateway.repository.preprocessing_sources import from_weights
 from gateway.settings import Settings
 from gateway.triton.synchronous import BlockingTriton
 from tests.api.stub import Client, client_of

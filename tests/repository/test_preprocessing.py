@@ -7,17 +7,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.models import ResNet50_Weights
 
-from gateway.repository.preprocessing import (
-    Preprocessing,
-    PreprocessingError,
-    from_file,
-    from_mapping,
-    from_weights,
-    numbers,
-    reference_transforms,
-)
+from gateway.repository.preprocessing import Preprocessing, PreprocessingError, reference_transforms
+from gateway.repository.preprocessing_sources import from_file, from_mapping, from_weights, numbers
 
 SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -30,6 +22,8 @@ def test_torchvisions_weights_say_how_they_were_evaluated(weights, resize):
 
 
 def test_the_reference_transforms_are_those_of_the_weights():
+    from torchvision.models import ResNet50_Weights  # seconds, which whoever collects tests should not wait for
+
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
     image = Image.fromarray(pixels)
     ours = reference_transforms(from_weights("ResNet50_Weights.IMAGENET1K_V2"))(image)

@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
-from torchvision.transforms import v2
 from tritonclient.grpc import InferenceServerClient
 
 from gateway.embedded.server import EmbeddedTriton, StartFailed
@@ -18,7 +17,6 @@ from tests.tritons import running_triton
 
 pytestmark = pytest.mark.triton
 
-BICUBIC = v2.InterpolationMode.BICUBIC
 OK, EMPTY, INVALID_LENGTH, UNDECODABLE = range(4)
 
 
@@ -129,7 +127,10 @@ def test_torch_s_resize_is_seldom_a_level_off_and_never_three(variants, pixels):
 
 def test_one_resize_size_means_the_shorter_side_and_the_middle_is_cut_out(variants, pixels):
     statuses, images = preprocess(variants, [encode(pixels, ".png")], model="shorter_side")
-    wanted = v2.functional.center_crop(v2.functional.resize(Image.fromarray(pixels), [256], BICUBIC), [224])
+    from torchvision.transforms import v2
+
+    resized = v2.functional.resize(Image.fromarray(pixels), [256], v2.InterpolationMode.BICUBIC)
+    wanted = v2.functional.center_crop(resized, [224])
     assert statuses == [OK]
     assert np.allclose(images[0], np.asarray(wanted).transpose(2, 0, 1) / 127.5 - 1, atol=1e-5)
 

@@ -8,8 +8,6 @@ import numpy as np
 import PIL
 import pytest
 from PIL import Image
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional
 
 from gateway.repository.preprocessing import Preprocessing, reference_transforms
 from gateway.repository.writing import PREPROCESSOR_CODE
@@ -34,18 +32,21 @@ def model(request, monkeypatch) -> ModuleType:
 
 
 def wanted(pixels, size, interpolation, crop=(224, 224)):
-    image = functional.resize(Image.fromarray(pixels), size, interpolation, antialias=True)
+    # Seconds, which whoever collects tests should not wait for.
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.v2 import functional
+
+    image = functional.resize(Image.fromarray(pixels), size, InterpolationMode(interpolation), antialias=True)
     return np.asarray(functional.center_crop(image, list(crop)))
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos", "box"])
 def test_the_pixels_are_torchvision_s(model, size, interpolation):
-    mode = InterpolationMode(interpolation)
     resize = model.PillowResize(size, [224, 224], model.InterpolationMode(interpolation), "pillow")
     for shape in SHAPES:
         pixels = noise(*shape)
-        assert np.array_equal(resize(pixels), wanted(pixels, size, mode)), shape
+        assert np.array_equal(resize(pixels), wanted(pixels, size, interpolation)), shape
 
 
 @pytest.mark.parametrize(
@@ -106,4 +107,4 @@ def test_a_kernel_that_makes_other_pixels_is_not_used(model, monkeypatch):
     resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, "pillow")
     pixels = noise(300, 300)
     assert "makes other pixels of 300 by 400 on this machine" in resize.described()
-    assert np.array_equal(resize(pixels), wanted(pixels, [224, 224], InterpolationMode.BICUBIC))
+    assert np.array_equal(resize(pixels), wanted(pixels, [224, 224], "bicubic"))

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from gateway.networks.model_source import SourceError
-from gateway.repository.preprocessing import AS_PIXELS, Preprocessing, from_file, numbers, whole
+from gateway.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway.repository.preprocessing_sources import from_file, numbers, whole
 
 
 def preprocessing_of(

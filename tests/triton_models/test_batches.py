@@ -1,0 +1,50 @@
+"""On a GPU a batch has the bits that it has on a CPU. A GPU is played by torch's own CPU device."""
+
+import numpy as np
+import pytest
+import torch
+
+from bench.limit import preprocessor
+from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from tests.native.pictures import noise
+
+HEIGHT, WIDTH = 24, 32
+MEAN, STD = (np.array(each, np.float32).reshape(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+IMAGES = [noise(HEIGHT, WIDTH), None, np.full((HEIGHT, WIDTH, 3), 255, np.uint8)]
+
+
+@pytest.fixture
+def batches():
+    return preprocessor(DEFAULT_MODEL_REPOSITORY, "batches")
+
+
+@pytest.fixture
+def on_torch():
+    return preprocessor(DEFAULT_MODEL_REPOSITORY, "on_torch")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_numpy_and_torch_make_the_same_batch(batches, on_torch, dtype):
+    form = batches.Form([HEIGHT, WIDTH], dtype, MEAN, STD)
+    by_numpy = batches.NumpyBatch(form)(IMAGES)
+    by_torch = on_torch.TorchBatch(form, torch.device("cpu"))(IMAGES)
+    assert by_numpy.dtype == dtype
+    assert by_numpy.shape == (len(IMAGES), 3, HEIGHT, WIDTH)
+    assert np.array_equal(by_numpy, by_torch.numpy())
+    assert not by_numpy[1].any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_an_image_is_normalised_as_torchvision_does(batches, dtype):
+    (made,) = batches.NumpyBatch(batches.Form([HEIGHT, WIDTH], dtype, MEAN, STD))(IMAGES[:1])
+    pixels = IMAGES[0].transpose(2, 0, 1)
+    expected = (pixels / 255 - MEAN) / STD if dtype is np.float32 else pixels
+    assert np.allclose(made, expected, atol=1e-6)
+
+
+def test_what_torch_resized_goes_into_a_batch_on_the_cpu(batches, on_torch):
+    resizing = preprocessor(DEFAULT_MODEL_REPOSITORY, "resizing")
+    resize = on_torch.TorchResize([HEIGHT, WIDTH], [HEIGHT, WIDTH], resizing.InterpolationMode.BILINEAR)
+    image = resize(noise(HEIGHT, WIDTH))
+    (made,) = batches.NumpyBatch(batches.Form([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
+    assert np.array_equal(made, noise(HEIGHT, WIDTH).transpose(2, 0, 1))
