@@ -132,7 +132,7 @@ def export_torchscript(
     with whole_file(path, mode=0o644) as draft, torch.no_grad(), without_deprecations():
         # _check compares answers for several batches, so that the tracer need not for this one.
         traced = torch.jit.trace(module, example, check_trace=False)  # type: ignore[no-untyped-call]
-        frozen = torch.jit.freeze(traced)  # type: ignore[no-untyped-call]
+        frozen = torch.jit.freeze(traced)
         torch.jit.save(frozen, draft, _extra_files=dict(extra_files or {}))
         exported = torch.jit.load(draft, map_location="cpu")  # type: ignore[no-untyped-call]
         _check(module, exported, example, tolerance)
