@@ -35,8 +35,8 @@ def folder_network(folder: Path) -> nn.Module:
         from transformers.utils import logging as transformers_logging
     except ImportError as exc:
         raise ModelFileError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     try:
         network, info = AutoModelForImageClassification.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True

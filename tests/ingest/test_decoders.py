@@ -56,7 +56,16 @@ async def hold(pool):
     (worker,) = pool._idle
     await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
     os.kill(worker.pid, signal.SIGSTOP)
+    # Until then it may still take a picture.
+    async with asyncio.timeout(60):
+        while state_of(worker.pid) != "T":  # noqa: ASYNC110 - it cannot tell any more
+            await asyncio.sleep(0.001)
     return worker
+
+
+def state_of(pid):
+    """One letter, as in proc(5): T is stopped, Z has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @functools.cache
@@ -279,7 +288,7 @@ asyncio.run(main())
 
 def _runs(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return state_of(pid) != "Z"
     except OSError:
         return False
 
