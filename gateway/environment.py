@@ -75,7 +75,7 @@ def _unknown(name: str) -> str:
         # Without the prefix, which would make every two names alike.
         near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
         hint = f"did you mean {variable(near[0])}?" if near else "see the README's table of settings"
-    return f"{name} is not a setting: {hint}"
+    return f"{name}{_in_file(name)} is not a setting: {hint}"
 
 
 def _wrong(error: ErrorDetails) -> str:
@@ -86,5 +86,13 @@ def _wrong(error: ErrorDetails) -> str:
     may_be = allowed(field)
     if may_be and error["type"] != "value_error":
         said = f"must be {may_be}"
-    given = "…" if field in SECRET else repr(error["input"])
-    return f"{variable(field)}={given}: {said}"
+    name = variable(field)
+    # As it was written, not as it was read: 20GB, not 20000000000.
+    written = os.environ.get(name, dotenv_values(ENV_FILE).get(name, error["input"]))
+    given = "…" if field in SECRET else repr(written)
+    return f"{name}={given}{_in_file(name)}: {said}"
+
+
+def _in_file(name: str) -> str:
+    """Where a variable stands that nobody finds in the environment."""
+    return f" in {ENV_FILE}" if name in dotenv_values(ENV_FILE) and name not in os.environ else ""

@@ -147,6 +147,14 @@ def certificates_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def patient_threads() -> Iterator[None]:
+    """Torch's threads in processes that tests start sleep while they wait for each other: others want the cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_WAIT_POLICY", "passive")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def warm_jobs() -> Iterator[None]:
     """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
     with pytest.MonkeyPatch.context() as patch:

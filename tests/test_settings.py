@@ -63,12 +63,16 @@ def test_an_unknown_variable_like_no_other_points_to_the_table(monkeypatch):
 
 def test_an_unknown_line_of_env_file_stops_the_start(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("GATEWAY_PROT=9000\n")
-    assert refusal(monkeypatch).startswith("GATEWAY_PROT is not a setting: did you mean GATEWAY_PORT?")
+    assert refusal(monkeypatch).startswith("GATEWAY_PROT in .env is not a setting: did you mean GATEWAY_PORT?")
 
 
 def test_a_wrong_line_of_env_file_stops_the_start(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("GATEWAY_PORT=http\n")
-    assert refusal(monkeypatch) == "GATEWAY_PORT='http': must be a whole number from 1 to 65535"
+    assert refusal(monkeypatch) == "GATEWAY_PORT='http' in .env: must be a whole number from 1 to 65535"
+
+
+def test_a_size_that_is_too_large_is_told_as_it_was_written(monkeypatch):
+    assert refusal(monkeypatch, max_file_bytes="20GB").startswith("GATEWAY_MAX_FILE_BYTES='20GB': must be")
 
 
 @pytest.mark.parametrize("name", ["GATEWAY_SERVICE_HOST", "GATEWAY_SERVICE_PORT_HTTP", "GATEWAY_PORT_8080_TCP_ADDR"])

@@ -102,7 +102,7 @@ NO_MODULE = "import nothing_such\n"
 def test_pytest_tells_it_what_it_needs_to_know(tmp_path, broken, code, runs):
     folder = tmp_path / "tests"
     folder.mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\npythonpath = .\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\npythonpath = .\naddopts = -p no:schemathesis\n")
     for name, text in FILES.items() | ({"test_b.py": broken}.items() if broken else set()):
         (folder / name).write_text(text)
     program = (

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway.errors import UserError
 
@@ -43,9 +44,10 @@ def frames(source: str, fps: float | None = None) -> Iterator[VideoFrame]:
     video = cv2.VideoCapture(place)
     try:
         if not video.isOpened():
+            named = source != STDIN and not is_live(source) and "://" not in source
+            what = "does not exist" if named and not Path(source).exists() else "cannot be read as a video"
             raise VideoUnreadable(
-                f"{source!r} cannot be read as a video: give a file, the number of a camera, an rtsp:// address, or - "
-                f"for standard input"
+                f"{source!r} {what}: give a file, the number of a camera, an rtsp:// address, or - for standard input"
             )
         told = video.get(cv2.CAP_PROP_FPS)
         rate = told if 0 < told <= _MOST_FPS else _USUAL_FPS

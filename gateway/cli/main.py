@@ -43,7 +43,7 @@ app.add_typer(triton_app, name="triton")
 key_app = typer.Typer(help="API keys; without any, the API answers everybody.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 
-app.command("capacity")(capacity)
+LAST_PORT = 65_535
 
 Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
@@ -152,7 +152,7 @@ def up(
     triton_port: Annotated[
         int,
         typer.Option(
-            help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=65_535
+            help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=LAST_PORT
         ),
     ] = 0,
     *,
@@ -163,16 +163,21 @@ def up(
     The first start fetches Triton (55 MB) and exports the default model if the repository has none.
     """
     from gateway.doctor.finding import Level
-    from gateway.doctor.repository import has_version
+    from gateway.doctor.repository import files, has_version
     from gateway.doctor.shares import shares
     from gateway.embedded.up import up as run_up
+    from gateway.triton.model_config import read_model_configs
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
-        for finding in shares(settings, partial(has_version, model_repository)):
+        # Not refused: a version may be added while the service runs, and Triton has the last word about files.
+        findings = list(shares(settings, partial(has_version, model_repository)))
+        if model_repository.is_dir():
+            lacking = files(model_repository, read_model_configs(model_repository))
+            findings += [lacking] if lacking.level is Level.FAIL else []  # the default model's file is made
+        for finding in findings:
             if finding.level is not Level.OK:
-                # Not refused: a version may be added while the service runs.
-                display.say(f"warning: {finding.text}: {finding.advice}")
+                display.say(f"warning: {finding.text.replace(chr(10), ', ')}: {finding.advice}")
         run_up(settings, model_repository, display=display, triton_port=triton_port)
 
 
@@ -206,6 +211,9 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
 
 
+app.command("capacity")(capacity)
+
+
 @key_app.command("new")
 def key_new(
     name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
@@ -225,7 +233,10 @@ def key_list(file: KeysFile = None) -> None:
 
 
 @key_app.command("remove")
-def key_remove(name: str, file: KeysFile = None) -> None:
+def key_remove(
+    name: Annotated[str, typer.Argument(help="The key's name, as `gateway key list` shows it.", show_default=False)],
+    file: KeysFile = None,
+) -> None:
     """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
@@ -243,9 +254,11 @@ def triton_fetch() -> None:
 def triton_run(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     host: Annotated[str, typer.Option(help="Address that Triton listens on; it has no access control.")] = "127.0.0.1",
-    grpc_port: Annotated[int, typer.Option(help="Port for gRPC, which the gateway speaks.")] = 8001,
-    http_port: Annotated[int, typer.Option(help="Port for HTTP.")] = 8000,
-    metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.")] = 8002,
+    grpc_port: Annotated[
+        int, typer.Option(help="Port for gRPC, which the gateway speaks.", min=0, max=LAST_PORT)
+    ] = 8001,
+    http_port: Annotated[int, typer.Option(help="Port for HTTP.", min=0, max=LAST_PORT)] = 8000,
+    metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.", min=0, max=LAST_PORT)] = 8002,
 ) -> None:
     """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
     from gateway.embedded.up import run_triton

@@ -114,7 +114,7 @@ class Batches:
 
 
 def _amount(nbytes: int) -> str:
-    """A number of bytes as the gateway tells it."""
+    """A number of bytes as the gateway tells it: its own `amount`, since nothing of it is imported here."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size and nbytes % size == 0:
             return f"{nbytes // size} {unit}"

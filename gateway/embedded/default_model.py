@@ -7,9 +7,13 @@ from gateway.settings import variable
 from gateway.triton.contract import breaches, pinned_versions
 from gateway.triton.model_config import ModelConfig, read_model_configs
 
+HOW_TO_CHOOSE = (
+    "--model-repository names the folder that has a folder for each model; without it the default model is served"
+)
+
 
 class NoDefaultModel(UserError):
-    """The default model is not in the repository; the message has the names that are."""
+    """The default model is not in the repository, or there is no repository; the message says what there is."""
 
 
 def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
@@ -18,6 +22,13 @@ def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
     `wanted` is what the settings say, `explicit` whether somebody has said it. Where nobody has and the repository has
     one model alone, it is that one. A repository without any readable configuration is left to Triton to complain of.
     """
+    if not repository.is_dir():
+        raise NoDefaultModel(f"there is no model repository at {repository}: {HOW_TO_CHOOSE}")
+    if not any(repository.glob("*/config.pbtxt")):
+        raise NoDefaultModel(
+            f"there are no models in {repository}: {HOW_TO_CHOOSE}, or fill it with "
+            f"`gateway model add … --model-repository {repository}`"
+        )
     configs = read_model_configs(repository)
     if wanted in configs or not configs:
         return wanted

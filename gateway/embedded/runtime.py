@@ -177,7 +177,7 @@ def _ensure_wheel(target: Path, say: Say) -> Path:
         return target
     say(f"fetching Triton {TRITON_VERSION} (nvidia-pytriton {WHEEL_VERSION}, 55 MB) into {target}")
     with whole_folder(target) as draft:
-        _pip_install(draft)
+        _pip_install(draft, target)
         missing = _missing_from(draft)
         if missing:
             raise RuntimeFetchFailed(
@@ -199,7 +199,8 @@ def _missing_from(wheel: Path) -> list[str]:
     return [part for part in parts if not (wheel / part).exists()]
 
 
-def _pip_install(target: Path) -> None:
+def _pip_install(target: Path, place: Path) -> None:
+    """Install the wheel into a draft of what will be in `place`; raises RuntimeFetchFailed."""
     requirement = f"nvidia-pytriton=={WHEEL_VERSION} --hash=sha256:{WHEEL_SHA256}\n"
     with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="triton-") as requirements:
         requirements.write(requirement)
@@ -220,9 +221,11 @@ def _pip_install(target: Path) -> None:
     reason = next(
         (line for line in reversed(completed.stderr.splitlines()) if line.startswith("ERROR")), completed.stderr.strip()
     )
+    away = "the package index does not answer" if "connection broken by" in completed.stderr else f"pip says: {reason}"
     raise RuntimeFetchFailed(
-        f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}; the first start needs a package index within reach "
-        f"(PIP_INDEX_URL and PIP_FIND_LINKS are honoured). pip says: {reason}"
+        f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}: {away}. The first start needs a package index within "
+        f"reach (PIP_INDEX_URL and PIP_FIND_LINKS are honoured), or {place} copied from a machine that has it: "
+        "`gateway triton fetch` puts it there"
     )
 
 

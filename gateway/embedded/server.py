@@ -240,7 +240,8 @@ class EmbeddedTriton:
                 except OSError as exc:
                     name = field.removesuffix("_port")
                     raise PortTaken(
-                        f"Triton's {name} port {port} on {self.host} cannot be used: {exc.strerror}"
+                        f"Triton's {name} port {port} on {self.host} cannot be used: {exc.strerror}; stop what "
+                        "listens there, or choose another port"
                     ) from exc
                 setattr(self, field, listener.getsockname()[1])
         finally:

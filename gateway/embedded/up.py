@@ -93,8 +93,8 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     finally:
         _force_on_signals(*([api] if api else []), triton)
         stopping = time.monotonic()
-        with display.waiting("finishing the requests in flight"):
-            if api is not None:
+        if api is not None:
+            with display.waiting("finishing the requests in flight"):
                 api.stop()
         with display.waiting("stopping Triton"):
             # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.

@@ -1,9 +1,9 @@
-"""What is known of one model of one Triton."""
+"""What is known of the models of one Triton."""
 
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, InferenceFailed
-from gateway.inference.backend import ModelHealth, Trial
+from gateway.inference.backend import ModelHealth, ModelState, Trial
 from gateway.triton.steps import Step
 
 
@@ -56,3 +56,14 @@ class Record:
     def health(self, *, ready: bool) -> ModelHealth:
         """Its public form."""
         return ModelHealth(self.name, ready=ready, trial=self.trial)
+
+
+class Known:
+    """What is known of the models of one Triton."""
+
+    def __init__(self, default: Record) -> None:
+        self.default = default
+        self.records = {default.name: default}
+        """By the names of the ensembles."""
+        self.not_ready: tuple[ModelState, ...] = ()
+        """What Triton says of the models that it cannot ask, while the default one does not answer."""

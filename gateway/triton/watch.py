@@ -16,22 +16,17 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.backend import EndpointHealth, ModelState
+from gateway.inference.backend import EndpointHealth
 from gateway.triton.contract import pinned
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.error_table import StubDied
-from gateway.triton.healing import Healer, HealOutcome
+from gateway.triton.healing import Healer
+from gateway.triton.mending import Mending
 from gateway.triton.promised import Promised
-from gateway.triton.record import Record
-from gateway.triton.steps import Step
+from gateway.triton.record import Known, Record
 from gateway.triton.trials import Schedule, Trials
 
 log = structlog.get_logger("gateway")
-
-FRESH_SECONDS = 1.0
-"""A death that was seen so lately needs no further proof."""
-ASKED_SECONDS = 60.0
-"""Whom no client has asked for so long, none misses."""
 
 
 class Watch:
@@ -53,28 +48,17 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
-        self._default = Record(model_name)
-        self._records = {model_name: self._default}
+        self._known = Known(Record(model_name))
+        self._default, self._records = self._known.default, self._known.records
         self._schedule = schedule
         self._trials = Trials(endpoint, schedule, clock)
-        self._healer = healer
         self._promised = Promised(split or {})
         self._tell_model = tell
         self._clock = clock
         self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
-        self._dead_steps: dict[Step, float] = {}
-        """Steps of which a process died, and when that was last seen."""
-        self._lone: set[str] = set()
-        """Models of which a process died, and through which no ensemble answers."""
-        self._healing: set[str] = set()
-        """Models whose steps are being reloaded."""
-        self._healed_at = float("-inf")
-        self._not_gently: set[tuple[Step, ...]] = set()
-        """Steps that could not be loaded anew while others of their versions answer: for lack of memory, say."""
-        self._left_to_others: dict[str, float] = {}
-        """Steps that another gateway was reloading, and since when."""
-        self._unavailable_since: float | None = None
-        self._states: tuple[ModelState, ...] = ()
+        self._mending = Mending(
+            self._known, self._trials, healer, schedule, try_again=self._try, tell=self._tell, clock=clock
+        )
         self._reached = False
         self._discovered_at = float("-inf")
         self._told: dict[str, bool] = {}
@@ -98,12 +82,12 @@ class Watch:
             address=self.endpoint.address,
             ready=self.ready,
             trial=self._default.trial,
-            models_not_ready=self._states,
+            models_not_ready=self._known.not_ready,
             warnings=(
                 *(warning for record in self._records.values() for warning in record.warnings),
                 *self._promised.warnings,
             ),
-            healing=self._healer.status if self._healer else "off",
+            healing=self._mending.status,
             models=tuple(record.health(ready=self._answers(record)) for record in self._records.values()),
         )
 
@@ -120,9 +104,9 @@ class Watch:
             return  # a name that a client made up
         record.answered_at, record.asked_at = float("-inf"), self._clock()
         if isinstance(error, StubDied):
-            if sent_at <= self._healed_at:
+            if sent_at <= self._mending.mended_at:
                 return
-            self._dead_steps[record.step(error.step)] = self._clock()
+            self._mending.died(record.step(error.step))
         elif isinstance(error, InferenceFailed) or sent_at <= record.good_since:
             return  # the next trial will tell; one bad request is no reason to leave a model out
         record.suspected = True
@@ -130,7 +114,7 @@ class Watch:
 
     def lost(self, model: str) -> None:
         """Take note that the process of a model died that is no ensemble's step, such as a stateful one."""
-        self._lone.add(model)
+        self._mending.lone.add(model)
         self._sickness.set()
 
     def forget(self, names: Collection[str]) -> None:
@@ -149,11 +133,15 @@ class Watch:
         """Try every model whose turn it is."""
         await self._discover()
         await asyncio.gather(*(self._try(record) for record in list(self._records.values()) if self._is_due(record)))
-        self._states = () if self.ready else await self._trials.models_not_ready()
+        self._known.not_ready = () if self.ready else await self._trials.models_not_ready()
         self._drop_unloaded()
         self._tell()
-        if self._dead_steps or not all(record.sound for record in self._records.values()):
+        if self._failing:
             self._sickness.set()
+
+    async def heal(self) -> None:
+        """Mend what can be mended."""
+        await self._mending.mend()
 
     async def _again_and_again(self, step: Callable[[], Awaitable[None]], sooner: asyncio.Event) -> None:
         while True:
@@ -163,12 +151,15 @@ class Watch:
             except Exception:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.endpoint.address)
-            failing = self._dead_steps or self._lone or not all(record.sound for record in self._records.values())
             seconds = self._schedule.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # so that gateways spread
-            seconds = min(self._schedule.quick_seconds, seconds) if failing else seconds
+            seconds = min(self._schedule.quick_seconds, seconds) if self._failing else seconds
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await sooner.wait()
+
+    @property
+    def _failing(self) -> bool:
+        return self._mending.needed or not all(record.sound for record in self._records.values())
 
     @property
     def tried(self) -> bool:
@@ -202,9 +193,9 @@ class Watch:
             record.passed(tried.trial, tried.sent_at, tried.ended_at)
         elif not isinstance(error, StubDied):
             record.failed(tried.trial, error, tried.ended_at)
-        elif tried.sent_at >= self._healed_at:
+        elif tried.sent_at >= self._mending.mended_at:
             record.failed(tried.trial, error, tried.ended_at)
-            self._dead_steps[record.step(error.step)] = self._clock()
+            self._mending.died(record.step(error.step))
         # Else it shows the death that a reload has mended since: to ask a dead process takes a second or two.
 
     async def _discover(self) -> None:
@@ -213,12 +204,12 @@ class Watch:
             with contextlib.suppress(GatewayError):
                 for name in await self._trials.ensembles(but=self._records):
                     self._records.setdefault(name, Record(name))
-                if not self._healing:  # what is being reloaded comes back
+                if not self._mending.under_repair:  # what is being reloaded comes back
                     await self._promised.look(self.endpoint)
                 self._discovered_at = self._clock()
 
     def _answers(self, record: Record) -> bool:
-        if not record.sound or record.name in self._healing or self._is_hurt(record):
+        if not record.sound or record.name in self._mending.under_repair or self._mending.hurts(record):
             return False
         age_seconds = self._clock() - max(record.tried_at, record.answered_at)
         interval_seconds = self._schedule.interval_seconds * (
@@ -226,12 +217,8 @@ class Watch:
         )
         return age_seconds <= 1.5 * interval_seconds + 2 * self._schedule.timeout_seconds
 
-    def _is_hurt(self, record: Record) -> bool:
-        """Whether a process of one of its steps is dead, in the version that it asks."""
-        return any(step.meets(self._dead_steps) for step in record.steps)
-
     def _is_due(self, record: Record) -> bool:
-        if record.name in self._healing:
+        if record.name in self._mending.under_repair:
             return False
         if not record.sound:
             return True
@@ -248,7 +235,8 @@ class Watch:
         for record in list(self._records.values()):
             error = record.trial.error if record.trial else None
             if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
-                if isinstance(error, StubDied) or record.name in self._healing or self._is_hurt(record):
+                under_repair = record.name in self._mending.under_repair
+                if isinstance(error, StubDied) or under_repair or self._mending.hurts(record):
                     continue
                 self._drop(record.name)
                 self._discovered_at = float("-inf")
@@ -257,111 +245,6 @@ class Watch:
         self._records.pop(name, None)
         self._told.pop(name, None)
         self._tell_model(name)
-
-    async def heal(self) -> None:
-        """Mend what can be mended."""
-        if self._healer is None:
-            self._dead_steps.clear()
-            self._lone.clear()
-            return
-        for model in sorted(self._lone):
-            await self._reload_lone(self._healer, model)
-        for step in sorted(self._dead_steps):
-            await self._reload(self._healer, (step,))
-        sound = {step for record in self._records.values() if record.sound for step in record.steps}
-        for record in list(self._records.values()):
-            if record.failures >= self._schedule.failures and record.steps:
-                # A step through which other models answer is not at fault, unless every step is such a one.
-                own = tuple(step for step in record.steps if step not in sound)
-                await self._reload(self._healer, own or record.steps)
-        await self._load_orphans(self._healer)
-
-    async def _reload(self, healer: Healer, wanted: tuple[Step, ...]) -> None:
-        names = {step.name for step in wanted}
-        using = [record for record in self._records.values() if names & {step.name for step in record.steps}]
-        using = using or [self._default]
-        hurt = [record for record in using if any(step.meets(wanted) for step in record.steps)] or using
-        gently = self._gently(wanted, using, hurt)
-        self._healing = {record.name for record in (hurt if gently else using)}
-        self._tell()
-
-        async def still_fails() -> bool:
-            seen_at = max(self._dead_steps.get(step, float("-inf")) for step in wanted)
-            # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last
-            # may be from before its reload.
-            fresh = self._healed_at < seen_at and self._clock() - seen_at < FRESH_SECONDS
-            if fresh and not self._left_to_others.keys() & names:
-                return True
-            for record in hurt:
-                with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
-                    if await self._trials.fault(record):
-                        return True
-            return False
-
-        try:
-            outcome = await healer.reload(names, [record.name for record in using], still_fails, gently=gently)
-            if outcome is HealOutcome.FAILED:
-                if gently:
-                    self._not_gently.add(wanted)
-                else:
-                    # Unloaded, and nobody else's to load.
-                    self._dead_steps.update(dict.fromkeys(wanted, self._clock()))
-            if outcome in {HealOutcome.TOO_EARLY, HealOutcome.FAILED}:
-                return
-            self._not_gently.discard(wanted)
-            for step in list(self._dead_steps):
-                if step in wanted or (outcome is HealOutcome.RELOADED and step.name in names):
-                    del self._dead_steps[step]
-            self._healed_at = self._clock()
-            if outcome is HealOutcome.OTHERS:
-                self._left_to_others.update(dict.fromkeys(names, self._clock()))
-            for record in using:
-                await self._try(record)
-            if outcome is HealOutcome.RELOADED:
-                if failing := [record.name for record in using if not record.sound]:
-                    healer.in_vain(names, failing)
-                else:
-                    healer.proved(names)
-        finally:
-            self._healing = set()
-            self._tell()
-
-    def _gently(self, wanted: tuple[Step, ...], using: Collection[Record], hurt: Collection[Record]) -> bool:
-        """Whether other versions answer that an unloading would take along.
-
-        That takes memory for two of each. Where it has failed, only clients that miss the version justify an unloading.
-        """
-        others_answer = any(record.sound and not self._is_hurt(record) for record in using if record not in hurt)
-        missed = any(self._clock() - record.asked_at < ASKED_SECONDS for record in hurt)
-        return others_answer and not (missed and wanted in self._not_gently)
-
-    async def _reload_lone(self, healer: Healer, model: str) -> None:
-        """Reload a model that no ensemble uses: nobody else is left without an answer meanwhile."""
-
-        async def still_fails() -> bool:
-            return model in self._lone  # whoever asked it saw its process dead, and nobody has mended it since
-
-        if await healer.reload((model,), (), still_fails) not in {HealOutcome.TOO_EARLY, HealOutcome.FAILED}:
-            self._lone.discard(model)
-
-    async def _load_orphans(self, healer: Healer) -> None:
-        """Load what another gateway unloaded to heal it, and did not load again."""
-        now = self._clock()
-        late = [step for step, since in self._left_to_others.items() if now - since > self._schedule.orphaned_seconds]
-        if late:
-            in_service = await healer.states()
-            if in_service and (missing := [step for step in late if step not in in_service]):
-                await healer.load(missing)
-            for step in late:
-                del self._left_to_others[step]
-        error = self._default.trial.error if self._default.trial else None
-        if not isinstance(error, ModelUnavailable) or isinstance(error, StubDied):
-            self._unavailable_since = None
-            return
-        self._unavailable_since = self._unavailable_since or now
-        if now - self._unavailable_since > self._schedule.orphaned_seconds:
-            await healer.load([*(state.name for state in self._states), self._default.name])
-            self._unavailable_since = None
 
     def _tell(self) -> None:
         """Log and count what has changed."""

@@ -331,3 +331,11 @@ def test_a_triton_that_is_not_there_is_told_before_anything_is_removed(own_head)
     result = CliRunner().invoke(app, ["model", "remove", "head", *options])
     assert "Triton at 127.0.0.1:1 says" in str(result.exception)
     assert read_entry(own_head, "head")
+
+
+def test_a_list_of_no_models_says_so_and_a_folder_that_is_not_there_is_refused(tmp_path):
+    listed = CliRunner().invoke(app, ["model", "list", f"--model-repository={tmp_path}"])
+    assert (listed.exit_code, "there are no models in" in listed.output) == (0, True)
+    refused = CliRunner().invoke(app, ["model", "list", f"--model-repository={tmp_path / 'nowhere'}"])
+    assert isinstance(refused.exception, UserError)
+    assert "there is no model repository at" in str(refused.exception)

@@ -7,7 +7,8 @@ import re
 import httpx
 import pytest
 
-from gateway.client import AsyncGateway, UnexpectedAnswer, Unreachable, errors
+from gateway.client import AsyncGateway, UnexpectedAnswer, Unreachable, batches, errors
+from gateway.ingest import upload
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -179,3 +180,8 @@ def test_what_is_no_gateway_is_said_so():
     page = httpx.Response(200, text="<html>", headers={"Content-Type": "text/html"})
     with pytest.raises(UnexpectedAnswer, match="is the URL right"):
         Service(lambda _, files: page).classify(1)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 1023, 2**10, 1536, 2**20, 20 * 2**20, 2**30, 2**30 + 1, 3 * 2**30])
+def test_a_limit_reads_the_same_whether_the_client_or_the_gateway_tells_it(nbytes):
+    assert batches._amount(nbytes) == upload.amount(nbytes)

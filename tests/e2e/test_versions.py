@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from torch import nn
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
@@ -23,7 +24,7 @@ from gateway.keys import add_key
 from gateway.networks.add import Request, add
 from gateway.repository.entry import Serving
 from tests.asking import encode
-from tests.networks.builders import Head, save_labels, save_torchscript
+from tests.networks.builders import Head, save_labels, save_onnx, save_torchscript
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.repository.entries import SMALL
@@ -41,12 +42,14 @@ class Served:
     repository: Path
     triton: EmbeddedTriton
 
-    def add(self, name: str, *, seed: int = 0, load: bool = False, **options) -> None:
-        """Add a model, or a version of one."""
+    def add(self, name: str, *, seed: int = 0, load: bool = False, torchscript: bool = False, **options) -> None:
+        """Add a model, or a version of one; as ONNX, whose processes start in a fraction of the time."""
         folder = self.repository.parent / f"{name}-{seed}"
         folder.mkdir()
+        network = Head(seed=seed, last=nn.Sigmoid() if options.get("multi_label") else None)
+        save = save_torchscript if torchscript else save_onnx
         request = Request(
-            source=str(save_torchscript(Head(seed=seed), folder / "model.pt")),
+            source=str(save(network, folder / ("model.pt" if torchscript else "model.onnx"))),
             name=name,
             labels=save_labels(folder / "labels.txt"),
             **{"preprocessing": SMALL, "serving": ONE_EACH, **options},
@@ -268,7 +271,7 @@ def test_a_model_is_taken_away_and_its_neighbours_stay(http, served):
 
 
 def test_a_model_that_cannot_be_loaded_says_why(http, served):
-    served.add("broken")
+    served.add("broken", torchscript=True)
     (served.repository / "broken_classifier" / "1" / "model.pt").write_bytes(b"no TorchScript")
     answer = http.post("/models/broken/load")
     assert (answer.status_code, answer.json()["code"]) == (502, "load_failed")

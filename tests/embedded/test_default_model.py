@@ -56,5 +56,15 @@ def test_a_repository_without_a_classifier_for_images_says_so(repository):
         default_model(repository, "ensemble_model", explicit=False)
 
 
-def test_a_folder_that_is_no_repository_is_left_to_triton_to_name(tmp_path):
-    assert default_model(tmp_path / "nowhere", "ensemble_model", explicit=False) == "ensemble_model"
+def test_a_repository_that_cannot_be_read_is_left_to_triton_to_name(tmp_path):
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.pbtxt").write_text("{")
+    assert default_model(tmp_path, "ensemble_model", explicit=False) == "ensemble_model"
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_folder_that_is_not_there_or_empty_is_refused_before_anything_starts(tmp_path, explicit):
+    with pytest.raises(NoDefaultModel, match=r"no model repository at .*nowhere: --model-repository names"):
+        default_model(tmp_path / "nowhere", "ensemble_model", explicit=explicit)
+    with pytest.raises(NoDefaultModel, match=r"there are no models in .* `gateway model add … --model-repository"):
+        default_model(tmp_path, "ensemble_model", explicit=explicit)

@@ -129,9 +129,20 @@ def test_a_changed_backend_gets_a_directory_of_its_own(pip, tmp_path):
 
 def test_a_fetch_that_fails_leaves_nothing_and_gives_pip_s_reason(pip, tmp_path):
     pip.says = "WARNING: Retrying\nERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
-    with pytest.raises(RuntimeFetchFailed, match=r"package index within reach .* No matching distribution"):
+    with pytest.raises(RuntimeFetchFailed, match=r"No matching distribution.* package index within reach"):
         ensure_runtime(tmp_path, print)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_without_a_network_it_is_said_that_the_index_is_away_and_what_can_be_copied(pip, tmp_path):
+    pip.says = (
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/\n"
+        "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
+    )
+    with pytest.raises(RuntimeFetchFailed) as raised:
+        ensure_runtime(tmp_path, print)
+    assert "the package index does not answer" in str(raised.value)
+    assert f"{tmp_path / f'triton-{WHEEL_VERSION}'} copied from a machine that has it" in str(raised.value)
 
 
 def test_a_python_without_pip_is_told_how_to_get_it(pip, tmp_path):

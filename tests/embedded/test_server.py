@@ -241,7 +241,7 @@ def test_a_model_file_that_was_not_exported_names_the_command(runtime, model_rep
     repository = Path(shutil.copytree(model_repository, tmp_path / "models", ignore=ignore))
     server = EmbeddedTriton(runtime, repository, on_log=lambda line: None)
     server.start()
-    with pytest.raises(StartFailed, match=r"classifier/1/model\.pt: `gateway model export` writes it"):
+    with pytest.raises(StartFailed, match=r"classifier/1/model\.pt: `gateway model export` writes"):
         server.wait_ready()
     server.stop()
 

@@ -117,7 +117,7 @@ def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str,
         network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 3))
         torch.jit.trace(network.eval(), torch.rand(2, 3, 32, 32)).save(installed.home / "colours.pt")
     (installed.home / "labels.txt").write_text("\n".join(LABELS) + "\n")
-    installed.run("model", "add", "colours.pt", "--name=colours", "--labels=labels.txt", *AS_TRAINED)
+    installed.run("model", "add", "colours.pt", "--name=colours", "--labels=labels.txt", "--instances=1", *AS_TRAINED)
     port, triton_port = free_port(), free_port()
     log = installed.home / "up.log"
     with log.open("w") as output:

@@ -1,5 +1,7 @@
 """Triton's response cache answers the same picture again, and no other one."""
 
+from collections.abc import Iterator
+
 import cv2
 import httpx
 import numpy as np
@@ -9,6 +11,7 @@ from bench.attack.collisions import colliding_jpegs, start
 from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE
 from tests.asking import encode
 from tests.photos import photo
+from tests.processes import Gateway, running_gateway
 
 pytestmark = pytest.mark.triton
 
@@ -18,6 +21,14 @@ def pair() -> tuple[bytes, bytes]:
     """Two photographs with one key in the cache of Triton, without the gateway's seal but with its room."""
     cat, coffee = (shrunk(photo(name)) for name in ("cat", "coffee"))
     return colliding_jpegs(cat, coffee, start(ENSEMBLE_MODEL, 1, RAW_IMAGE))
+
+
+@pytest.fixture(scope="module")
+def gateway(triton, tmp_path_factory) -> Iterator[Gateway]:
+    """A gateway with a secret of its own, in two processes."""
+    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
+    with running_gateway(log, triton_url=triton.url, workers=2) as running:
+        yield running
 
 
 def shrunk(encoded: bytes) -> bytes:
@@ -46,17 +57,16 @@ def test_pictures_crafted_to_share_a_key_are_answered_alike_by_triton_alone(trit
     assert hits(triton_client) == before + 1
 
 
-def test_through_the_gateway_each_gets_its_own_answer_and_still_hits(triton, triton_client, start_gateway, pair):
-    with start_gateway(triton_url=triton.url, workers=2) as gateway:
-        cat, coffee = (label(gateway, picture) for picture in pair)
-        assert "cat" in cat.lower()
-        assert coffee != cat
-        before = hits(triton_client)
-        assert [label(gateway, picture) for picture in pair] == [cat, coffee]
-        assert hits(triton_client) == before + 2  # whichever worker was asked
+def test_through_the_gateway_each_gets_its_own_answer_and_still_hits(triton_client, gateway, pair):
+    cat, coffee = (label(gateway, picture) for picture in pair)
+    assert "cat" in cat.lower()
+    assert coffee != cat
+    before = hits(triton_client)
+    assert [label(gateway, picture) for picture in pair] == [cat, coffee]
+    assert hits(triton_client) == before + 2  # whichever worker was asked
 
 
-def test_gateways_with_one_secret_share_answers_and_others_do_not(triton, triton_client, start_gateway):
+def test_gateways_with_one_secret_share_answers_and_others_do_not(triton, triton_client, start_gateway, gateway):
     picture = shrunk(photo("cat")) + b"\xff\xd9"
     settings = {"triton_url": triton.url, "cache_secret": "one secret for all of them"}
     with start_gateway(**settings) as first, start_gateway(**settings) as second:
@@ -64,12 +74,11 @@ def test_gateways_with_one_secret_share_answers_and_others_do_not(triton, triton
         before = hits(triton_client)
         label(second, picture)
         assert hits(triton_client) == before + 1
-    with start_gateway(triton_url=triton.url) as third:
-        label(third, picture)
-        assert hits(triton_client) == before + 1
+    label(gateway, picture)
+    assert hits(triton_client) == before + 1
 
 
-def test_who_asked_triton_directly_for_less_spoils_no_answer_of_the_gateway(triton, triton_client, start_gateway):
+def test_who_asked_triton_directly_for_less_spoils_no_answer_of_the_gateway(triton_client, gateway):
     from tritonclient.grpc import InferRequestedOutput
 
     from gateway.triton.contract import PREDICTION
@@ -77,5 +86,4 @@ def test_who_asked_triton_directly_for_less_spoils_no_answer_of_the_gateway(trit
 
     picture = encode(np.random.default_rng(7).integers(0, 256, (40, 40, 3), np.uint8), ".jpg")
     triton_client.infer(ENSEMBLE_MODEL, inputs_of([picture]), outputs=[InferRequestedOutput(PREDICTION)])
-    with start_gateway(triton_url=triton.url) as gateway:
-        assert label(gateway, picture)
+    assert label(gateway, picture)

@@ -52,8 +52,8 @@ def test_only_one_of_several_gateways_heals(light_triton, light_repository, star
     with (
         start_gateway(triton_url=triton.url, workers=2) as first,
         start_gateway(triton_url=triton.url) as second,
-        Load(first.url) as load,
-        Load(second.url) as other_load,
+        Load(first.url, clients=4) as load,
+        Load(second.url, clients=4) as other_load,
     ):
         wait_for(lambda: load.outcomes()[200] > 20 and other_load.outcomes()[200] > 20)
         with starting_waits(light_repository):

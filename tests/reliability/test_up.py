@@ -158,6 +158,15 @@ def test_a_models_process_that_gets_sigterm_goes_on(shared_up, step):
     assert up.find(step).pid == process.pid
 
 
+def test_nothing_outlives_an_up_that_is_killed(shared_up):
+    """The last of those that share it."""
+    up = shared_up
+    wait_for(lambda: classified(up) and up.find("worker"), timeout_seconds=90)
+    family = up.family()
+    up.process.kill()
+    wait_for(lambda: all(map(is_gone, family)), timeout_seconds=120)
+
+
 def test_up_says_what_it_does_and_leaves_no_process_behind(light_repository, tmp_path):
     with running_up(
         tmp_path / "up.log",
@@ -178,14 +187,6 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(light_repository, tmp
         ):
             assert up.says(step), step
         assert not up.says("Exit timeout expired")
-
-
-def test_nothing_outlives_an_up_that_is_killed(light_repository, tmp_path):
-    with running_up(tmp_path / "up.log", f"--model-repository={light_repository}", workers=2) as up:
-        family = up.family()
-        assert up.find("worker")
-        up.process.kill()
-        wait_for(lambda: all(map(is_gone, family)), timeout_seconds=120)
 
 
 def test_a_second_signal_ends_everything_at_once(light_repository, tmp_path):

@@ -15,7 +15,9 @@ from tests.api.stub import PNG
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.stub_server import COMMAND
 
-pytestmark = pytest.mark.alone  # who is slowest is a matter of time
+pytestmark = pytest.mark.slow
+ALONE = pytest.mark.alone
+"""Who is slowest, and who is slow but not too slow, is a matter of time."""
 
 KIB, MIB = 2**10, 2**20
 PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
@@ -99,6 +101,7 @@ def test_what_is_thrown_away_of_a_file_that_is_too_large_takes_no_room(patient: 
         assert classify(patient).status_code == 200
 
 
+@ALONE
 def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
     stalled = [begin(patient) for _ in range(6)]
     try:
@@ -138,6 +141,7 @@ def test_an_upload_below_the_least_speed_is_ended_after_its_grace(gateway: Gatew
     assert (problem["limit"], problem["value"]) == ("min_upload_bytes_per_second", 1_000)
 
 
+@ALONE
 def test_an_upload_above_the_least_speed_may_pause(gateway: Gateway):
     pieces, piece = 10, bytes(4_000)
     with begin(gateway, len(PART) + pieces * len(piece) + len(END)) as steady:
@@ -164,6 +168,7 @@ def test_a_client_that_does_not_read_its_answer_is_left(gateway: Gateway):
         assert not received.rstrip(b"\r\n0").endswith(b'"failed":0}}'), "the rest was given up"
 
 
+@ALONE
 def test_those_that_do_not_read_make_room_for_those_that_do(patient: Gateway):
     body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
     head = b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
@@ -188,6 +193,7 @@ def test_those_that_do_not_read_make_room_for_those_that_do(patient: Gateway):
     wait_for(lambda: told(patient, "gateway_answer_bytes") == 0)
 
 
+@ALONE
 def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(gateway: Gateway):
     with connect(gateway, receive_bytes=64 * KIB) as slow:
         body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]

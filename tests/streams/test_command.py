@@ -99,6 +99,7 @@ def test_a_video_comes_on_standard_input_too(service, video):
 def test_what_is_no_video_and_who_is_no_service_are_told(service, tmp_path):
     (tmp_path / "no.avi").write_bytes(b"no video")
     assert "cannot be read as a video" in run(service, tmp_path / "no.avi", code=1)
+    assert "does not exist" in run(service, tmp_path / "nowhere.avi", code=1)
     assert "cannot be reached" in run("http://127.0.0.1:1", tmp_path / "no.avi", code=1)
     assert "refuses the stream" in run(service, tmp_path / "no.avi", "--model", "nothing", code=1)
     assert "should end in" in run(service, tmp_path / "no.avi", "--out", tmp_path / "rows.xls", code=2)

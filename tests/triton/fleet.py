@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.healing import Healer
+from gateway.triton.machine_lock import machine_lock
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
@@ -32,9 +33,17 @@ async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None
         await asyncio.sleep(0.005)
 
 
-def watch_of(triton: FakeTriton, *, heal: bool = True, schedule: Schedule = SCHEDULE, **options: object) -> Watch:
+def watch_of(
+    triton: FakeTriton,
+    *,
+    heal: bool = True,
+    schedule: Schedule = SCHEDULE,
+    jitter_seconds: float = 0.0,
+    take_turn: Callable[[str], AbstractContextManager[bool]] = machine_lock,
+    **options: object,
+) -> Watch:
     endpoint = FakeEndpoint("10.0.0.1:8001", triton)
-    healer = Healer(endpoint, jitter_seconds=0.0) if heal else None
+    healer = Healer(endpoint, jitter_seconds=jitter_seconds, take_turn=take_turn) if heal else None
     return Watch(endpoint, model_name=MODEL, schedule=schedule, healer=healer, **options)
 
 

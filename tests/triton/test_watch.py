@@ -9,7 +9,7 @@ from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
-from gateway.triton.watch import FRESH_SECONDS
+from gateway.triton.mending import FRESH_SECONDS
 from tests.triton.fleet import MODEL, SCHEDULE, run, wait_until, watch_of
 
 THREE = {
@@ -205,8 +205,7 @@ def test_a_trial_from_before_a_reload_is_no_reason_for_another_one_nor_to_leave_
 def test_after_another_gateway_was_at_it_a_death_that_was_just_seen_is_proved_first():
     async def test() -> None:
         triton, turns = FakeTriton(), [False]
-        watch = watch_of(triton)
-        watch._healer._take_turn = lambda _: contextlib.nullcontext(turns[0])
+        watch = watch_of(triton, take_turn=lambda _: contextlib.nullcontext(turns[0]))
         await settled(watch)
         triton.kill("net")
         watch.suspect(MODEL, StubDied("net"), float("inf"))
@@ -224,10 +223,8 @@ def test_after_another_gateway_was_at_it_a_death_that_was_just_seen_is_proved_fi
 def test_of_two_gateways_that_notice_at_once_one_reloads():
     async def test() -> None:
         triton = FakeTriton(instances=2, load_seconds=0.05)
-        watches = [watch_of(triton) for _ in range(2)]
-        for watch in watches:
-            watch._healer._take_turn = taken_by_all  # they run on different machines
-            watch._healer._jitter_seconds = 0.03
+        # They run on different machines.
+        watches = [watch_of(triton, take_turn=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
         tasks = [asyncio.create_task(watch.run()) for watch in watches]
         await wait_until(lambda: all(watch.ready for watch in watches))
         triton.kill("net")

@@ -54,7 +54,9 @@ class TritonPythonModel:
 
         path = Path(pb_utils.get_model_dir()) / (config.get("default_model_filename") or "model.pt")
         if not path.is_file():
-            raise pb_utils.TritonModelException(f"there is no {path}: `gateway model export` writes it")
+            raise pb_utils.TritonModelException(
+                f"there is no {path}: `gateway model export` writes the default model, `gateway model add` any other"
+            )
         try:
             self.model = load(path, self.device)
         except Exception as exc:  # RuntimeError of TorchScript, and anything of torch.export

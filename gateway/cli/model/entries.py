@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.model.group import Name, Url, model_app, reload, tell_how_to_load
-from gateway.cli.terminal import Repository
+from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.environment import load_settings
 from gateway.errors import UserError
@@ -17,7 +17,12 @@ def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None
     from gateway.repository.manage import entries
     from gateway.repository.summary import listed
 
-    listed(entries(model_repository))
+    if found := entries(model_repository):
+        listed(found)
+        return
+    if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
+        raise UserError(f"there is no model repository at {model_repository}")
+    say(f"there are no models in {model_repository} that `gateway model add` wrote")
 
 
 @model_app.command("show")
