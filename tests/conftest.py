@@ -1,6 +1,7 @@
 """What the whole suite shares: one real Triton with the default model, a small model, photographs."""
 
 import functools
+import gc
 import io
 import multiprocessing.util
 import re
@@ -68,8 +69,13 @@ LONGEST = (
 
 
 TOGETHER = (
-    ("tests/networks/", "tests/cli/test_models.py", "tests/repository/", "tests/triton_models/test_resize.py"),
-    ("tests/ingest/test_decoding.py", "tests/ingest/test_inspection.py", "tests/ingest/test_prepare.py"),
+    ("tests/networks/", "tests/cli/test_models.py", "tests/repository/", "tests/triton_models/"),
+    (
+        "tests/ingest/test_decoding.py",
+        "tests/ingest/test_inspection.py",
+        "tests/ingest/test_prepare.py",
+        "tests/ingest/test_costly_headers.py",
+    ),
 )
 """Files that one worker runs, as they share what takes seconds: a process with torch, photographs in all forms."""
 
@@ -99,10 +105,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+def pytest_collectstart() -> None:
+    """Until everything is imported nothing is garbage, and to look for it takes as long as the imports."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Torch on one core: with more of them it waits for those that Triton and the networks' processes have."""
+    """Garbage is looked for among what tests make, not among the modules and tests themselves, which takes seconds.
+
+    And torch on one core: with more of them it waits for those that Triton and the networks' processes have.
+    """
+    gc.freeze()
+    gc.enable()
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+def pytest_unconfigure() -> None:
+    """Libraries count at the end what was never collected, and complain."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -61,12 +61,13 @@ ONE_EACH = Serving(instances=1, preprocessor_instances=1)
 class Trained:
     """A model as its training left it, and how it is added.
 
+    `preprocessing` may name torchvision's weights, which take seconds to import: whoever collects tests waits for none.
     `save` writes the file that is added, or with `architecture` that of torchvision:ARCHITECTURE's weights; `changes`
     are of the Request.
     """
 
     network: Callable[[], nn.Module]
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | str
     save: Callable[[nn.Module, Path], str]
     labels: int = 1000
     architecture: str = ""
@@ -99,9 +100,7 @@ def _lite(number: int, save: Callable, **changes) -> Trained:
 
 
 def _torchvision(architecture: str, weights: str, **changes) -> Trained:
-    return Trained(
-        lambda: seeded(architecture), from_weights(weights), _state_dict, architecture=architecture, changes=changes
-    )
+    return Trained(lambda: seeded(architecture), weights, _state_dict, architecture=architecture, changes=changes)
 
 
 RESNET, MOBILENET = "ResNet18_Weights.IMAGENET1K_V1", "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
@@ -215,7 +214,7 @@ def request_of(name: str, network: nn.Module, folder: Path) -> Request:
         weights=saved if trained.architecture else None,
         name=name,
         labels=save_labels(folder / f"{name}.txt", trained.labels),
-        preprocessing=trained.preprocessing,
+        preprocessing=from_weights(said) if isinstance(said := trained.preprocessing, str) else said,
         serving=ONE_EACH,
     )
     return replace(request, **trained.changes)

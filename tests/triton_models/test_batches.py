@@ -1,10 +1,11 @@
 """On a GPU a batch has the bits that it has on a CPU. A GPU is played by torch's own CPU device."""
 
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
 
-from bench.limit import preprocessor
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from tests.native.pictures import noise
 
@@ -13,14 +14,20 @@ MEAN, STD = (np.array(each, np.float32).reshape(3, 1, 1) for each in ((0.485, 0.
 IMAGES = [noise(HEIGHT, WIDTH), None, np.full((HEIGHT, WIDTH, 3), 255, np.uint8)]
 
 
+def module(name: str) -> ModuleType:
+    from bench.limit import preprocessor  # and with it torchvision, which whoever collects tests should not wait for
+
+    return preprocessor(DEFAULT_MODEL_REPOSITORY, name)
+
+
 @pytest.fixture
 def batches():
-    return preprocessor(DEFAULT_MODEL_REPOSITORY, "batches")
+    return module("batches")
 
 
 @pytest.fixture
 def on_torch():
-    return preprocessor(DEFAULT_MODEL_REPOSITORY, "on_torch")
+    return module("on_torch")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
@@ -43,7 +50,7 @@ def test_an_image_is_normalised_as_torchvision_does(batches, dtype):
 
 
 def test_what_torch_resized_goes_into_a_batch_on_the_cpu(batches, on_torch):
-    resizing = preprocessor(DEFAULT_MODEL_REPOSITORY, "resizing")
+    resizing = module("resizing")
     resize = on_torch.TorchResize([HEIGHT, WIDTH], [HEIGHT, WIDTH], resizing.InterpolationMode.BILINEAR)
     image = resize(noise(HEIGHT, WIDTH))
     (made,) = batches.NumpyBatch(batches.Form([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
