@@ -132,6 +132,14 @@ async def test_a_decoder_that_crashes_costs_its_picture_alone():
         assert (await waiting).startswith(b"P6")
 
 
+async def test_a_decoder_has_one_thread():
+    """Another one could come to its start when a picture's limit of memory holds, and crash for want of it."""
+    async with decoders() as pool:
+        (worker,) = pool._idle
+        await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+        assert os.listdir(f"/proc/{worker.pid}/task") == [str(worker.pid)]
+
+
 async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
     async with decoders() as pool:
         (idle,) = pool._idle
