@@ -137,7 +137,7 @@ async def test_a_decoder_has_one_thread():
     async with decoders() as pool:
         (worker,) = pool._idle
         await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
-        assert os.listdir(f"/proc/{worker.pid}/task") == [str(worker.pid)]
+        assert [task.name for task in Path(f"/proc/{worker.pid}/task").iterdir()] == [str(worker.pid)]
 
 
 async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
