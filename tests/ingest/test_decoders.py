@@ -47,6 +47,10 @@ def children():
     return {int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
+def threads_of(pid):
+    return {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
 def environment(pid):
     return Path(f"/proc/{pid}/environ").read_bytes()
 
@@ -137,7 +141,7 @@ async def test_a_decoder_has_one_thread():
     async with decoders() as pool:
         (worker,) = pool._idle
         await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
-        assert [task.name for task in Path(f"/proc/{worker.pid}/task").iterdir()] == [str(worker.pid)]
+        assert threads_of(worker.pid) == {worker.pid}
 
 
 async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():

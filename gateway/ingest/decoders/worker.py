@@ -196,7 +196,7 @@ def _environment(max_image_pixels: int) -> dict[str, str]:
         **kept,
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "OPENCV_IO_MAX_IMAGE_PIXELS": str(max_image_pixels),  # read once, when OpenCV is loaded
-        # No threads of numpy's and OpenCV's linear algebra: one that starts when a picture's limit of memory is set gets
-        # none, and then OpenBLAS calls a null pointer (blas_memory_alloc in its memory.c).
+        # No threads of numpy's and OpenCV's linear algebra: one that starts when a picture's limit of memory is set
+        # gets no memory, and then OpenBLAS calls a null pointer (blas_memory_alloc in its memory.c).
         "OPENBLAS_NUM_THREADS": "1",
     }
