@@ -68,7 +68,8 @@ up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
 test: ready lint ## lint, type-check and run the whole suite against a real Triton
-	@$(BIN)/python -m tests.suite -q $(WORKERS)
+# A third worker has work while the others wait for a Triton to start or stop.
+	@$(BIN)/python -m tests.suite -q $(WORKERS) -n 3
 
 check: ready lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
