@@ -10,7 +10,8 @@ SOURCES := pyproject.toml constraints.txt
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
-WORKERS := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# A third worker has work while others wait for a process to start or stop.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Hypothesis tries the same examples in every run; with PROFILE=random others, which may find more.
 PROFILE ?= repeatable
 WORKERS += --hypothesis-profile $(PROFILE)
@@ -68,8 +69,7 @@ up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
 test: ready lint ## lint, type-check and run the whole suite against a real Triton
-# A third worker has work while the others wait for a Triton to start or stop.
-	@$(BIN)/python -m tests.suite -q $(WORKERS) -n 3
+	@$(BIN)/python -m tests.suite -q $(WORKERS)
 
 check: ready lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
