@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gateway.embedded.display import reminding
 from gateway.embedded.server import LOG_PREFIX
 from gateway.embedded.server_log import LogReader
 
@@ -52,21 +53,11 @@ class LiveDisplay:
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
         """A spinner with the time that has passed."""
-        started = time.monotonic()
-        over = threading.Event()
-        with self._console.status(text) as status:
-
-            def tick() -> None:
-                while not over.wait(TICK_SECONDS):
-                    status.update(f"{text} · {time.monotonic() - started:.0f} s")
-
-            thread = threading.Thread(target=tick, daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                over.set()
-                thread.join()
+        with (
+            self._console.status(text) as status,
+            reminding(TICK_SECONDS, lambda so_far: status.update(f"{text} · {so_far:.0f} s")),
+        ):
+            yield
 
     def close(self) -> None:
         """Close the log file."""

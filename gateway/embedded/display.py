@@ -30,6 +30,25 @@ class Display(Protocol):
         ...
 
 
+@contextmanager
+def reminding(every_seconds: float, remind: Callable[[float], None]) -> Iterator[None]:
+    """While the block lasts, call `remind` again and again, in a thread, with the seconds since the block began."""
+    started = time.monotonic()
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.wait(every_seconds):
+            remind(time.monotonic() - started)
+
+    thread = threading.Thread(target=wait, name="reminders", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 class Reminders:
     """Says from time to time that something is still awaited, and which models load meanwhile.
 
@@ -57,20 +76,8 @@ class Reminders:
     def waiting(self, text: str) -> Iterator[None]:
         """Say it at once, and again after each REMIND_SECONDS."""
         self._say(text)
-        started = time.monotonic()
-        over = threading.Event()
-
-        def remind() -> None:
-            while not over.wait(REMIND_SECONDS):
-                self._say(f"{text}: {time.monotonic() - started:.0f} s so far{self._told()}")
-
-        thread = threading.Thread(target=remind, name="reminders", daemon=True)
-        thread.start()
-        try:
+        with reminding(REMIND_SECONDS, lambda so_far: self._say(f"{text}: {so_far:.0f} s so far{self._told()}")):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     def _told(self) -> str:
         with self._lock:
