@@ -59,8 +59,8 @@ class Asked:
 
     def _differ(self, before: str, now: str) -> OptionsDiffer:
         return OptionsDiffer(
-            f"the rows in {self._part} were asked for {before}, and these would be {now}: resume with the same "
-            "options, or use --overwrite to start again"
+            f"the rows in {self._part} are from a run {before}, and this run is {now}: resume with the same options, "
+            "or use --overwrite to start again"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gateway.embedded.display import reminding
+from gateway.embedded.display import SAID, reminding
 from gateway.embedded.server import LOG_PREFIX
 from gateway.embedded.server_log import LogReader
 
@@ -32,7 +32,7 @@ class LiveDisplay:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(f"gateway | {text}", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(f"{SAID}{text}", markup=False, highlight=False, soft_wrap=True)
 
     def log(self, line: str) -> None:
         """A line for the file; of models and errors one for the terminal as well."""

@@ -8,7 +8,7 @@ from gateway.triton.contract import breaches, pinned_versions
 from gateway.triton.model_config import ModelConfig, read_model_configs
 
 HOW_TO_CHOOSE = (
-    "--model-repository names the folder that has a folder for each model; without it the default model is served"
+    "--model-repository names a folder with one folder for each model; leave it out to serve the default model"
 )
 
 
@@ -26,7 +26,7 @@ def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
         raise NoDefaultModel(f"there is no model repository at {repository}: {HOW_TO_CHOOSE}")
     if not any(repository.glob("*/config.pbtxt")):
         raise NoDefaultModel(
-            f"there are no models in {repository}: {HOW_TO_CHOOSE}, or fill it with "
+            f"there are no models in {repository}: {HOW_TO_CHOOSE}, or add one to it with "
             f"`gateway model add … --model-repository {repository}`"
         )
     configs = read_model_configs(repository)

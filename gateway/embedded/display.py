@@ -9,6 +9,8 @@ from typing import Protocol
 from gateway.embedded.server import LOG_PREFIX
 from gateway.embedded.server_log import LogReader
 
+SAID = "gateway | "
+"""Before each line of the commands on a terminal or in a pipe."""
 REMIND_SECONDS = 10.0
 
 Say = Callable[[str], None]

@@ -14,7 +14,7 @@ from typing import Protocol
 from gateway.embedded.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway.embedded.default_model import default_model
 from gateway.embedded.devices import Devices, choose_devices
-from gateway.embedded.display import Display, Say
+from gateway.embedded.display import SAID, Display, Say
 from gateway.embedded.groups import UNDERTAKER
 from gateway.embedded.keeper import Keeper
 from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
@@ -28,8 +28,6 @@ from gateway.triton.contract import CLASSIFIER
 
 POLL_SECONDS = 0.2
 SAMPLE = "cat.jpg"
-SAID = "gateway | "
-"""Before each line of the commands on a terminal or in a pipe."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
 """For a Triton that nobody asks any more."""

@@ -142,7 +142,7 @@ def test_a_run_is_not_gone_on_with_by_another_model(url, photos, tmp_path):
     before = out.read_text()
     refused = run(photos, "--out", out, "--url", url, "--resume", "--model", "flowers")
     assert refused.returncode == 1
-    assert "with --model ensemble_model, and these would be with --model flowers" in refused.stderr
+    assert "from a run with --model ensemble_model, and this run is with --model flowers" in refused.stderr
     assert out.read_text() == before
 
 
