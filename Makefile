@@ -124,7 +124,7 @@ endif
 attack: ready ## send hostile requests to a running service and print what each costs; ARGS=--list
 	@$(BIN)/python -m bench.attack $(ARGS)
 
-fuzz: ready ## mutate images of every form, and with ARGS=http requests; ARGS=--help
+fuzz: ready ## mutate images of every form; ARGS=http requests, ARGS=streams WebSockets; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 SANITIZED := build/sanitized

@@ -7,11 +7,13 @@ import signal
 
 import numpy as np
 import uvicorn
+from numpy.typing import NDArray
 
 from gateway.app import create_app
 from gateway.environment import load_settings
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
+from gateway.inference.sequence import SequenceScores
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
 from gateway.turns import keep_what_was_made
@@ -20,6 +22,20 @@ from tests.api.stub import StubBackend
 CLASSES = 21_000
 LABELS = tuple(f"class {number}, kind {number * 7_919 % CLASSES}" for number in range(CLASSES))
 COMMAND = ("tests.stub_server",)
+
+
+class LastScores:
+    """A sequence that shows what its last frame does."""
+
+    def __init__(self) -> None:
+        self._frames = 0
+
+    async def add(self, scores: NDArray[np.float32], *_: object) -> SequenceScores:
+        self._frames += 1
+        return SequenceScores(scores, self._frames)
+
+    async def close(self) -> None:
+        pass
 
 
 class WideBackend(StubBackend):
@@ -34,6 +50,9 @@ class WideBackend(StubBackend):
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         return LABELS
+
+    async def sequence(self, model_name: str, model_version: str) -> LastScores:
+        return LastScores()
 
     async def infer(self, call: Call) -> InferResult:
         if call.selection is None:

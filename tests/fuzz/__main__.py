@@ -1,25 +1,46 @@
 # ruff: noqa: T201 - a command prints
-"""The command: `python -m tests.fuzz [--seconds 60] [--seed 0] [--only PNG]`."""
+"""Damaged input for the gateway, at random until the time is over; `make fuzz ARGS="http --seconds 600"`.
+
+python -m tests.fuzz [--only PNG]             images of every form, in a child process
+python -m tests.fuzz http                     requests over raw sockets, to a gateway in a process of its own
+python -m tests.fuzz streams [--only KIND]    WebSocket handshakes and messages, likewise
+
+The exit status is 1 if there was a fault; each is printed with the seed and the number that make it again.
+"""
 
 import argparse
 import sys
 import time
 
-from tests.fuzz import http
-from tests.fuzz.campaign import run
+from tests.fuzz import campaign, http, service, streams
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on")
-    parser.add_argument(
-        "--seed", type=int, default=int(time.time()), help="the same seed damages the same files the same way"
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", help="only samples whose name contains this, such as PNG")
+    parser.add_argument("what", nargs="?", choices=("images", "http", "streams"), default="images")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed damages the same way")
+    parser.add_argument(
+        "--only",
+        default="",
+        help=f"images: samples whose name contains this, such as PNG; streams: one of {', '.join(streams.KINDS)}",
+    )
     options = parser.parse_args()
-    report = run(options.seconds, options.seed, options.only)
+    if options.what == "streams" and options.only and options.only not in streams.KINDS:
+        parser.error(f"--only: {options.only} is none of {', '.join(streams.KINDS)}")
+    if options.what == "images":
+        return _images(options.seconds, options.seed, options.only)
+    if options.what == "http":
+        return _requests(http.run(options.seconds, options.seed), options.seed)
+    return _requests(streams.run(options.seconds, options.seed, only=options.only), options.seed)
+
+
+def _images(seconds: float, seed: int, only: str) -> int:
+    report = campaign.run(seconds, seed, only)
     mebibytes = (report.resident_bytes - report.resident_bytes_at_start) / 2**20
-    print(f"seed {options.seed}: {report.files} files, memory {mebibytes:+.0f} MiB")
+    print(f"seed {seed}: {report.files} files, memory {mebibytes:+.0f} MiB")
     print(f"slowest: {report.slowest_seconds:.3f} s, {report.slowest}")
     for outcome, count in report.outcomes.most_common():
         print(f"{count:8d}  {outcome}")
@@ -28,5 +49,19 @@ def main() -> int:
     return 1 if report.faults else 0
 
 
+def _requests(report: service.Report, seed: int) -> int:
+    print(
+        f"seed {seed}: {report.requests} connections of {report.sent_bytes / 1e6:.0f} MB, "
+        f"{report.logged_bytes / 1e6:.2f} MB of log, {report.cpu_seconds:.1f} s of processor time, longest pause of "
+        f"the event loop {report.longest_pause_seconds * 1e3:.0f} ms (0: below 50), memory "
+        f"{report.grown_bytes / 1e6:+.0f} MB"
+    )
+    for answer, count in report.answers.most_common():
+        print(f"{count:8d}  {answer}")
+    for fault in report.faults:
+        print(f"FAULT {fault}", file=sys.stderr)
+    return 1 if report.faults else 0
+
+
 if __name__ == "__main__":
-    sys.exit(http.main(sys.argv[2:]) if sys.argv[1:2] == ["http"] else main())
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""A gateway in a process of its own that the fuzzers of HTTP and WebSockets send to, and what every case is judged by.
+
+A fault is: a dead process, a 500 or a close code 1011, a connection that is neither answered nor closed, a traceback in
+the log, a log that grows faster than what was sent, an event loop that was away for long by its own work, and more
+processor time or memory than bytes account for.
+"""
+
+import contextlib
+import json
+import math
+import random
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.processes import Gateway, running_gateway, wait_for
+from tests.stub_server import COMMAND
+
+BATCH = 25
+"""Cases after which the process is looked at."""
+LONGEST_PAUSE_SECONDS = 0.25
+SECONDS_PER_BATCH, SECONDS_PER_MEGABYTE = 1.0, 0.5
+MOST_MEMORY_BYTES = 200_000_000
+LOGGED_BYTES_PER_REQUEST = 2_048
+"""What the log may take for each request or stream, beside as many bytes as the client has sent."""
+SHORTEST_REQUEST_BYTES = 40
+"""So many bytes at least are a request of their own: a case may send many in one connection."""
+SECONDS_TO_END = 10.0
+"""Until then each connection has an answer or is closed; the settings below end a silent one much earlier."""
+MOST_FAULTS = 10
+SETTINGS = {
+    "upload_idle_timeout_seconds": 0.3,
+    "max_wait_seconds": 1.0,
+    "max_request_bytes": 30_000_000,
+    "stream_idle_seconds": 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Bytes to send over one connection, in pieces.
+
+    `waits`: the first piece has the head of an answer before the second is sent. `reset`: in place of a read at the
+    end, the connection is reset.
+    """
+
+    pieces: Sequence[bytes]
+    reset: bool = False
+    waits: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.pieces))
+
+
+@dataclass
+class Report:
+    """What a run has sent, what came back, and what it cost."""
+
+    requests: int = 0
+    sent_bytes: int = 0
+    logged_bytes: int = 0
+    cpu_seconds: float = 0.0
+    grown_bytes: int = 0
+    longest_pause_seconds: float = 0.0
+    answers: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+class Server:
+    """The gateway, and what it has cost since the last look."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.address = ("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        self._process = psutil.Process(gateway.process.pid)
+        self._cpu_seconds = self._used()
+        self._log_bytes = 0
+        self.resident_bytes = gateway.resident_bytes()
+
+    def cpu_seconds(self) -> float:
+        before, self._cpu_seconds = self._cpu_seconds, self._used()
+        return self._cpu_seconds - before
+
+    def new_log(self) -> list[bytes]:
+        """The lines that the log has got since the last call."""
+        with self.gateway.log.open("rb") as log:
+            log.seek(self._log_bytes)
+            new = log.read()
+        whole = new.rfind(b"\n") + 1
+        self._log_bytes += whole
+        return new[:whole].splitlines(keepends=True)
+
+    def lives(self) -> bool:
+        try:
+            return httpx.get(f"{self.gateway.url}/health/live", timeout=10).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def is_quiet(self) -> bool:
+        """Whether no connection is left but the one that asks."""
+        try:
+            text = httpx.get(f"{self.gateway.url}/metrics", timeout=10).text
+        except httpx.HTTPError:
+            return False
+        return "gateway_connections 1.0" in text and "gateway_streams 0.0" in text
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=SECONDS_TO_END)
+
+    def _used(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+
+Exchange = Callable[[Server, Case], str]
+"""Sends a case and says what came back, in short; `fault: …` where it must not be."""
+
+
+def run_cases(
+    make: Callable[[random.Random], Case],
+    exchange: Exchange,
+    seconds: float = math.inf,
+    seed: int = 0,
+    *,
+    requests: float = math.inf,
+    at_once: int = 1,
+) -> Report:
+    """Send what `make` makes, until the time or the number of cases is reached or too much has gone wrong."""
+    report = Report()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_gateway(Path(folder) / "log", command=COMMAND, **SETTINGS) as gateway,
+        ThreadPoolExecutor(at_once) as pool,
+    ):
+        server = Server(gateway)
+        server.new_log()
+        deadline = time.monotonic() + seconds
+        while report.requests < requests and time.monotonic() < deadline and len(report.faults) < MOST_FAULTS:
+            began = report.requests
+            # A generator of its own for each case: any one can be made again from the seed and its number.
+            cases = [make(random.Random(f"{seed} {began + number}")) for number in range(BATCH)]
+            for number, answer in enumerate(pool.map(lambda case: exchange(server, case), cases), began):
+                report.answers[answer[:60]] += 1
+                if answer.startswith("fault: "):
+                    report.faults.append(f"seed {seed}, number {number}: {answer.removeprefix('fault: ')}")
+            report.requests += BATCH
+            if not server.lives():
+                report.faults.append(f"seed {seed}, before number {report.requests}: nobody answers")
+                break
+            with contextlib.suppress(AssertionError):
+                wait_for(server.is_quiet, timeout_seconds=SECONDS_TO_END)
+            _look(server, report, cases, f"seed {seed}, numbers {began} to {report.requests - 1}")
+    return report
+
+
+def _look(server: Server, report: Report, cases: Sequence[Case], which: str) -> None:
+    log = server.new_log()
+    events = [json.loads(line) for line in log if line.startswith(b"{")]
+    sent, logged = sum(case.nbytes for case in cases), sum(map(len, log))
+    cpu_seconds = server.cpu_seconds()
+    # By the heartbeat's log, without the time for which the process was not let run.
+    paused = [min(e["seconds"], e["cpu_seconds"]) for e in events if e["event"] == "loop_paused"]
+    pause_seconds = max(paused, default=0.0)
+    report.sent_bytes += sent
+    report.logged_bytes += logged
+    report.cpu_seconds += cpu_seconds
+    report.longest_pause_seconds = max(report.longest_pause_seconds, pause_seconds)
+    report.grown_bytes = server.gateway.resident_bytes() - server.resident_bytes
+    faults = []
+    if pause_seconds > LONGEST_PAUSE_SECONDS:
+        faults.append(f"the event loop was away for {pause_seconds:.2f} s")
+    if cpu_seconds > SECONDS_PER_BATCH + SECONDS_PER_MEGABYTE * sent / 1e6:
+        faults.append(f"{cpu_seconds:.1f} s of processor time for {sent} bytes")
+    if report.grown_bytes > MOST_MEMORY_BYTES:
+        faults.append(f"{report.grown_bytes / 1e6:.0f} MB of memory")
+        server.resident_bytes += report.grown_bytes
+    requests = sum(max(1, case.nbytes // SHORTEST_REQUEST_BYTES) for case in cases)
+    if logged > sent + LOGGED_BYTES_PER_REQUEST * requests:
+        faults.append(f"{logged} bytes of log for {sent} bytes")
+    faults += dict.fromkeys(filter(None, (*map(_wrong_event, events), *map(_wrong_line, log))))
+    report.faults += [f"{which}: {fault}" for fault in faults]
+
+
+def _wrong_event(event: dict[str, Any]) -> str:
+    """Why an event of the log is a fault; "" where it is none."""
+    code, status = event.get("code"), event.get("status", 0)
+    if event["event"] == "unexpected_error" or "exception" in event or code == "internal_error" or status == 500:
+        last = str(event.get("exception", "")).strip().rpartition("\n")[2]
+        return f"in the log: {event['event'].partition(chr(10))[0]} {code or ''} {last[:200]}"
+    return ""
+
+
+def _wrong_line(line: bytes) -> str:
+    return "" if line.startswith(b"{") else f"in the log: {line[:120]!r}"

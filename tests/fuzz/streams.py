@@ -1,0 +1,332 @@
+"""Damaged WebSocket handshakes and messages over raw sockets: `python -m tests.fuzz streams --seconds 60`.
+
+The gateway runs alone in a process of its own; see tests.fuzz.service for what is a fault.
+"""
+
+import contextlib
+import json
+import math
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+
+from bench.attack.parsers import SMALL_BMP
+from gateway.streams.options import StreamParameters
+from tests.fuzz.http import damage, split
+from tests.fuzz.json_texts import json_text
+from tests.fuzz.service import BATCH, SECONDS_TO_END, Case, Report, Server, run_cases
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+INTERNAL_ERROR = 1011
+KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
+RESET = struct.pack("ii", 1, 0)
+PARAMETERS = (*StreamParameters.model_fields, "end")
+LARGEST_TEXT_BYTES = 40_000
+
+FIELDS: Mapping[bytes, tuple[bytes, ...]] = {
+    b"Host": (b"", b"[", b"x:99999", b"[::1", b"\xff", b"x" * 300),
+    b"Connection": (b"", b"close", b"keep-alive", b"Upgrade, close", b"upgrade", b"keep-alive, Upgrade", b"\x80"),
+    b"Upgrade": (b"h2c", b"websocket, h2c", b"WEBSOCKET", b"websocket/13", b"", b"websocket\xff"),
+    b"Sec-WebSocket-Version": (b"8", b"0", b"13, 8", b"-13", b"9" * 5_000, b"", b"\xb9"),
+    b"Sec-WebSocket-Key": (b"short", b"=" * 24, b"A" * 24, b"", b"\xff" * 24, b"A" * 5_000, KEY + b", " + KEY),
+    b"Origin": (
+        b"http://[::1",
+        b"http://[",
+        b"null",
+        b"http://x]",
+        b"\xff\xfe",
+        b"//",
+        b"http://x:y",
+        b"http://\xc3\xa9",
+    ),
+    b"Sec-WebSocket-Protocol": (
+        b"gateway-stream",
+        b"gateway-key.\xff",
+        b"gateway-key." + b"k" * 3_000,
+        b",,,",
+        b"a b",
+        b"a," * 1_000,
+        b"",
+    ),
+    b"Sec-WebSocket-Extensions": (
+        b"permessage-deflate",
+        b"permessage-deflate; server_max_window_bits=99",
+        b"permessage-deflate; client_max_window_bits; a=b",
+        b'x; y="z',
+        b";;;",
+        b"a," * 1_000,
+        b"\xff",
+    ),
+    b"Authorization": (b"Bearer \xff", b"Bearer", b"Basic x", b"Bearer  "),
+    b"X-API-Key": (b"\xff", b"", b"k" * 5_000),
+    b"X-Request-ID": (b"\xff\x80", b"x" * 5_000, b"a\tb", b""),
+    b"traceparent": (b"00-0-0-0", b"\xff", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"-" * 2_000),
+    b"tracestate": (b"a=b," * 500, b"\xff=1", b"="),
+    b"X-Client-ID": (b"\xff", b"", b"x" * 5_000),
+    b"Content-Length": (b"5", b"0", b"-1", b"9" * 30, b"300000000"),
+    b"Transfer-Encoding": (b"chunked", b"identity", b"gzip, chunked"),
+    b"Expect": (b"100-continue", b"x"),
+    b"Cookie": (b"\xff=\xff",),
+}
+"""Values of headers that have some meaning in a handshake; most of them are wrong."""
+QUERIES = (
+    b"?top_k=2",
+    b"?timeout=5e-324",
+    b"?timeout=1e999",
+    b"?timeout=nan",
+    b"?top_k=" + b"9" * 5_000,
+    b"?labels=%ff%fe&labels=%00",
+    b"?labels=%ed%a0%80",
+    b"?model=%ff",
+    b"?model=" + b"x" * 3_000,
+    b"?version=%00",
+    b"?version=999999999999999999",
+    b"?version=1e5",
+    b"?smoothing=none",
+    b"?threshold=-0",
+    b"?%ff=%ff",
+    b"?top_k=1&top_k=2",
+    b"?alpha=1e-400&window=1",
+    b"?" + b"a&" * 2_000,
+    b"?drop=never",
+    b"#fragment",
+    b"/",
+    b"%00",
+    b"",
+)
+
+
+def handshake(rng: random.Random, *, wrong: int, query: bytes = b"") -> bytes:
+    """The request that opens a stream, with so many headers that are wrong, repeated or missing."""
+    fields = [
+        (b"Host", b"x"),
+        (b"Connection", b"Upgrade"),
+        (b"Upgrade", b"websocket"),
+        (b"Sec-WebSocket-Version", b"13"),
+        (b"Sec-WebSocket-Key", KEY),
+    ]
+    for _ in range(wrong):
+        name = rng.choice(list(FIELDS))
+        value = rng.choice(FIELDS[name])
+        if rng.random() < 0.7:
+            fields = [field for field in fields if field[0] != name]
+        if rng.random() < 0.9:
+            fields.append((name, value))
+    line = rng.choice((b"POST", b"HEAD", b"get", b"GET")) if wrong and rng.random() < 0.1 else b"GET"
+    version = rng.choice((b"1.0", b"2.0", b"1.1")) if wrong and rng.random() < 0.1 else b"1.1"
+    lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+    return b"%b /stream%b HTTP/%b\r\n%b\r\n" % (line, query, version, lines)
+
+
+def message(
+    opcode: int, payload: bytes = b"", *, final: bool = True, mask: bytes | None = bytes(4), claims: int | None = None
+) -> bytes:
+    """A frame of RFC 6455, section 5.2; `claims` is the length that it says it has."""
+    length = len(payload) if claims is None else claims
+    second = 0 if mask is None else 0x80
+    first = (0x80 if final else 0) | opcode
+    if length < 126:
+        head = struct.pack("!BB", first, second | length)
+    elif length < 65_536:
+        head = struct.pack("!BBH", first, second | 126, length)
+    else:
+        head = struct.pack("!BBQ", first, second | 127, length)
+    if mask:
+        payload = bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
+    return head + (mask or b"") + payload
+
+
+def _good(rng: random.Random) -> bytes:
+    return rng.choice((message(BINARY, SMALL_BMP), message(TEXT, b'{"top_k": 1}'), message(PING, b"x")))
+
+
+_BETWEEN = (message(PING, b"x"), message(PONG), message(PING, b"x", final=False), message(TEXT, b"{}"))
+
+
+def _fragments(rng: random.Random) -> bytes:
+    """A message in parts, with control frames between them, and sometimes another message."""
+    opcode = rng.choice((TEXT, BINARY))
+    whole = b'{"top_k": 3}' if opcode == TEXT else SMALL_BMP
+    cuts = sorted(rng.randrange(len(whole) + 1) for _ in range(rng.choice((1, 3, 20))))
+    parts = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    frames = b""
+    for number, part in enumerate(parts):
+        frames += message(opcode if number == 0 else CONTINUATION, part, final=number == len(parts) - 1)
+        if rng.random() < 0.3:
+            frames += rng.choice(_BETWEEN)
+    return frames
+
+
+def _wrong_frame(rng: random.Random) -> bytes:
+    """A frame that RFC 6455 forbids."""
+    return rng.choice(
+        (
+            message(TEXT, b"{}", mask=None),
+            message(rng.randrange(16), b"x"),
+            message(rng.choice((0x40, 0x20, 0x10, 0x70)) | rng.choice((TEXT, BINARY, PING)), b"{}"),
+            message(TEXT, b"\xff\xfe"),
+            message(TEXT, b"\xed\xa0\x80"),
+            message(TEXT, b'"\xc3', final=False) + message(CONTINUATION, b'"'),
+            message(CONTINUATION, b"x"),
+            message(PING, bytes(126)),
+            message(CLOSE, b"\x03"),
+            message(CLOSE, struct.pack("!H", rng.choice((0, 999, 1004, 1005, 1006, 1015, 2_999, 4_999, 65_535)))),
+            message(CLOSE, struct.pack("!H", 1000) + b"\xff"),
+            message(CLOSE, struct.pack("!H", 1000)) + message(TEXT, b"{}"),
+            message(BINARY, b"x", claims=rng.choice((126, 65_536, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1))),
+            b"\x82\xfe\x00\x05" + bytes(9),
+            message(BINARY, final=False) + message(CONTINUATION, final=False) * rng.choice((10, 2_000)),
+            message(BINARY),
+            message(TEXT),
+        )
+    )
+
+
+def _json(rng: random.Random) -> bytes:
+    """A text message that is JSON, or almost."""
+    text = json_text(rng, PARAMETERS).encode("utf-8", "surrogatepass")[:LARGEST_TEXT_BYTES]
+    return message(TEXT, text, mask=rng.randbytes(4)) * rng.choice((1, 1, 1, 20))
+
+
+def _noise(rng: random.Random) -> bytes:
+    return rng.choice(
+        (rng.randbytes(rng.choice((1, 50, 5_000))), message(BINARY, rng.randbytes(rng.choice((1, 5_000)))))
+    )
+
+
+def handshakes(rng: random.Random) -> Case:
+    """Handshakes that are wrong; those that are served nevertheless get a frame."""
+    request = handshake(rng, wrong=rng.choice((0, 1, 1, 2, 4)), query=rng.choice((b"", rng.choice(QUERIES))))
+    return Case([request, _good(rng)] if rng.random() < 0.3 else [request])
+
+
+def bodies(rng: random.Random) -> Case:
+    """Handshakes with a body, and bytes behind those that are refused."""
+    fields = rng.choice((b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Upgrade: h2c\r\n"))
+    request = handshake(rng, wrong=rng.choice((0, 0, 1)))[:-2] + fields + b"\r\n"
+    behind = rng.choice((b"", b"abcde", b"5\r\nabcde\r\n0\r\n\r\n", b"x" * 100_000, _good(rng), request))
+    return Case([request, behind] if rng.random() < 0.5 else [request + behind])
+
+
+def resets(rng: random.Random) -> Case:
+    """A reset right behind the handshake, or after some messages."""
+    case = rng.choice((handshakes, messages))(rng)
+    return Case(case.pieces, reset=True, waits=rng.random() < 0.5)
+
+
+def messages(rng: random.Random) -> Case:
+    """Messages of every kind behind a good handshake."""
+    kinds = [_good, _fragments, _wrong_frame, _json, _json, _noise]
+    pieces = [rng.choice(kinds)(rng) for _ in range(rng.choice((1, 2, 5)))]
+    query = rng.choice((b"", b"?smoothing=none", b"?drop=never"))
+    return Case([handshake(rng, wrong=0, query=query), *pieces], waits=True)
+
+
+def early(rng: random.Random) -> Case:
+    """The same in one packet with the handshake, or in the next."""
+    case = messages(rng)
+    return Case(case.pieces if rng.random() < 0.5 else [b"".join(case.pieces)])
+
+
+def noise(rng: random.Random) -> Case:
+    """Any of the others, with its bytes damaged."""
+    case = rng.choice((handshakes, bodies, early))(rng)
+    whole = b"".join(case.pieces)
+    return Case(split(rng, damage(rng, whole, [whole])), reset=rng.random() < 0.1)
+
+
+KINDS: dict[str, Callable[[random.Random], Case]] = {
+    each.__name__: each for each in (handshakes, bodies, resets, messages, early, noise)
+}
+
+
+def exchange(server: Server, case: Case) -> str:
+    """Send a case and wait for its end; says how it was answered or closed."""
+    received = bytearray()
+    first, *rest = case.pieces
+    try:
+        with server.connect() as connection:
+            with contextlib.suppress(ConnectionError):  # refused before all was sent
+                connection.sendall(first)
+                if case.waits:
+                    received += _until(connection, lambda data: b"\r\n\r\n" in data)
+                for piece in rest:
+                    connection.sendall(piece)
+            if case.reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                return "reset"
+            received += _until(connection, lambda data: _is_answered(received + data))
+    except TimeoutError:
+        return f"fault: neither answered nor closed within {SECONDS_TO_END:.0f} s: {bytes(received[:60])!r}"
+    return outcome(bytes(received))
+
+
+def _until(connection: socket.socket, is_whole: Callable[[bytes], bool]) -> bytes:
+    """What comes until it is whole or the connection is closed; raises TimeoutError."""
+    received = bytearray()
+    deadline = time.monotonic() + SECONDS_TO_END
+    with contextlib.suppress(ConnectionError):
+        while not is_whole(bytes(received)):
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            if not (part := connection.recv(65_536)):
+                break
+            received += part
+    return bytes(received)
+
+
+def _is_answered(received: bytes) -> bool:
+    """Whether it is an answer of HTTP, and whole, or a stream up to its close frame."""
+    head, blank, body = received.partition(b"\r\n\r\n")
+    if not blank:
+        return False
+    if head.startswith(b"HTTP/1.1 101"):
+        return _end_of(body) != ""
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(lengths) and len(body) >= int(lengths[0].partition(b":")[2])
+
+
+def outcome(received: bytes) -> str:
+    """What came back, in short; `fault: …` where it must not."""
+    if not received:
+        return "closed"
+    if not received.startswith(b"HTTP/1.1 "):
+        return f"fault: no HTTP: {received[:40]!r}"
+    status = received[9:12].decode("latin-1")
+    if status == "101":
+        return _end_of(received.partition(b"\r\n\r\n")[2]) or "closed without a code"
+    return f"fault: {status}" if status >= "500" and status != "503" else status
+
+
+def _end_of(received: bytes) -> str:
+    """The close code of a stream, "" before it; `fault: …` where a message is none of RFC 6455, or not JSON."""
+    place = 0
+    while place + 2 <= len(received):
+        first, length = received[place], received[place + 1]
+        place += 2
+        if length > 127 or first & 0x70:
+            return f"fault: no frame: {received[place - 2 : place + 40]!r}"
+        if length >= 126:
+            size = 2 if length == 126 else 8
+            length = int.from_bytes(received[place : place + size], "big")
+            place += size
+        payload = received[place : place + length]
+        place += length
+        if place > len(received):
+            return ""
+        if first & 0x0F == TEXT:
+            try:
+                json.loads(payload)
+            except ValueError:
+                return f"fault: no JSON: {payload[:80]!r}"
+        if first & 0x0F == CLOSE:
+            code = struct.unpack("!H", payload[:2])[0] if payload else 1005
+            return f"fault: close code {code}" if code == INTERNAL_ERROR else f"close code {code}"
+    return ""
+
+
+def run(seconds: float = math.inf, seed: int = 0, *, only: str = "", requests: float = math.inf) -> Report:
+    """Send cases of all kinds, or of one; see run_cases."""
+    kinds = [KINDS[only]] if only else list(KINDS.values())
+    return run_cases(lambda rng: rng.choice(kinds)(rng), exchange, seconds, seed, requests=requests, at_once=BATCH)
