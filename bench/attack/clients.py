@@ -12,6 +12,7 @@ from bench.attack.parsers import SMALL_BMP
 from bench.attack.target import BOUNDARY, MULTIPART, Attack, Target, attacks_of, form, receive, repeated, told
 
 STALL_SECONDS = 5.0
+SMALL_FORM = b"".join(form([SMALL_BMP] * 20))
 HEAD = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\n"
 PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'.encode()
 
@@ -25,28 +26,28 @@ def thirteen_that_stall(target: Target) -> str:
     """Thirteen uploads that stop after 19 MB each."""
     opened = [_begun(target, target.nbytes * 19 // 20) for _ in range(13)]
     time.sleep(STALL_SECONDS)
-    return _answers(opened)
+    return answers(opened)
 
 
 def one_that_drips(target: Target) -> str:
     """One part of 255 MB, too large by far, whose client then drips."""
     connection = _begun(target, 255_000_000)
     _drip([connection], b"x")
-    return _answers([connection])
+    return answers([connection])
 
 
 def many_that_drip(target: Target) -> str:
     """Two hundred uploads that drip a byte at a time."""
     opened = [_begun(target, 1_000) for _ in range(200)]
     _drip(opened, b"x")
-    return _answers(opened)
+    return answers(opened)
 
 
 def many_that_say_nothing(target: Target) -> str:
     """Five hundred connections without a request."""
     opened = _connections(target, 500)
     time.sleep(STALL_SECONDS)
-    return _answers(opened)
+    return answers(opened)
 
 
 def many_that_do_not_read(target: Target) -> str:
@@ -61,7 +62,7 @@ def many_that_do_not_read(target: Target) -> str:
             connection.sendall(head.encode() + body)
         opened.append(connection)
     time.sleep(STALL_SECONDS)
-    return _answers(opened)
+    return answers(opened)
 
 
 def many_that_leave(target: Target) -> str:
@@ -77,13 +78,12 @@ def many_that_leave(target: Target) -> str:
 
 def many_at_once(target: Target) -> str:
     """A hundred requests at once that each bring twenty pictures."""
-    body = b"".join(form([SMALL_BMP] * 20))
-    head = HEAD + f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = HEAD + f"Connection: close\r\nContent-Length: {len(SMALL_FORM)}\r\n\r\n"
     opened = _connections(target, 100)
     for connection in opened:
         with contextlib.suppress(OSError):
-            connection.sendall(head.encode() + body)
-    return _answers(opened)
+            connection.sendall(head.encode() + SMALL_FORM)
+    return answers(opened)
 
 
 def _connections(target: Target, count: int) -> list[socket.socket]:
@@ -114,14 +114,25 @@ def _drip(connections: Iterable[socket.socket], drop: bytes) -> None:
         time.sleep(0.25)
 
 
-def _answers(connections: Iterable[socket.socket]) -> str:
+def answers(connections: Iterable[socket.socket]) -> str:
     """How many got which answer so far; then they hang up."""
-    answers: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for connection in connections:
         with connection:
             connection.settimeout(0.01)
-            answers[told(receive(connection, 0.02))] += 1
-    return ", ".join(f"{count} × {answer or 'none yet'}" for answer, count in answers.most_common())
+            counts[_answer(connection)] += 1
+    return ", ".join(f"{count} × {answer}" for answer, count in counts.most_common())
+
+
+def _answer(connection: socket.socket) -> str:
+    received = receive(connection, 0.02)
+    if not received:
+        with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(ConnectionError):
+                connection.recv(1)
+            return "closed"
+        return "none yet"
+    return told(received)
 
 
 ATTACKS: list[Attack] = attacks_of(

@@ -3,8 +3,10 @@
 import io
 import itertools
 import struct
+import tempfile
 import zlib
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -64,6 +66,12 @@ def png(width: int, height: int, *chunks: bytes, bits: int = 8, colour: int = 2)
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     body = b"".join(chunks) + png_chunk(b"IDAT", pixels)
     return PNG_SIGNATURE + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
+
+
+@cache
+def black_png(side: int) -> bytes:
+    """A black PNG of one bit a pixel: 6 kB for 49 megapixels."""
+    return png(side, side, bits=1, colour=0)
 
 
 @cache
@@ -217,6 +225,38 @@ def gif_of_pixels(frames: int) -> bytes:
     """A GIF of one pixel and many frames, 15 bytes each."""
     screen = b"GIF89a\1\0\1\0\x80\0\0" + bytes(6)
     return screen + (b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0") * frames + b";"
+
+
+@cache
+def gif_of_patches(side: int, frames: int) -> bytes:
+    """A GIF of `side` × `side` pixels whose frames each draw one pixel, in 15 bytes."""
+    size = struct.pack("<HH", side, side)
+    screen = b"GIF89a" + size + b"\x80\0\0" + bytes(6)
+    return screen + (b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0") * frames + b";"
+
+
+@cache
+def black_video(width: int, height: int, frames: int) -> bytes:
+    """An MPEG-4 video in which nothing happens: some bytes a frame."""
+    import cv2
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "black.mp4"
+        writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (width, height))
+        picture = np.zeros((height, width, 3), np.uint8)
+        for _ in range(frames):
+            writer.write(picture)
+        writer.release()
+        return path.read_bytes()
+
+
+@cache
+def large_photo(width: int, height: int) -> bytes:
+    """A photograph as a baseline JPEG of so many pixels."""
+    noise = np.random.default_rng(2).integers(0, 255, (height // 32, width // 32, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR).save(file, "JPEG", quality=80)
+    return file.getvalue()
 
 
 @cache

@@ -2,15 +2,17 @@
 
 import http.client
 import json
+import resource
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 
 import psutil
 
-from bench.attack.service import Running
-from bench.attack.target import MULTIPART, Attack, Target, form
+from bench.attack.service import Running, events
+from bench.attack.target import MULTIPART, Attack, PromiseBroken, Target, Traffic, form
 from bench.photos import Photo, unlike_any
 from bench.remote import Remote
 from bench.tally import percentile
@@ -21,11 +23,27 @@ SETTLE_SECONDS = 0.5
 MEND_SECONDS = 180.0
 HEALINGS = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
+NEWCOMER_SECONDS = 0.3
+"""Between two new connections of a well-behaved client."""
+GIVE_UP_SECONDS = 30.0
+"""After which a new client that was not served stops trying."""
+OURS = "well-behaved"
+"""The request id of the well-behaved clients, by which the log tells their events from the attacker's."""
 
 MAX_CPU_SECONDS = 3.0
 MAX_MEMORY_BYTES = 100e6
 MAX_PAUSE_SECONDS = 0.05
 MAX_RATIO = 3.0
+MAX_LIVE_SECONDS = 1.0
+"""Until /health/live answers a connection of its own."""
+MAX_SERVED_SECONDS = 2.0
+"""Until a new client has its answer, which may be refused and try again."""
+LOG_BYTES_PER_REQUEST = 1_500
+"""What a request may add to the log, beyond the bytes of the attack itself."""
+INTERNAL_STATUSES = {500, 501, 502, 504}
+"""Those that no request may bring about by what it says; 503 is what load brings about."""
+INTERNAL_CODES = {1011, 4500, 4502, 4504}
+"""The same among the close codes of streams."""
 
 
 @dataclass
@@ -35,7 +53,7 @@ class Bystander:
     No two of its files are equal, so that each is classified and none answered from Triton's cache.
     """
 
-    port: int
+    running: Running
     photo: Photo
     latencies_seconds: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -57,14 +75,11 @@ class Bystander:
         self._thread.join(60)
 
     def _run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=60)
         while not self._stop.is_set():
-            body = b"".join(form([unlike_any(self.photo.data)], self.photo.name))
             started = time.perf_counter()
             try:
-                connection.request("POST", "/predict?top_k=1", body, {"Content-Type": MULTIPART})
-                answer = connection.getresponse()
-                fault = self._fault(answer.status, answer.read())
+                fault = self._fault(*_classify(connection, self.running, self.photo))
             except (OSError, http.client.HTTPException) as exc:
                 connection.close()
                 fault = type(exc).__name__
@@ -80,12 +95,73 @@ class Bystander:
         return "" if self.photo.label in ("", self.label) else f"answer {self.label!r}"
 
 
+@dataclass
+class Newcomer:
+    """Well-behaved clients in a thread, each on a connection of its own: one asks for health, one for a photograph."""
+
+    running: Running
+    photo: Photo
+    live_seconds: float = 0.0
+    """The longest time until /health/live answered."""
+    served_seconds: float = 0.0
+    """The longest time until a client had its answer, whatever refused it before."""
+    images: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def __enter__(self) -> "Newcomer":
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._ask_health, self._classify)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(GIVE_UP_SECONDS)
+
+    def _ask_health(self) -> None:
+        while not self._stop.wait(NEWCOMER_SECONDS):
+            started = time.perf_counter()
+            connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=GIVE_UP_SECONDS)
+            with closing(connection):
+                try:
+                    connection.request("GET", "/health/live")
+                    status = connection.getresponse().status
+                    if status != http.HTTPStatus.OK:
+                        self.faults[f"live {status}"] += 1
+                except (OSError, http.client.HTTPException) as exc:
+                    self.faults[f"live {type(exc).__name__}"] += 1
+            self.live_seconds = max(self.live_seconds, time.perf_counter() - started)
+
+    def _classify(self) -> None:
+        started, waits = time.perf_counter(), False
+        while not self._stop.wait(NEWCOMER_SECONDS / 3 if waits else NEWCOMER_SECONDS):
+            started = started if waits else time.perf_counter()
+            connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=GIVE_UP_SECONDS)
+            with closing(connection), suppress(OSError, http.client.HTTPException):
+                waits = True
+                status, _ = _classify(connection, self.running, self.photo)
+                waits = status != http.HTTPStatus.OK
+                self.images += not waits
+            self.served_seconds = max(self.served_seconds, time.perf_counter() - started)
+
+
+def _classify(connection: http.client.HTTPConnection, running: Running, photo: Photo) -> tuple[int, bytes]:
+    """Send a photograph that no cache has seen; status and body of the answer."""
+    body = b"".join(form([unlike_any(photo.data)], photo.name))
+    headers = {"Content-Type": MULTIPART, "X-Request-ID": OURS, **({"X-API-Key": running.key} if running.key else {})}
+    connection.request("POST", "/predict?top_k=1", body, headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one attack cost.
 
-    `cpu_seconds` are those of one request; memory is beyond what admission counted; `p99_ratio` is against the time
-    before it.
+    `cpu_seconds` are those of one request, or of one second where the attack is counted so; memory is beyond what
+    admission counted; `p99_ratio` is against the time before it; `log_bytes` are beyond the attacker's own traffic.
     """
 
     attack: Attack
@@ -95,6 +171,9 @@ class Cost:
     memory_bytes: float
     pause_seconds: float
     p99_ratio: float
+    live_seconds: float
+    served_seconds: float
+    log_bytes: float
     faults: dict[str, int]
 
     @property
@@ -107,29 +186,47 @@ class Cost:
                 ("memory", self.memory_bytes > MAX_MEMORY_BYTES),
                 ("pause", self.pause_seconds > MAX_PAUSE_SECONDS),
                 ("p99", self.p99_ratio > MAX_RATIO),
+                ("live", self.live_seconds > MAX_LIVE_SECONDS),
+                ("served", self.served_seconds > MAX_SERVED_SECONDS),
+                ("log", self.log_bytes > LOG_BYTES_PER_REQUEST * self.attack.requests),
                 *((fault, True) for fault in self.faults),
             )
             if missed
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How an attack was answered last, how often it was sent, what promise it found broken, and its bytes."""
+
+    answer: str
+    times: int
+    broken: str
+    nbytes: int
+
+
 class Sender:
-    """Sends attacks from a process of its own."""
+    """Sends attacks from a process of its own, which may open more files than usual."""
 
-    def __init__(self, port: int) -> None:
-        self._target = Target("127.0.0.1", port)
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    def send(self, attack: Attack) -> tuple[str, int]:
-        """Send one for AT_LEAST_SECONDS, again and again; says how it was answered last, and how often it was sent."""
-        ends, count = time.perf_counter() + AT_LEAST_SECONDS, 0
+    def send(self, attack: Attack) -> Sent:
+        """Send one for AT_LEAST_SECONDS, again and again."""
+        target = replace(self._target, folded=attack.folded, traffic=Traffic())
+        ends, times, broken = time.perf_counter() + AT_LEAST_SECONDS, 0, ""
         while True:
-            count += 1
+            times += 1
             try:
-                answer = attack.send(self._target)
+                answer = attack.send(target)
+            except PromiseBroken as exc:
+                answer = broken = str(exc)
             except OSError as exc:
                 answer = type(exc).__name__
-            if time.perf_counter() > ends or count == MOST_TIMES:
-                return answer, count
+            if time.perf_counter() > ends or times == MOST_TIMES:
+                return Sent(answer, times, broken, target.traffic.nbytes)
 
 
 class Watch:
@@ -168,19 +265,19 @@ class Watch:
 
 
 def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm_seconds: float) -> Cost:
-    """Send an attack from a Sender beside a well-behaved client, after a calm time in which that client is alone."""
+    """Send an attack from a Sender beside well-behaved clients, after a calm time in which those are alone."""
     before = cpu_seconds(running)
-    with Bystander(running.port, photo) as calm:
+    with Bystander(running, photo) as calm, Newcomer(running, photo) as calm_newcomer:
         calm.wait(calm_seconds)
-    calm_rate = (cpu_seconds(running) - before) / max(1, len(calm.latencies_seconds))
+    calm_rate = (cpu_seconds(running) - before) / max(1, len(calm.latencies_seconds) + calm_newcomer.images)
     servants, healings, offset = running.servants(), running.gauge(*HEALINGS), running.log.stat().st_size
     pause_before = running.gauge("gateway_event_loop_pause_seconds")
     before, began = cpu_seconds(running), time.perf_counter()
-    with Watch(running) as watch, Bystander(running.port, photo) as beside:
-        answer, times = sender.call("send", attack)
-        seconds = (time.perf_counter() - began) / times
+    with Watch(running) as watch, Bystander(running, photo) as beside, Newcomer(running, photo) as newcomer:
+        sent: Sent = sender.call("send", attack)
+        seconds = (time.perf_counter() - began) / sent.times
         beside.wait(SETTLE_SECONDS)
-    used = cpu_seconds(running) - before - calm_rate * len(beside.latencies_seconds)
+    used = cpu_seconds(running) - before - calm_rate * (len(beside.latencies_seconds) + newcomer.images)
     if attack.may_kill:
         _wait_mended(running)
     if (mended := int(running.gauge(*HEALINGS) - healings)) > attack.may_kill:
@@ -190,18 +287,35 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
     lost = Counter(
         f"killed {name}" for pid, name in servants.items() if name in kinds and pid not in running.servants()
     )
-    if attack.may_kill:
-        answer = f"{answer}; {mended} processes killed"
+    answer = f"{sent.answer}; {mended} processes killed" if attack.may_kill else sent.answer
+    lines = [line for line in running.lines(offset) if OURS.encode() not in line]
+    logged = sum(len(line) + 1 for line in lines)
+    own_faults = _logged_faults(lines) + Counter({"promise": 1} if sent.broken else {})
     return Cost(
         attack,
         answer,
         seconds,
-        max(0.0, used) / times / attack.requests,
+        max(0.0, used) / sent.times / (seconds if attack.per_second else attack.requests),
         watch.beyond,
-        _pause(running, offset, pause_before),
+        _pause(running, events(lines), pause_before),
         percentile(beside.latencies_seconds, 99) / percentile(calm.latencies_seconds, 99),
-        dict(beside.faults + lost),
+        newcomer.live_seconds,
+        newcomer.served_seconds,
+        max(0, logged - sent.nbytes) / sent.times,
+        dict(beside.faults + newcomer.faults + lost + own_faults),
     )
+
+
+def _logged_faults(lines: list[bytes]) -> Counter[str]:
+    """What the log says that no client's input may bring about."""
+    faults: Counter[str] = Counter()
+    faults["traceback"] = sum(b"Traceback (most recent call last)" in line for line in lines)
+    for event in events(lines):
+        status, code = event.get("status"), event.get("close_code")
+        faults["unexpected_error"] += event["event"] == "unexpected_error"
+        faults[f"status {status}"] += status in INTERNAL_STATUSES
+        faults[f"close code {code}"] += code in INTERNAL_CODES
+    return +faults
 
 
 def _wait_mended(running: Running) -> None:
@@ -211,15 +325,15 @@ def _wait_mended(running: Running) -> None:
         time.sleep(0.5)
 
 
-def _pause(running: Running, offset: int, before: float) -> float:
+def _pause(running: Running, logged: list[dict[str, object]], before: float) -> float:
     """The longest pause since, as far as the loop's own work made it: what it waited for a processor does not count."""
-    logged = [
+    pauses = [
         min(float(str(event["seconds"])), float(str(event["cpu_seconds"])))
-        for event in running.events(offset)
+        for event in logged
         if event["event"] == "loop_paused"
     ]
     now = running.gauge("gateway_event_loop_pause_seconds")
-    return max([*logged, min(now, MAX_PAUSE_SECONDS) if now != before else 0.0])
+    return max([*pauses, min(now, MAX_PAUSE_SECONDS) if now != before else 0.0])
 
 
 def cpu_seconds(running: Running) -> float:

@@ -7,23 +7,29 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from bench.attack.target import ServiceOptions
 from gateway.children import end, wait_answering
 from gateway.hosts import LOOPBACK, free_port
+from gateway.keys import add_key
 from gateway.settings import GIB, variable
 
+METRICS = "/metrics"
 START_SECONDS = 240.0
 STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
 """Of one process (RLIMIT_DATA): what bursts it fails there, and leaves the machine alone."""
 UP, FLEET = ("gateway", "up"), ("bench.attack.fleet",)
 SETTINGS = {"log_format": "json", "log_level": "info"}
+CONNECT_SECONDS = 30.0
+"""After an attack that took every connection, the service has to answer within this time."""
 
 
 class ServiceFailed(Exception):
@@ -32,11 +38,18 @@ class ServiceFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running service: its port, its first process and its log."""
+    """A running service: its port, its first process and its log.
+
+    Where it needs API keys, `keys_file` accepts `key`, the well-behaved client's, and `attacker_key`.
+    """
 
     port: int
     process: psutil.Process
     log: Path
+    workers: int = 1
+    keys_file: Path | None = None
+    key: str = ""
+    attacker_key: str = ""
 
     def tree(self) -> list[psutil.Process]:
         """Its processes."""
@@ -60,13 +73,21 @@ class Running:
         return found
 
     def get(self, path: str) -> bytes:
-        """An answer's body, whatever its status."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().read()
-        finally:
-            connection.close()
+        """An answer's body, whatever its status; asks again while the service refuses connections."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            try:
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                if answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE or path != METRICS:
+                    return answer.read()
+            except (OSError, http.client.HTTPException):
+                if time.monotonic() > deadline:
+                    raise
+            finally:
+                connection.close()
+            time.sleep(0.2)
 
     def all_ready(self) -> bool:
         """Whether every Triton answers."""
@@ -75,32 +96,41 @@ class Running:
 
     def gauge(self, *names: str) -> float:
         """The sum of gauges, or of counters with the labels that a name has."""
-        lines = self.get("/metrics").decode().splitlines()
+        lines = self.get(METRICS).decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] in names)
 
-    def events(self, offset: int) -> list[dict[str, object]]:
+    def lines(self, offset: int) -> list[bytes]:
         """What was logged since the log had that many bytes."""
         with self.log.open("rb") as log:
             log.seek(offset)
-            lines = [line for line in log.read().splitlines() if line.startswith(b'{"timestamp"')]
-        return [json.loads(line) for line in lines if line.endswith(b"}")]
+            return log.read().splitlines()
+
+
+def events(lines: Iterable[bytes]) -> list[dict[str, object]]:
+    """The gateway's events among the lines of a log."""
+    return [json.loads(line) for line in lines if line.startswith(b'{"timestamp"') and line.endswith(b"}")]
 
 
 @contextmanager
-def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -> Iterator[Running]:
+def running_service(options: ServiceOptions, module: tuple[str, ...] = UP, workers: int = 1) -> Iterator[Running]:
     """Start it on a free port, and stop it at the end; `module` runs it. Raises ServiceFailed."""
     port = free_port()
-    told = {variable(name): str(value) for name, value in {**SETTINGS, **settings, "port": port}.items()}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        log = Path(folder) / "log"
+        log, keys_file = Path(folder) / "log", Path(folder) / "keys"
+        settings: dict[str, object] = {**SETTINGS, **dict(options.settings), "port": port, "workers": workers}
+        keys: dict[str, str] = {}
+        if options.keys:
+            keys = {"key": add_key(keys_file, "well-behaved"), "attacker_key": add_key(keys_file, "attacker")}
+            settings["api_keys_file"] = keys_file
         with log.open("wb") as output:
+            limits = [str(MEMORY_BYTES), str(options.max_open_files)]
             process = subprocess.Popen(
-                [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), sys.executable, "-m", *module],
-                env={**os.environ, **told},
+                [sys.executable, "-c", _LIMITED, *limits, sys.executable, "-m", *module],
+                env={**os.environ, **{variable(name): str(value) for name, value in settings.items()}},
                 stdout=output,
                 stderr=output,
             )
-        running = Running(port, psutil.Process(process.pid), log)
+        running = Running(port, psutil.Process(process.pid), log, workers, keys_file if keys else None, **keys)
         try:
             if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
                 end_of_log = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
@@ -114,5 +144,7 @@ def running_service(settings: dict[str, object], module: tuple[str, ...] = UP) -
 _LIMITED = f"""
 import os, resource, sys
 resource.setrlimit({resource.RLIMIT_DATA}, (int(sys.argv[1]),) * 2)
-os.execv(sys.argv[2], sys.argv[2:])
+if int(sys.argv[2]):
+    resource.setrlimit({resource.RLIMIT_NOFILE}, (int(sys.argv[2]),) * 2)
+os.execv(sys.argv[3], sys.argv[3:])
 """

@@ -1,28 +1,62 @@
 """What is attacked, and what an attack is."""
 
 import contextlib
+import itertools
 import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 SECONDS = 60.0
+MAX_FILES = 1_000
+"""Of one request, as the gateway's own default."""
 BOUNDARY = "a-boundary-that-no-photograph-contains"
+PART_BYTES = 150
+"""What a file needs in a form beside its data, at most."""
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+class PromiseBroken(Exception):
+    """The service did what it promises not to do; the message says what."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What an attack sent: the bytes on its connections, and the files in its forms."""
+
+    nbytes: int = 0
+    files: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway at an address, and how large an attack on it is to be."""
+    """A gateway at an address, and how large an attack on it is to be.
+
+    `key` is an API key of the attacker where the service needs one, and `keys_file` the file that accepts it. `folded`
+    makes each form as large as one request may be, by repeating its files.
+    """
 
     host: str
     port: int
     nbytes: int = 20_000_000
+    workers: int = 1
+    key: str = ""
+    keys_file: Path | None = None
+    folded: bool = False
+    traffic: Traffic = field(default_factory=Traffic)
 
     def connect(self) -> socket.socket:
-        """A connection."""
-        return socket.create_connection((self.host, self.port), timeout=SECONDS)
+        """A connection, whose bytes are counted."""
+        connection = CountingSocket(self.traffic)
+        connection.settimeout(SECONDS)
+        try:
+            connection.connect((self.host, self.port))
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     def raw(self, pieces: Iterable[bytes]) -> str:
         """Send bytes as they are, and say what came back first, in short."""
@@ -35,6 +69,7 @@ class Target:
     def post(self, path: str, body: bytes | Iterable[bytes], content_type: str, *headers: str) -> str:
         """Send a request, its body in chunks unless it is whole; says what came back, in short."""
         lines = [f"POST {path} HTTP/1.1", f"Host: {self.host}", f"Content-Type: {content_type}", "Connection: close"]
+        lines += [f"X-API-Key: {self.key}"] if self.key else []
         if isinstance(body, bytes):
             length, pieces = f"Content-Length: {len(body)}", iter([body])
         else:
@@ -42,25 +77,64 @@ class Target:
         head = "\r\n".join([*lines, *headers, length, "\r\n"]).encode()
         return self.raw([head, *pieces] if isinstance(body, bytes) else _chain(head, pieces))
 
-    def post_files(self, files: Iterable[bytes], query: str = "", name: str = "x.jpg") -> str:
+    def post_files(self, files: Iterable[bytes], query: str = "", name: str = "x.jpg", *headers: str) -> str:
         """Send files in one form."""
-        return self.post(f"/predict{query}", b"".join(form(files, name)), MULTIPART)
+        sent = list(_as_many_as_fit(list(files), self.nbytes) if self.folded else files)
+        self.traffic.files += len(sent)
+        return self.post(f"/predict{query}", b"".join(form(sent, name)), MULTIPART, *headers)
+
+
+class CountingSocket(socket.socket):
+    """A TCP connection that adds what it sends to the attack's traffic."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
+        self._traffic = traffic
+
+    def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]  # bytes are all that is sent here
+        """Send all of it."""
+        self._traffic.nbytes += len(data)
+        super().sendall(data, flags)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """How the service is started that an attack is sent to."""
+
+    settings: tuple[tuple[str, object], ...] = ()
+    keys: bool = False
+    """Whether every request needs an API key. The attacker and the well-behaved client have one each."""
+    max_open_files: int = 0
+    """`ulimit -n`; 0 leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One hostile request or several; `send` does it and says how it was answered, in short."""
+    """One hostile request or several; `send` does it and says how it was answered, in short.
+
+    `send` raises PromiseBroken where an answer is not what the service promises.
+    """
 
     name: str
     what: str
     send: Callable[[Target], str]
     requests: int = 1
     """How many requests it consists of."""
+    per_second: bool = False
+    """Whether its processor time is counted for each second, as a stream's is, and not for each request."""
     may_kill: int = 0
     """How many Tritons may lose a process to it."""
+    folded: bool = False
+    """Whether its files are repeated until one request may have no more."""
+    options: ServiceOptions = ServiceOptions()
 
 
-def attacks_of(*functions: Callable[[Target], str], requests: Mapping[str, int] | None = None) -> list[Attack]:
+def attacks_of(
+    *functions: Callable[[Target], str],
+    requests: Mapping[str, int] | None = None,
+    options: ServiceOptions = ServiceOptions(),
+    per_second: bool = False,
+) -> list[Attack]:
     """Functions as attacks; the first line of each docstring says what it does, `requests` where it sends several."""
     return [
         Attack(
@@ -68,8 +142,18 @@ def attacks_of(*functions: Callable[[Target], str], requests: Mapping[str, int] 
             (function.__doc__ or "").partition("\n")[0].rstrip("."),
             function,
             requests=(requests or {}).get(function.__name__, 1),
+            per_second=per_second,
+            options=options,
         )
         for function in functions
+    ]
+
+
+def folded(attacks: Iterable[Attack]) -> list[Attack]:
+    """The same attacks, with as many copies of their files as one request may have."""
+    return [
+        replace(attack, name=f"{attack.name}-n-fold", what=f"{attack.what}: as many as fit", folded=True)
+        for attack in attacks
     ]
 
 
@@ -126,12 +210,22 @@ def told(answer: bytes) -> str:
     return f"{status} {', '.join(codes) or content.get('code') or ''}".strip()
 
 
+def _as_many_as_fit(files: list[bytes], nbytes: int) -> Iterator[bytes]:
+    """The files again and again, at least once, within `nbytes` and MAX_FILES."""
+    room = nbytes
+    for count, data in enumerate(itertools.cycle(files)):
+        room -= len(data) + PART_BYTES
+        if count >= len(files) and (room < 0 or count >= MAX_FILES):
+            return
+        yield data
+
+
 def _is_whole(answer: bytes | bytearray) -> bool:
     head, separator, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n") if separator else ():
         if line.startswith(b"content-length:"):
             return len(body) >= int(line.partition(b":")[2])
-    return False
+    return bool(separator) and head.startswith(b"HTTP/1.1 101 ")
 
 
 def _chain(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,0 +1,293 @@
+"""Requests, handshakes and messages that are wrong: their client's fault, and answered as that."""
+
+import itertools
+import json
+
+from bench.attack.parsers import INFER, JSON, SMALL_BMP
+from bench.attack.target import Attack, PromiseBroken, Target, attacks_of, receive, told
+from bench.attack.websocket import BINARY, NO_CODE, TEXT, Stream, handshake
+from bench.attack.websocket import told as told_streams
+
+MESSAGE_SECONDS = 3.0
+CODES_OF_FAULTS = {1006, 1011, 4500, 4502, 4504}
+"""Close codes that say that the gateway or Triton is at fault."""
+SURROGATES = (r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud800\ud800", r"\uDBFF\u0041")
+"""JSON escapes that stand for no character (RFC 8259, section 8.2)."""
+TIMEOUTS = (
+    "5e-324",
+    "1e-300",
+    "1e-9",
+    "0.0000001",
+    "0.0009",
+    "0",
+    "-0",
+    "-1",
+    "1e-400",
+    "inf",
+    "nan",
+    "0x1",
+    "1_0",
+    "",
+)
+ORIGINS = (
+    "http://[::1",
+    "http://[",
+    "http://]",
+    "http://[v1.x]",
+    "http://[::ffff:999.1.1.1]",
+    "http://x:99999999",
+    "http://x:port",
+    "http://\u2100.x",
+    "http://\xff",
+    "null",
+    "",
+    "//",
+    "http://" + "x" * 5_000,
+    "http://x, http://y",
+    "http://user@x",
+    "javascript:0",
+)
+
+
+def origins_that_are_none(target: Target) -> str:
+    """Handshakes with origins that are not URLs, or not those of the service."""
+    return _handshakes(target, [("/stream", f"Origin: {origin}") for origin in ORIGINS])
+
+
+def hosts_that_are_none(target: Target) -> str:
+    """Handshakes from a page, with hosts that are none."""
+    hosts = ("[", "[::1", "x:99999", "\xff", "", "x y", "x" * 5_000)
+    heads = [
+        handshake(target, "/stream", "Origin: http://x").replace(b"Host: x", f"Host: {host}".encode("latin-1"))
+        for host in hosts
+    ]
+    return _answered(target, heads)
+
+
+def parameters_of_a_handshake(target: Target) -> str:
+    """Handshakes with parameters that are none."""
+    wrong = ("\\ud800", "%ED%A0%80", "%00", "%FF", "nan", "1e999", "-1", "9" * 5_000, "[]", "", "a" * 7_000)
+    names = ("model", "version", "top_k", "threshold", "labels", "smoothing", "alpha", "window", "enter", "drop", "%FF")
+    queries = [f"/stream?{name}={value}" for name, value in itertools.product(names, wrong)]
+    return _handshakes(target, [(query, "A: b") for query in queries])
+
+
+def subprotocols_of_a_handshake(target: Target) -> str:
+    """Handshakes with subprotocols, extensions, keys and versions that are none."""
+    fields = (
+        "Sec-WebSocket-Protocol: ,",
+        "Sec-WebSocket-Protocol: a b",
+        "Sec-WebSocket-Protocol: gateway-key.\xff",
+        "Sec-WebSocket-Protocol: gateway-key.",
+        "Sec-WebSocket-Protocol: " + ",".join(f"p{number}" for number in range(1_000)),
+        "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=1",
+        "Sec-WebSocket-Extensions: ;;;",
+        "Sec-WebSocket-Extensions: permessage-deflate; a=\xff",
+        "Sec-WebSocket-Key: x",
+        "Sec-WebSocket-Version: 13, 12",
+        "Sec-WebSocket-Version: \xb2",
+        "Authorization: Bearer \xff",
+        "X-Request-ID: \xff\xfe",
+        "traceparent: 00-zz",
+        "Cookie: " + "a" * 7_000,
+    )
+    return _handshakes(target, [("/stream", field) for field in fields])
+
+
+def surrogates_in_a_stream(target: Target) -> str:
+    """Texts of a stream with escapes that stand for no character, each on a stream of its own."""
+    texts = [f'{{"{name}": ["{text}"]}}' for name in ("labels", "model", "smoothing") for text in SURROGATES]
+    texts += [f'{{"{text}": 1}}' for text in SURROGATES]
+    return _texts(target, [text.encode() for text in texts])
+
+
+def texts_of_a_stream(target: Target) -> str:
+    """Texts of a stream that are not JSON, not objects, or not UTF-8."""
+    return _texts(
+        target,
+        [
+            b"\xed\xa0\x80",
+            b"\xff\xfe{\0}\0",
+            b"\xef\xbb\xbf{}",
+            b"",
+            b"\0",
+            b"null",
+            b"[]",
+            b"1" * 5_000,
+            b"-",
+            b"{" * 5_000,
+            b"[" * 30_000,
+            b'{"top_k": ' + b"9" * 5_000 + b"}",
+            b'{"top_k": 1e999}',
+            b'{"alpha": NaN}',
+            b'{"alpha": 5e-324}',
+            b'{"enter": -0.0, "leave": Infinity}',
+            b'{"timeout": 5e-324}',
+            b'{"timeout": ' + b"1" * 4_400 + b"}",
+            b'{"window": 1.5}',
+            b'{"window": true}',
+            b'{"labels": "' + b"x" * 30_000 + b'"}',
+            b'{"labels": {"a": "b"}}',
+            b'{"labels": [null, [], 1e5]}',
+            b'{"end": "\\ud800"}',
+            b'{"end": [[[]]]}',
+            b'{"end": true, "end": false}',
+            b'{"top_k": 1, "top_k": 2}',
+            b'{"model": "x"}',
+            b'{"drop": "never", "smoothing": "none"}',
+            b'{"__class__": 1, "\\u0000": 2}',
+        ],
+    )
+
+
+def surrogates_in_json(target: Target) -> str:
+    """JSON of every route with escapes that stand for no character."""
+    image = '{"name": "RAW_IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}'
+    bodies: list[tuple[str, str]] = []
+    for text in SURROGATES:
+        bodies += [
+            ("/predict", f'{{"images": [{{"b64": "{text}"}}]}}'),
+            ("/predict", f'{{"images": [{{"b64": "QQ==", "filename": "{text}"}}]}}'),
+            ("/predict", f'{{"images": [{{"b64": "QQ==", "{text}": "{text}"}}]}}'),
+            ("/predict", f'{{"{text}": []}}'),
+            ("/predict", f'{{"instances": [{{"b64": "{text}"}}], "{text}": 1}}'),
+            ("/embed", f'{{"images": [{{"b64": "QQ==", "filename": "{text}"}}]}}'),
+            (INFER, f'{{"id": "{text}", "inputs": [{image}]}}'),
+            (INFER, f'{{"parameters": {{"{text}": "{text}"}}, "inputs": [{image}]}}'),
+            (INFER, f'{{"inputs": [{{"name": "{text}", "shape": [1], "datatype": "BYTES", "data": ["{text}"]}}]}}'),
+            (INFER, f'{{"inputs": [{image.replace("QQ==", text)}]}}'),
+            (INFER, f'{{"outputs": [{{"name": "{text}"}}], "inputs": [{image}]}}'),
+            (f"/v2/repository/models/x{text}/load", f'{{"parameters": {{"{text}": "{text}"}}}}'),
+            ("/v2/repository/index", f'{{"{text}": "{text}"}}'),
+            ("/models/ensemble_model/load", f'{{"{text}": "{text}"}}'),
+        ]
+    return _told({target.post(path, body.encode(), JSON) for path, body in bodies})
+
+
+def timeouts_of_almost_nothing(target: Target) -> str:
+    """Requests with timeouts that no answer can keep, or that are none."""
+    answers = {target.post(f"/predict?timeout={value}", SMALL_BMP, "image/bmp") for value in TIMEOUTS}
+    answers |= {target.post(f"/embed?timeout={value}", SMALL_BMP, "image/bmp") for value in TIMEOUTS}
+    for value in (0, 1, -1, 999, 1e-9, 5e-324, 2**63, 2**64, "1", "x", None, True, [1], 0.5):
+        body = {
+            "parameters": {"timeout": value},
+            "inputs": [{"name": "RAW_IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}],
+        }
+        answers.add(target.post(INFER, json.dumps(body).encode(), JSON))
+    return _told(answers)
+
+
+def timeouts_of_streams(target: Target) -> str:
+    """The same for streams, with a frame each."""
+    streams = []
+    for value in TIMEOUTS:
+        with Stream(target, f"/stream?timeout={value}") as stream:
+            stream.send(BINARY, SMALL_BMP)
+            stream.wait(MESSAGE_SECONDS, messages=1)
+            if b"deadline" in stream.last or b"504" in stream.last:
+                raise PromiseBroken(f"a stream with timeout={value} is opened, and its frames are answered too late")
+            streams.append(stream)
+    return _checked(streams)
+
+
+def frames_of_a_websocket(target: Target) -> str:
+    """Frames that RFC 6455 forbids, each on a stream of its own."""
+    broken = (
+        b"\x82\x01x",  # without a mask
+        b"\xc2\x81\0\0\0\0x",  # a reserved bit
+        b"\x83\x81\0\0\0\0x",  # an unknown kind
+        b"\x80\x81\0\0\0\0x",  # a part of no message
+        b"\x02\x81\0\0\0\0x\x82\x81\0\0\0\0x",  # a message within another
+        b"\x89\xfe\0\x7e\0\0\0\0" + bytes(126),  # a ping that is too long
+        b"\x09\x80\0\0\0\0",  # a ping in parts
+        b"\x88\x81\0\0\0\0x",  # a close of one byte
+        b"\x88\x82\0\0\0\0\0\0",  # a close with code 0
+        b"\x88\x84\0\0\0\0\x03\xe8\xff\xff",  # a reason that is not UTF-8
+        b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0",  # of 2^64 bytes
+        b"\x82\xff\0\0\0\0\0\0\0\x01\0\0\0\0x",  # a length longer than it has to be
+        b"\x81\x82\0\0\0\0\xc3\x28",  # a text that is not UTF-8
+        b"GET / HTTP/1.1\r\n\r\n",
+    )
+    streams = []
+    for data in broken:
+        with Stream(target) as stream:
+            stream.send_raw(data)
+            stream.wait(MESSAGE_SECONDS)
+            streams.append(stream)
+    return _checked(streams)
+
+
+def _texts(target: Target, texts: list[bytes]) -> str:
+    """Send each text on a stream of its own, and a frame behind it."""
+    streams = []
+    for text in texts:
+        with Stream(target) as stream:
+            stream.send(TEXT, text)
+            stream.send(BINARY, SMALL_BMP)
+            stream.wait(MESSAGE_SECONDS, messages=2)
+            streams.append(stream)
+    return _checked(streams)
+
+
+def _handshakes(target: Target, requests: list[tuple[str, str]]) -> str:
+    return _answered(target, [_latin(target, path, field) for path, field in requests])
+
+
+def _latin(target: Target, path: str, field: str) -> bytes:
+    return handshake(target, path).replace(b"Host: x\r\n", b"Host: x\r\n" + field.encode("utf-8", "replace") + b"\r\n")
+
+
+def _answered(target: Target, heads: list[bytes]) -> str:
+    """Send each request on a connection of its own; raises PromiseBroken for what is the service's fault."""
+    answers = set()
+    for head in heads:
+        with target.connect() as connection:
+            connection.settimeout(MESSAGE_SECONDS)
+            connection.sendall(head)
+            answer = told(receive(connection, MESSAGE_SECONDS))
+            if answer.startswith("5") or answer == "closed":
+                raise PromiseBroken(f"{head[:300]!r} is answered by {answer}")
+            answers.add(answer)
+    return _told(answers)
+
+
+def _checked(streams: list[Stream]) -> str:
+    """Raise PromiseBroken for a stream that ended as by a fault of the service, or without a code."""
+    for number, stream in enumerate(streams):
+        gone = stream.ended and stream.status == 101 and stream.close_code in (0, NO_CODE)
+        if stream.close_code in CODES_OF_FAULTS or stream.status >= 500 or gone:
+            raise PromiseBroken(f"stream {number} ended with {told_streams([stream])}")
+    return told_streams(streams)
+
+
+def _told(answers: set[str]) -> str:
+    """The answers, in short; raises PromiseBroken if one says that the service is at fault."""
+    if wrong := sorted(answer for answer in answers if answer.startswith("5") or "deadline" in answer):
+        raise PromiseBroken(f"answered by {', '.join(wrong)}")
+    return ", ".join(sorted(answers))
+
+
+ATTACKS: list[Attack] = attacks_of(
+    origins_that_are_none,
+    hosts_that_are_none,
+    parameters_of_a_handshake,
+    subprotocols_of_a_handshake,
+    surrogates_in_a_stream,
+    texts_of_a_stream,
+    surrogates_in_json,
+    timeouts_of_almost_nothing,
+    timeouts_of_streams,
+    frames_of_a_websocket,
+    requests={
+        "origins_that_are_none": len(ORIGINS),
+        "hosts_that_are_none": 7,
+        "parameters_of_a_handshake": 121,
+        "subprotocols_of_a_handshake": 15,
+        "surrogates_in_a_stream": 24,
+        "texts_of_a_stream": 30,
+        "surrogates_in_json": 84,
+        "timeouts_of_almost_nothing": 2 * len(TIMEOUTS) + 14,
+        "timeouts_of_streams": len(TIMEOUTS),
+        "frames_of_a_websocket": 14,
+    },
+)

@@ -1,0 +1,291 @@
+"""Streams that are kept for nothing, or fed as fast as they take it."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from bench.attack import files
+from bench.attack.parsers import SMALL_BMP
+from bench.attack.target import Attack, PromiseBroken, ServiceOptions, Target, attacks_of
+from bench.attack.websocket import BINARY, PING, TEXT, Stream, frame, told
+from gateway.keys import add_key, remove_key
+
+FLOOD_SECONDS = 5.0
+STREAMS = 64
+"""That one process serves, by default."""
+IDLE_SECONDS = 2.0
+"""GATEWAY_STREAM_IDLE_SECONDS where streams are kept without a frame."""
+KEPT_SECONDS = 4 * IDLE_SECONDS
+SERVED_SECONDS = 2.0
+"""Within which another client has a stream and its first answer."""
+REMOVED_SECONDS = 5.0
+"""Within which a stream ends whose key was removed, while it is used."""
+CONTINUATION = 0
+
+
+def texts_as_fast_as_they_are_taken(target: Target) -> str:
+    """A stream that sends small texts as fast as the socket takes them."""
+    return _flood(target, 1, frame(TEXT, b'{"top_k": 3}'))
+
+
+def texts_on_eight_streams(target: Target) -> str:
+    """Eight such streams."""
+    return _flood(target, 8, frame(TEXT, b'{"top_k": 3}'))
+
+
+def texts_whose_answers_are_not_read(target: Target) -> str:
+    """A stream that sends small texts, and reads nothing."""
+    return _flood(target, 1, frame(TEXT, b'{"top_k": 3}'), reads=False)
+
+
+def large_texts(target: Target) -> str:
+    """A stream that sends texts of 32,000 characters and a thousand labels."""
+    labels = ",".join(f'"{number:027}"' for number in range(1_000))
+    return _flood(target, 1, frame(TEXT, b'{"labels": [%b]}' % labels.encode()))
+
+
+def nested_texts(target: Target) -> str:
+    """A stream that sends texts of 32,000 brackets."""
+    return _flood(target, 1, frame(TEXT, b"[" * 32_000))
+
+
+def empty_texts(target: Target) -> str:
+    """A stream that sends empty texts."""
+    return _flood(target, 1, frame(TEXT, b""))
+
+
+def pings(target: Target) -> str:
+    """A stream that sends pings of 125 bytes."""
+    return _flood(target, 1, frame(PING, bytes(125)))
+
+
+def pings_that_are_not_read(target: Target) -> str:
+    """The same, and reads no pong."""
+    return _flood(target, 1, frame(PING, bytes(125)), reads=False)
+
+
+def empty_fragments(target: Target) -> str:
+    """A stream that sends messages of a thousand empty parts."""
+    parts = frame(BINARY, b"", final=False) + frame(CONTINUATION, b"", final=False) * 1_000
+    return _flood(target, 1, parts + frame(CONTINUATION, b"x"))
+
+
+def frames_of_one_byte(target: Target) -> str:
+    """A stream that sends frames of one byte."""
+    return _flood(target, 1, frame(BINARY, b"x"))
+
+
+def frames_of_four_mebibytes(target: Target) -> str:
+    """Eight streams that send frames of 4 MiB that are no picture."""
+    return _flood(target, 8, frame(BINARY, b"\xff\xd8\xff\xe0" + bytes(4 * 2**20 - 4)))
+
+
+def large_frames_that_do_not_end(target: Target) -> str:
+    """As many streams as there may be, each with a frame of 4 MiB that lacks its last byte."""
+    data = frame(BINARY, bytes(4 * 2**20))[:-1]
+    with _streams(target, STREAMS * target.workers) as streams:
+        for stream in streams:
+            stream.send_raw(data)
+        time.sleep(FLOOD_SECONDS)
+        return told(streams)
+
+
+def frames_of_49_megapixels(target: Target) -> str:
+    """A stream of black PNGs of 49 megapixels, as fast as they are taken."""
+    return _flood(target, 1, frame(BINARY, files.black_png(7_000)))
+
+
+def frames_of_49_megapixels_on_eight_streams(target: Target) -> str:
+    """Eight such streams."""
+    return _flood(target, 8, frame(BINARY, files.black_png(7_000)))
+
+
+def frames_of_many_scans(target: Target) -> str:
+    """A stream of progressive JPEGs of 49 megapixels and 20 scans."""
+    return _flood(target, 1, frame(BINARY, files.progressive_jpeg_of_many_scans(7_000, 20)))
+
+
+def frames_in_jpeg2000(target: Target) -> str:
+    """A stream of JPEG 2000 pictures of 49 megapixels."""
+    return _flood(target, 1, frame(BINARY, files.jpeg2000(7_000, 500)))
+
+
+def streams_without_a_frame(target: Target) -> str:
+    """As many streams as there may be, none of which sends anything; another client opens one."""
+    with _streams(target, STREAMS * target.workers) as streams:
+        time.sleep(1)
+        _serve_another(target)
+        return told(streams)
+
+
+def streams_kept_by_texts(target: Target) -> str:
+    """As many streams as there may be, kept by a text every second; another client opens one."""
+    with _streams(target, STREAMS * target.workers) as streams:
+        ends = time.monotonic() + KEPT_SECONDS
+        _keep(streams, frame(TEXT, b"{}"), time.monotonic() + 1)
+        _serve_another(target)
+        _keep(streams, frame(TEXT, b"{}"), ends)
+        return _all_closed(streams)
+
+
+def streams_kept_by_pings(target: Target) -> str:
+    """The same by pings."""
+    return _kept(target, frame(PING, b""))
+
+
+def streams_kept_by_parts(target: Target) -> str:
+    """The same by a frame that comes in parts and does not end."""
+    return _kept(target, frame(CONTINUATION, b"x", final=False), first=frame(BINARY, b"x", final=False))
+
+
+def streams_kept_by_junk(target: Target) -> str:
+    """The same by frames that are no pictures; another client opens one."""
+    with _streams(target, STREAMS * target.workers) as streams:
+        _keep(streams, frame(BINARY, b"x"), time.monotonic() + KEPT_SECONDS)
+        _serve_another(target)
+        return told(streams)
+
+
+def streams_that_come_again(target: Target) -> str:
+    """As many streams as there may be that are opened again as soon as they are closed; another client opens one."""
+    count = STREAMS * target.workers
+    ends = time.monotonic() + KEPT_SECONDS
+    opened = 0
+    with ExitStack() as stack:
+        streams: list[Stream] = []
+        while time.monotonic() < ends:
+            streams = [stream for stream in streams if not stream.ended]
+            for _ in range(count - len(streams)):
+                with contextlib.suppress(OSError):
+                    streams.append(stack.enter_context(Stream(target)))
+                    opened += 1
+            if opened >= count and time.monotonic() > ends - KEPT_SECONDS / 2:
+                _serve_another(target)
+                break
+            time.sleep(0.1)
+    return f"{opened} opened"
+
+
+def stream_whose_key_is_removed(target: Target) -> str:
+    """A stream that goes on with frames after its API key was removed."""
+    return _removed(target, frame(BINARY, SMALL_BMP))
+
+
+def silent_stream_whose_key_is_removed(target: Target) -> str:
+    """A stream that sends nothing after its API key was removed."""
+    return _removed(target, b"")
+
+
+def _flood(target: Target, count: int, unit: bytes, *, reads: bool = True) -> str:
+    """Send one thing as fast as the service takes it, on so many streams in turn."""
+    piece = unit * max(1, (1 << 16) // len(unit))
+    sent = 0
+    with _streams(target, count, reads=reads) as streams:
+        ends = time.monotonic() + FLOOD_SECONDS
+        for stream in streams:
+            stream.connection.settimeout(FLOOD_SECONDS if count == 1 else 0.2)
+        while time.monotonic() < ends and not all(stream.ended for stream in streams):
+            for stream in streams:
+                sent += len(piece) if not stream.ended and stream.send_raw(piece) else 0
+        answered = sum(stream.messages for stream in streams)
+        return f"{told(streams)}, {sent / 2**20:.0f} MiB taken, {answered} messages"
+
+
+@contextmanager
+def _streams(target: Target, count: int, *, reads: bool = True) -> Iterator[list[Stream]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Stream(target, reads=reads)) for _ in range(count)]
+
+
+def _keep(streams: list[Stream], sent: bytes, ends: float) -> None:
+    """Send something on each stream twice within IDLE_SECONDS, until a time."""
+    while time.monotonic() < ends:
+        for stream in streams:
+            if not stream.ended:
+                stream.send_raw(sent)
+        time.sleep(IDLE_SECONDS / 2)
+
+
+def _kept(target: Target, sent: bytes, first: bytes = b"") -> str:
+    with _streams(target, STREAMS * target.workers) as streams:
+        for stream in streams:
+            stream.send_raw(first or sent)
+        _keep(streams, sent, time.monotonic() + KEPT_SECONDS)
+        return _all_closed(streams)
+
+
+def _all_closed(streams: list[Stream]) -> str:
+    """Raise PromiseBroken where a stream without a frame is still open."""
+    answer = told(streams)
+    if kept := sum(not stream.ended for stream in streams):
+        raise PromiseBroken(f"{kept} of {len(streams)} streams without a frame are open after {KEPT_SECONDS:.0f} s")
+    return answer
+
+
+def _serve_another(target: Target) -> None:
+    """Open a stream as another client, which tries again while it is refused; raises PromiseBroken if it takes long."""
+    began = time.monotonic()
+    status = 0
+    while time.monotonic() - began < SERVED_SECONDS:
+        with contextlib.suppress(OSError), Stream(target) as stream:
+            status = stream.status
+            stream.send(BINARY, SMALL_BMP)
+            if stream.wait(SERVED_SECONDS, messages=1) and stream.messages:
+                return
+        time.sleep(0.1)
+    raise PromiseBroken(f"another client got no stream within {SERVED_SECONDS:.0f} s, but {status}")
+
+
+def _removed(target: Target, sent: bytes) -> str:
+    assert target.keys_file is not None
+    key = add_key(target.keys_file, name := f"removed-{time.monotonic_ns()}")
+    with Stream(target, "/stream", f"X-API-Key: {key}") as stream:
+        stream.send(BINARY, SMALL_BMP)
+        stream.wait(10, messages=1)
+        remove_key(target.keys_file, name)
+        ends = time.monotonic() + REMOVED_SECONDS
+        while time.monotonic() < ends and not stream.wait(0.5):
+            stream.send_raw(sent)
+        if not stream.ended:
+            raise PromiseBroken(f"a stream goes on {REMOVED_SECONDS:.0f} s after its key was removed")
+        return told([stream])
+
+
+IDLE = ServiceOptions(settings=(("stream_idle_seconds", IDLE_SECONDS),))
+KEYED = ServiceOptions(keys=True)
+
+_FLOODS: tuple[Callable[[Target], str], ...] = (
+    texts_as_fast_as_they_are_taken,
+    texts_on_eight_streams,
+    texts_whose_answers_are_not_read,
+    large_texts,
+    nested_texts,
+    empty_texts,
+    pings,
+    pings_that_are_not_read,
+    empty_fragments,
+    frames_of_one_byte,
+    frames_of_four_mebibytes,
+    large_frames_that_do_not_end,
+    frames_of_49_megapixels,
+    frames_of_49_megapixels_on_eight_streams,
+    frames_of_many_scans,
+    frames_in_jpeg2000,
+)
+_KEPT: tuple[Callable[[Target], str], ...] = (
+    streams_kept_by_texts,
+    streams_kept_by_pings,
+    streams_kept_by_parts,
+    streams_kept_by_junk,
+)
+ATTACKS: list[Attack] = [
+    *attacks_of(*_FLOODS, per_second=True),
+    *attacks_of(
+        streams_without_a_frame,
+        streams_that_come_again,
+        requests={"streams_without_a_frame": STREAMS, "streams_that_come_again": STREAMS},
+    ),
+    *attacks_of(*_KEPT, requests={function.__name__: STREAMS for function in _KEPT}, options=IDLE),
+    *attacks_of(stream_whose_key_is_removed, silent_stream_whose_key_is_removed, options=KEYED),
+]
