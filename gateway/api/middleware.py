@@ -10,17 +10,24 @@ from typing import Any
 import structlog
 from opentelemetry import trace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
 from gateway.api import exchange as exchanges
-from gateway.api.problems import problem
+from gateway.api.exchange import Exchange
+from gateway.api.problems import note, problem
 from gateway.api.server_span import begin, finish
-from gateway.errors import InternalError
+from gateway.errors import GatewayError, InternalError
 from gateway.inference.tally import Tally
 from gateway.logs import AlreadyLogged
+from gateway.streams.messages import error_message
 
 log = structlog.get_logger("gateway")
 
+SWITCHED = HTTPStatus.SWITCHING_PROTOCOLS
+INTERNAL_ERROR, ABNORMAL = 1011, 1006
+OWN_CODES = 4000
+"""Close codes from here on are the application's (RFC 6455, section 7.4.2): with an HTTP status added, an error's."""
 CLIENT_GONE = 499
 """Logged where no answer was sent, in nginx's way."""
 QUIET_ROUTES = frozenset(
@@ -105,7 +112,11 @@ class RequestContext:
             _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a stream of frames: its event and its metrics come at its end."""
+        """Serve a stream of frames: its event and its metrics come at its end.
+
+        Whatever ends it is answered here: a GatewayError by its own status or close code, any other exception by 500 or
+        1011 after it was logged.
+        """
         request_id = _request_id(scope)
         exchange = exchanges.begin(scope, request_id)
         structlog.contextvars.clear_contextvars()
@@ -114,19 +125,31 @@ class RequestContext:
         started = time.perf_counter()
         status = CLIENT_GONE
 
+        async def receive_unless_gone() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.disconnect" and status != SWITCHED:
+                raise WebSocketDisconnect(message["code"], message.get("reason"))
+            return message
+
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] in {"websocket.accept", "websocket.http.response.start"}:
-                status = int(message.get("status", HTTPStatus.SWITCHING_PROTOCOLS))
+                status = int(message.get("status", SWITCHED))
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
-            await send(message)
+            try:
+                await send(message)
+            except OSError:  # by ASGI's specification: the connection is closed
+                raise WebSocketDisconnect(ABNORMAL) from None
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive_unless_gone, send_with_id)
+        except WebSocketDisconnect:
+            pass  # the client left before its handshake was answered
+        except GatewayError as error:
+            await _end_websocket(error, exchange, scope, send_with_id, accepted=status == SWITCHED)
         except Exception:
             log.exception("unexpected_error")
-            exchange.event["code"] = InternalError.code
-            raise
+            await _end_websocket(InternalError(), exchange, scope, send_with_id, accepted=status == SWITCHED)
         finally:
             exchange.resources.close()
             route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
@@ -146,6 +169,30 @@ class RequestContext:
         if (trace_id := tracing.trace_id()) is not None:
             structlog.contextvars.bind_contextvars(trace_id=trace_id)
         return span
+
+
+async def _end_websocket(error: GatewayError, exchange: Exchange, scope: Scope, send: Send, *, accepted: bool) -> None:
+    """Answer a handshake with an error, or end an open stream with a message of it and a close code."""
+    note(exchange.event, error)
+    try:
+        if not accepted:
+            await problem(error, scope)(scope, _receive_nothing, send)
+            return
+        exchange.event["close_code"] = code = close_code(error)
+        await send({"type": "websocket.send", "text": error_message(error).decode()})
+        await send({"type": "websocket.close", "code": code, "reason": error.code})
+    except WebSocketDisconnect:
+        exchange.event.pop("close_code", None)  # the connection is closed already
+
+
+async def _receive_nothing() -> Message:
+    """An error's response reads nothing of its client."""
+    raise AssertionError
+
+
+def close_code(error: GatewayError) -> int:
+    """The close code that stands for an error: 1011 for a fault of the gateway (RFC 6455, section 7.4.1)."""
+    return INTERNAL_ERROR if isinstance(error, InternalError) else OWN_CODES + int(error.status)
 
 
 def server_timing(times: Mapping[str, float]) -> str:

@@ -77,8 +77,8 @@ def invalid_parameter(
 
 
 def _nothing_at(request: Request) -> NotFound:
-    path = request.url.path[:TOLD_CHARACTERS]
-    if MANAGED.fullmatch(request.url.path):
+    path = request.scope["path"][:TOLD_CHARACTERS]
+    if MANAGED.fullmatch(request.scope["path"]):
         return NotFound(
             f"There is nothing at {path}: models are loaded and unloaded over HTTP only where "
             "GATEWAY_ADMIN_KEYS_FILE is set."
@@ -89,6 +89,8 @@ def _nothing_at(request: Request) -> NotFound:
 
 async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
+    if request.scope["type"] == "websocket":
+        raise exc  # RequestContext knows whether the stream is open, and ends it
     note(exchange_of(request.scope).event, exc)
     return problem(exc, request.scope)
 
@@ -103,7 +105,8 @@ async def _http_exception(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     error: GatewayError
     if exc.status_code == MethodNotAllowed.status:
-        error = MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}; see /docs.")
+        path = request.scope["path"][:TOLD_CHARACTERS]
+        error = MethodNotAllowed(f"{request.method[:TOLD_CHARACTERS]} is not allowed on {path}; see /docs.")
     elif exc.status_code == NotFound.status:
         error = _nothing_at(request)
     else:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Protocol
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
+from gateway.inference.query import MIN_TIMEOUT_SECONDS
 from gateway.inference.selection import Selection
 from gateway.settings import Settings
 from gateway.validation import VERSION_PATTERN
@@ -12,7 +13,11 @@ from gateway.validation import VERSION_PATTERN
 TopK = Annotated[int | None, Field(ge=1)]
 ModelName = Annotated[str | None, Field(min_length=1, max_length=256)]
 ModelVersion = Annotated[str | None, Field(pattern=VERSION_PATTERN)]
-TimeoutSeconds = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
+TimeoutSeconds = (
+    Annotated[float, Field(allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": MIN_TIMEOUT_SECONDS})]
+    | None
+)
+"""Its limits are those of gateway.inference.query.timeout_within."""
 
 
 class Classes(Protocol):

@@ -13,11 +13,20 @@ from gateway.inference.selection import Selection
 from gateway.inference.tally import Tally
 from gateway.ingest.frames import Wanted
 
+MIN_TIMEOUT_SECONDS = 0.001
+"""Shortest deadline that a client may ask for; Triton's queue policy counts microseconds, and networks take longer."""
+
 
 def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
-    """The seconds that a client asks for, or the default; raises InvalidParameter beyond the limit."""
+    """The seconds that a client asks for, or the default; raises InvalidParameter outside of the limits."""
     if seconds is None:
         return default
+    if not seconds >= MIN_TIMEOUT_SECONDS:
+        raise InvalidParameter(
+            f"'timeout': must be at least {MIN_TIMEOUT_SECONDS:g} s.",
+            limit="min_timeout_seconds",
+            value=MIN_TIMEOUT_SECONDS,
+        )
     if seconds > most:
         raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
     return seconds

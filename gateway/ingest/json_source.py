@@ -1,16 +1,16 @@
 """JSON that arrives in chunks, of which only the current one is held."""
 
-import json
 import re
 from collections.abc import AsyncIterable, AsyncIterator
 
+from gateway import json_text
 from gateway.errors import HeadersTooLarge, InvalidBody
 from gateway.ingest.upload import request_too_large
 from gateway.ingest.upload_limits import Limits
+from gateway.json_text import MAX_DEPTH, JsonError
 from gateway.turns import Turn
 
 MAX_NAME_BYTES = 8 * 1024
-MAX_DEPTH = 16
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 _SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
 _CHARACTERS = re.compile(rb'[^"\\]*(?:\\(?:[^u]|u[0-9a-fA-F]{4})[^"\\]*)*', re.DOTALL)
@@ -124,9 +124,10 @@ class JsonSource:
             self._count(1)
             raw += token
         try:
-            return json.loads(raw, strict=False)
-        except ValueError as exc:
-            raise invalid("a value is not JSON") from exc
+            # The spaces that _scalar adds do not count.
+            return json_text.decode(raw, max_bytes=2 * self._limits.max_header_bytes)
+        except JsonError as exc:
+            raise invalid(str(exc)) from exc
 
     async def text(self) -> str:
         """The rest of a short string, after its opening quote."""
@@ -136,9 +137,11 @@ class JsonSource:
             if len(raw) > MAX_NAME_BYTES:
                 raise invalid(f"a name is longer than {MAX_NAME_BYTES} bytes")
         try:
-            return _unescape(raw.decode())
+            return json_text.decode_string(raw.decode())
         except UnicodeDecodeError as exc:
             raise invalid("it is not UTF-8") from exc
+        except JsonError as exc:
+            raise invalid(str(exc)) from exc
 
     async def text_or_null(self) -> str:
         """A short string; "" for null."""
@@ -155,7 +158,7 @@ class JsonSource:
         """The rest of a long string of ASCII characters, after its opening quote, without its escapes."""
         async for piece in self._raw_pieces():
             # Some encoders escape "/", "+" and line breaks. Latin-1, since what is not ASCII may be cut in two.
-            yield _unescape(piece.decode("latin-1")).encode() if b"\\" in piece else piece
+            yield _unescape(piece) if b"\\" in piece else piece
 
     async def _scalar(self) -> bytes:
         """The rest of a number or a word."""
@@ -211,10 +214,8 @@ class JsonSource:
         return False
 
 
-def _unescape(raw: str) -> str:
+def _unescape(piece: bytes) -> bytes:
     try:
-        text: str = json.loads(f'"{raw}"', strict=False)
-    except ValueError as exc:
-        raise invalid("a string has a bad escape") from exc
-    # A lone surrogate is valid JSON, but cannot be encoded.
-    return text.encode(errors="replace").decode()
+        return json_text.unescape(piece.decode("latin-1")).encode(errors="replace")
+    except JsonError as exc:
+        raise invalid(str(exc)) from exc

@@ -38,11 +38,6 @@ TensorShape = Annotated[
 ]
 
 
-def _encodable(value: object) -> object:
-    # A lone surrogate is valid JSON, but cannot be encoded.
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
-
-
 def _listed(outputs: object) -> object:
     return [] if outputs is None else outputs
 
@@ -117,7 +112,7 @@ class OutputRequest(_Document):
 class InferenceBody(_Document):
     """A request for inference."""
 
-    id: Annotated[StrictStr, BeforeValidator(_encodable)] | None = None
+    id: StrictStr | None = None
     """Returned with the response."""
     parameters: InferenceParameters | None = None
     inputs: SkipValidation[Annotated[list[ImageInput], Field(min_length=1, max_length=1)]]

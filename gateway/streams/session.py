@@ -1,14 +1,13 @@
 """One stream: frames in as they come, answers out in their order."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from collections.abc import Sequence as TextSequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway import metrics
+from gateway import json_text, metrics
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle
 from gateway.inference.buffer import Buffer
@@ -17,6 +16,7 @@ from gateway.inference.scope import Scope
 from gateway.inference.sequence import Sequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
+from gateway.json_text import JsonError
 from gateway.settings import Settings
 from gateway.streams.messages import error_message, frame_message, parameters_message, sequence_member, told
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
@@ -260,9 +260,9 @@ def _object(text: str) -> dict[str, Any]:
     if len(text) > MAX_TEXT_CHARACTERS:
         raise InvalidParameter(f"A text message may have {MAX_TEXT_CHARACTERS} characters; frames are binary messages.")
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidParameter("The text message is not JSON; frames are sent as binary messages.") from None
+        given = json_text.decode(text, max_bytes=MAX_TEXT_CHARACTERS)
+    except JsonError as exc:
+        raise InvalidParameter(f"The text message is not JSON: {exc}. Frames are sent as binary messages.") from None
     if not isinstance(given, dict):
         raise InvalidParameter('A text message is a JSON object of parameters, such as {"top_k": 3}.')
     return given

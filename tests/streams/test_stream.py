@@ -149,7 +149,15 @@ def test_parameters_change_from_the_next_frame_on(backend, service):
         ('{"top_k": 100000}', "at most 1000"),
         ('{"model": "other"}', "open another one"),
         ('{"enter": 0.1, "leave": 0.2}', "'leave' must not be above 'enter'"),
-        ('{"alpha": NaN}', "'alpha'"),
+        ('{"alpha": NaN}', "NaN is not JSON"),
+        ('{"alpha": 1e999}', "out of range"),
+        ('{"alpha": 0.1, "alpha": 0.2}', "two members of one name"),
+        ('{"labels": ["\\ud800"]}', "lone surrogate"),
+        ('{"\\ud800": 1}', "lone surrogate"),
+        ('{"top_k": ' + "9" * 5_000 + "}", "more than 4300 digits"),
+        ('{"timeout": 5e-324}', "'timeout': must be at least 0.001 s"),
+        ('{"timeout": 0.0009999}', "'timeout': must be at least 0.001 s"),
+        ("[" * 17 + "]" * 17, "nested more than 16 deep"),
     ],
 )
 def test_a_wrong_text_message_is_told_and_changes_nothing(service, message, words):
@@ -313,6 +321,62 @@ def test_a_page_of_another_origin_may_not_open_a_stream_unless_it_is_listed(orig
         outcome = nullcontext() if allowed else pytest.raises(InvalidStatus, match="403")
         with outcome, opened(address, origin=origin.format(address)) as client:
             assert ask(client, frame(0))["status"] == "ok"
+
+
+@pytest.mark.parametrize("origin", ["http://[::1", "http://[", "//", "http://x:y", "", "http://\xff", "[", "://"])
+def test_odd_origin_is_forbidden(service, origin):
+    with pytest.raises(InvalidStatus, match="403"), opened(service, additional_headers={"Origin": origin}):
+        pass
+
+
+@pytest.mark.parametrize("query", ["?timeout=5e-324", "?timeout=0.000999", "?timeout=0", "?timeout=nan"])
+def test_stream_with_too_short_a_deadline_is_refused(service, query):
+    with pytest.raises(InvalidStatus, match="422"), opened(service, query):
+        pass
+    with opened(service, "?timeout=0.001"):
+        pass
+
+
+class BrokenBackend(FrameBackend):
+    """Has a bug: before the handshake is answered, or with the first frame."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    async def sequence(self, model_name: str, model_version: str):
+        if self._where == "handshake":
+            raise KeyError("a bug")
+        return await super().sequence(model_name, model_version)
+
+    async def infer(self, call):
+        raise KeyError("a bug")
+
+
+def test_bug_during_the_handshake_is_answered_500_and_logged_once():
+    with (
+        structlog.testing.capture_logs() as events,
+        stream_service(BrokenBackend("handshake")) as (address, _),
+        pytest.raises(InvalidStatus) as caught,
+        opened(address),
+    ):
+        pass
+    response = caught.value.response
+    assert (response.status_code, json.loads(response.body)["code"]) == (500, "internal_error")
+    assert [event["event"] for event in events].count("unexpected_error") == 1
+
+
+def test_bug_on_an_open_stream_closes_it_with_1011_and_is_logged_once():
+    with (
+        structlog.testing.capture_logs() as events,
+        stream_service(BrokenBackend("frame")) as (address, _),
+        opened(address) as client,
+    ):
+        client.send(frame(0))
+        answers, end = rest(client)
+        wait_for(lambda: any(event.get("close_code") == 1011 for event in events))
+    assert (answers[-1]["error"]["code"], end.code, end.reason) == ("internal_error", 1011, "internal_error")
+    assert [event["event"] for event in events].count("unexpected_error") == 1
 
 
 def test_the_event_of_a_stream_has_the_trace_of_its_client():

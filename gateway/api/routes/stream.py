@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 from typing import Annotated, NoReturn
-from urllib.parse import urlsplit
 
 import anyio
 from fastapi import APIRouter, Request, WebSocket
@@ -12,15 +11,13 @@ from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
 from gateway.api.exchange import Exchange, exchange, exchange_of
-from gateway.api.problems import note, problem
 from gateway.api.schemas import Problem
 from gateway.api.state import State, parts_of, state
-from gateway.errors import Forbidden, GatewayError, InternalError, Overloaded, UpgradeRequired
+from gateway.errors import Forbidden, Overloaded, UpgradeRequired
 from gateway.inference.pace import Pace
 from gateway.inference.split import version_of
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
-from gateway.streams.messages import error_message
 from gateway.streams.options import StreamParameters, read_parameters
 from gateway.streams.session import StreamSession
 
@@ -28,9 +25,7 @@ router = APIRouter(tags=["classify"])
 
 SUBPROTOCOL = "gateway-stream"
 """What the gateway answers to a client that offers it; browsers close a connection whose offers are all passed over."""
-NORMAL, INTERNAL_ERROR = 1000, 1011
-OWN_CODES = 4000
-"""Close codes from here on are the application's (RFC 6455, section 7.4.2): with an HTTP status added, an error's."""
+NORMAL = 1000
 _LISTS = frozenset({"labels"})
 
 
@@ -70,19 +65,15 @@ async def stream_without_upgrade(
 
 @router.websocket("/stream")
 async def stream(websocket: WebSocket) -> None:
-    """Serve one stream from its opening to its end."""
+    """Serve one stream from its opening to its end; RequestContext answers what it raises."""
     parts, current = parts_of(websocket.scope), exchange_of(websocket.scope)
     current.route = "/stream"
-    try:
-        _check_origin(websocket, parts["settings"])
-        with parts["streams"].place():
-            session = await _open(websocket, parts, current)
-            offered = websocket.scope["subprotocols"]
-            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-            await _serve(websocket, session, current)
-    except GatewayError as error:  # before it was accepted
-        note(current.event, error)
-        await websocket.send_denial_response(problem(error, websocket.scope))
+    _check_origin(websocket, parts["settings"])
+    with parts["streams"].place():
+        session = await _open(websocket, parts, current)
+        offered = websocket.scope["subprotocols"]
+        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        await _serve(websocket, session, current)
 
 
 def _check_origin(websocket: WebSocket, settings: Settings) -> None:
@@ -90,7 +81,7 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
     origin = websocket.headers.get("origin")
     if origin is None or "*" in settings.cors_origins or origin.lower() in settings.cors_origins:
         return
-    if urlsplit(origin).netloc.lower() != websocket.headers.get("host", "").lower():
+    if origin.lower().partition("://")[2] != websocket.headers.get("host", "").lower():
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
@@ -113,7 +104,7 @@ async def _open(connection: HTTPConnection, parts: State, current: Exchange) -> 
 
 
 async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange) -> None:
-    """Let the frames come, and close with a code that says why it is over."""
+    """Serve the frames until the client or the server ends the stream, and close it with a code that says which."""
     code, reason = NORMAL, ""
 
     async def receive() -> bytes | str | None:
@@ -138,40 +129,10 @@ async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange
     async def send(message: bytes) -> None:
         await websocket.send({"type": "websocket.send", "text": message.decode()})
 
-    gone = False
     try:
         await session.run(receive, send)
-    except WebSocketDisconnect:
-        gone = True
-    except GatewayError as error:
-        note(current.event, error)
-        code, reason = OWN_CODES + int(error.status), error.code
-        gone = not await _tell(websocket, error)
-    except Exception:
-        await _close(websocket, INTERNAL_ERROR, InternalError.code)
-        raise
     finally:
         tally = session.tally
-        current.event.update(
-            frames_answered=tally.answered, frames_failed=tally.failed, frames_dropped=tally.dropped, close_code=code
-        )
-    if gone:
-        current.event.pop("close_code")
-    else:
-        await _close(websocket, code, reason)
-
-
-async def _tell(websocket: WebSocket, error: GatewayError) -> bool:
-    """Send what has ended the stream, before the close code does in short; whether the client was still there."""
-    try:
-        await websocket.send({"type": "websocket.send", "text": error_message(error).decode()})
-    except WebSocketDisconnect:
-        return False
-    return True
-
-
-async def _close(websocket: WebSocket, code: int, reason: str) -> None:
-    try:
-        await websocket.close(code, reason)
-    except (RuntimeError, WebSocketDisconnect):
-        return  # the connection is closed already
+        current.event.update(frames_answered=tally.answered, frames_failed=tally.failed, frames_dropped=tally.dropped)
+    current.event["close_code"] = code
+    await websocket.close(code, reason)

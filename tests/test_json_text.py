@@ -1,0 +1,93 @@
+"""The one decoder of what clients send as JSON."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, decode, decode_string
+
+MOST = 100_000
+
+
+def reason(text: str | bytes) -> str:
+    with pytest.raises(JsonError) as caught:
+        decode(text, max_bytes=MOST)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"\\ud800"', '{"a": ["\\udfff\\ud800"]}', '{"\\ud800": 1}', '["x", {"a": {"b\\udc00": null}}]', '"\ud800"'],
+)
+def test_lone_surrogate_is_refused(text):
+    assert "lone surrogate" in reason(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("NaN", "NaN is not JSON"),
+        ("[-Infinity]", "-Infinity is not JSON"),
+        ("1e999", "out of range"),
+        ('{"a": -1e400}', "out of range"),
+        ("9" * (MAX_DIGITS + 1), "more than 4300 digits"),
+        ('{"a": 1, "b": 2, "a": 3}', "two members of one name"),
+        ('[{"a": {"b": 1, "\\u0062": 2}}]', "two members of one name"),
+        ("[" * 100_000, "nested more than 16 deep"),
+        ("", "not JSON"),
+        ("{} {}", "not JSON"),
+        ('"\\x"', "not JSON"),
+        (b'"\xff"', "not UTF-8"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
+    ],
+)
+def test_refusal_names_the_reason(text, words):
+    assert words in reason(text)
+
+
+def test_text_may_be_as_long_as_its_limit():
+    text = json.dumps("x" * 98)
+    assert decode(text, max_bytes=100) == "x" * 98
+    with pytest.raises(JsonError, match="more than 99 characters"):
+        decode(text, max_bytes=99)
+
+
+def test_nesting_may_be_as_deep_as_its_limit():
+    assert decode("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, max_bytes=MOST)
+    assert "16 deep" in reason("[" * (MAX_DEPTH + 1) + "1" + "]" * (MAX_DEPTH + 1))
+    assert "16 deep" in reason("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
+
+
+def test_number_may_have_as_many_digits_as_its_limit():
+    assert decode("9" * MAX_DIGITS, max_bytes=MOST) == int("9" * MAX_DIGITS)
+
+
+def test_string_of_its_own_follows_the_same_rules():
+    assert decode_string("a\\u0041\\ud83d\\ude00") == "aA😀"
+    for raw in ("\\ud800", "\\x", "\\u12"):
+        with pytest.raises(JsonError):
+            decode_string(raw)
+
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(DOCUMENTS)
+def test_every_document_is_read_back(document):
+    assert decode(json.dumps(document), max_bytes=MOST) == document
+    assert decode(json.dumps(document, ensure_ascii=False).encode(), max_bytes=MOST) == document
+
+
+@given(st.text() | st.binary())
+def test_anything_is_decoded_or_refused_in_words(text):
+    try:
+        value = decode(text, max_bytes=MOST)
+    except JsonError:
+        return
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
