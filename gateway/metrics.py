@@ -132,6 +132,11 @@ STREAMS = Gauge("gateway_streams", "Streams of frames that are open.", multiproc
 STREAMS_LIMIT = Gauge(
     "gateway_streams_limit", "Streams of frames that may be open at once.", multiprocess_mode="livesum"
 )
+STREAMS_STOPPED = Counter(
+    "gateway_streams_stopped_total",
+    "Streams that the gateway ended: idle (no frame), displaced (for another stream), key_removed.",
+    ["reason"],
+)
 STREAM_FRAMES = Counter(
     "gateway_stream_frames_total", "Frames of streams: answered, failed, or dropped for newer ones.", ["outcome"]
 )
@@ -187,6 +192,8 @@ for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
 for _reason in ("idle", "refused", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
+for _reason in ("idle", "displaced", "key_removed"):
+    STREAMS_STOPPED.labels(_reason)
 for _outcome in ("answered", "failed", "dropped"):
     STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):

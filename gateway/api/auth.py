@@ -69,6 +69,7 @@ class RequireKey:
             await response(scope, receive, send)
             return
         event["key"] = name
+        exchange_of(scope).is_allowed = lambda: bool(_name(self._admin_keys, key) or _name(self._keys, key))
         await self._app(scope, receive, send)
 
 

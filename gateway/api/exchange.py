@@ -1,7 +1,7 @@
 """One HTTP request and what becomes of it."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -29,6 +29,8 @@ class Exchange:
     """The route, where a request is answered before it is routed."""
     shows_details: bool = True
     """Whether the client may see Triton's addresses and reasons; not without a key where keys are on."""
+    is_allowed: Callable[[], bool] = lambda: True
+    """Whether the key that opened it is still accepted; requests that were begun are finished anyway, streams end."""
     resources: ExitStack = field(default_factory=ExitStack)
     """What is given back when the answer is out, whatever it was."""
 

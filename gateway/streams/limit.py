@@ -1,33 +1,68 @@
-"""How many streams one process serves."""
+"""How many streams one process serves, and which one ends when there are too many."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from gateway import metrics
-from gateway.errors import Overloaded
+from gateway.errors import GatewayError, Overloaded
+
+MIN_IDLE_SECONDS = 5.0
+"""A stream with a frame within so many seconds never makes room for another one."""
+
+
+class Stream(Protocol):
+    """What the limit asks of an open stream."""
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long the stream has had no frame; 0 while one waits for its answer."""
+
+    def stop(self, error: GatewayError) -> None:
+        """End the stream soon, with an error for its client."""
 
 
 class Streams:
-    """The streams that are open, at most `most`."""
+    """The streams that are open, at most `most`.
+
+    For one more, the stream that has had no frame for longest is stopped, if that is MIN_IDLE_SECONDS or longer. It
+    does not count from then on, though its client may still be reading why.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.open = 0
+        self._open: dict[Stream, None] = {}
         metrics.STREAMS_LIMIT.set(most)
 
+    def check(self) -> None:
+        """Raise Overloaded unless one more stream can be opened."""
+        if len(self._open) >= self.most and self._idle_longest() is None:
+            raise self._full("Too many streams are open: the limit max_streams is {}; try again later.")
+
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place for one more while the block lasts; raises Overloaded where there is none."""
-        if self.open >= self.most:
-            raise Overloaded(
-                f"Too many streams are open: the limit max_streams is {self.most}; try again later.",
-                limit="max_streams",
-                value=self.most,
+    def place(self, stream: Stream) -> Iterator[None]:
+        """Count a stream while the block lasts, and stop another one for it if need be; raises Overloaded."""
+        self.check()
+        if len(self._open) >= self.most and (other := self._idle_longest()) is not None:
+            del self._open[other]
+            metrics.STREAMS_STOPPED.labels("displaced").inc()
+            other.stop(
+                self._full(
+                    "Another stream needs this one's place: the limit max_streams is {}, and this stream has had no "
+                    "frame for longest. Open a stream again when there are frames."
+                )
             )
-        self.open += 1
+        self._open[stream] = None
         metrics.STREAMS.inc()
         try:
             yield
         finally:
-            self.open -= 1
+            self._open.pop(stream, None)
             metrics.STREAMS.dec()
+
+    def _idle_longest(self) -> Stream | None:
+        found = max(self._open, key=lambda stream: stream.idle_seconds, default=None)
+        return found if found is not None and found.idle_seconds >= MIN_IDLE_SECONDS else None
+
+    def _full(self, sentence: str) -> Overloaded:
+        return Overloaded(sentence.format(self.most), limit="max_streams", value=self.most)

@@ -1,6 +1,7 @@
 """One stream: frames in as they come, answers out in their order."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from collections.abc import Sequence as TextSequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from gateway import json_text, metrics
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle
+from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.buffer import Buffer
 from gateway.inference.query import Query, Result
 from gateway.inference.scope import Scope
@@ -21,11 +22,16 @@ from gateway.settings import Settings
 from gateway.streams.messages import error_message, frame_message, parameters_message, sequence_member, told
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
 from gateway.streams.waiting import StreamFrame, WaitingFrames
+from gateway.turns import Turn
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
 MAX_TEXT_CHARACTERS = 32 * 1024
 """A frame may be long, but JSON as long would hold the event loop, and takes thirty times its size in memory."""
+TEXTS_PER_SECOND = 100
+"""Text messages of one stream; further ones are read later. Each costs up to some milliseconds, and is no frame."""
+KEY_CHECK_SECONDS = 5.0
+"""A stream ends so long after its API key was removed."""
 Send = Callable[[bytes], Awaitable[None]]
 """Sends a JSON message; waits for a client that reads slowly."""
 
@@ -56,6 +62,7 @@ class StreamSession:
         *,
         model: tuple[str, str],
         request_id: str,
+        is_allowed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._service = service
         self._settings = settings
@@ -63,27 +70,52 @@ class StreamSession:
         self._parameters = parameters
         self._model_name, self._model_version = model
         self._request_id = request_id
+        self._is_allowed = is_allowed
         self._sequence: Sequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
         self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self._drop)
         self._in_work: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
         self._ended = False
+        self._active_at = asyncio.get_running_loop().time()
+        """When the last frame came, or its answer was sent."""
+        self._texts_at = -math.inf
+        """When the text messages so far would have come at TEXTS_PER_SECOND."""
+        self._stop_error: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
         self._number = 0
         self._dropped = 0
         self.tally = StreamTally()
 
+    @property
+    def idle_seconds(self) -> float:
+        """How long the stream has had no frame; 0 while one waits for its answer."""
+        return 0.0 if self._has_frames else asyncio.get_running_loop().time() - self._active_at
+
+    @property
+    def _has_frames(self) -> bool:
+        tally = self.tally
+        return self._number > tally.answered + tally.failed + tally.dropped
+
+    def stop(self, error: GatewayError) -> None:
+        """Have `run` raise an error, now or once it is called."""
+        if not self._stop_error.done():
+            self._stop_error.set_result(error)
+
+    async def check_model(self) -> None:
+        """See whether the model is there; raises ModelNotFound, and what Backend.labels raises."""
+        await self._service.backend.labels(self._model_name, self._model_version)
+
     async def open(self) -> None:
-        """See whether the models are there; raises ModelNotFound, and what Backend.labels raises."""
+        """Begin the sequence; raises ModelNotFound."""
         backend = self._service.backend
-        await backend.labels(self._model_name, self._model_version)
         if self._parameters.smoothing is not Smoothing.NONE:
             self._sequence = await backend.sequence(self._model_name, self._model_version)
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Serve until the client sends no more and every frame that it left has its answer.
 
-        Raises StreamIdle, the RequestError that a frame met, and what `receive` and `send` raise. However it ends, the
+        Raises StreamIdle, Unauthorized, the error of `stop`, the RequestError that a frame met, and what `receive` and
+        `send` raise. However it ends, the
         sequence ends in Triton as well, and nothing of the stream is alive.
         """
         failures: list[Exception] = []
@@ -102,6 +134,7 @@ class StreamSession:
             async with Scope() as scope:
                 scope.start(guard(self._read(receive, send)))
                 scope.start(guard(self._work(scope)))
+                scope.start(guard(self._supervise()))
                 scope.start(guard(self._tell(send), last=True))
                 await done.wait()
         finally:
@@ -115,21 +148,49 @@ class StreamSession:
         if self._sequence is not None:
             await self._service.uncancelled.run(self._sequence.close())
 
-    async def _read(self, receive: Receive, send: Send) -> None:
+    async def _supervise(self) -> None:
+        """Raise what ends a stream from outside: the error of `stop`, or Unauthorized once its API key is removed."""
+        while True:
+            done, _ = await asyncio.wait([self._stop_error], timeout=KEY_CHECK_SECONDS)
+            if done:
+                raise self._stop_error.result()
+            if not self._is_allowed():
+                metrics.STREAMS_STOPPED.labels("key_removed").inc()
+                raise Unauthorized("The API key with which this stream was opened has been removed.")
+
+    async def _next_message(self, receive: Receive) -> bytes | str | None:
+        """The client's next message; raises StreamIdle after `stream_idle_seconds` without a frame."""
+        limit = self._settings.stream_idle_seconds
         while True:
             try:
-                async with asyncio.timeout(self._settings.stream_idle_seconds):
-                    message = await receive()
+                async with asyncio.timeout_at(self._active_at + limit):
+                    return await receive()
             except TimeoutError:
-                raise StreamIdle(
-                    f"No frame came for {self._settings.stream_idle_seconds:g} s.",
-                    limit="stream_idle_seconds",
-                    value=self._settings.stream_idle_seconds,
-                ) from None
+                if self._has_frames:
+                    self._active_at = asyncio.get_running_loop().time()
+                elif self.idle_seconds >= limit:
+                    metrics.STREAMS_STOPPED.labels("idle").inc()
+                    raise StreamIdle(
+                        f"No frame came for {limit:g} s.", limit="stream_idle_seconds", value=limit
+                    ) from None
+
+    async def _pace_texts(self) -> None:
+        """Wait where text messages come faster than TEXTS_PER_SECOND; nothing is read meanwhile."""
+        now = asyncio.get_running_loop().time()
+        self._texts_at = max(self._texts_at, now - 1) + 1 / TEXTS_PER_SECOND
+        if self._texts_at > now:
+            await asyncio.sleep(self._texts_at - now)
+
+    async def _read(self, receive: Receive, send: Send) -> None:
+        turn = Turn()
+        while True:
+            await turn.pause_if_over()
+            message = await self._next_message(receive)
             if message is None:
                 self._waiting.end()
                 return
             if isinstance(message, str):
+                await self._pace_texts()
                 await send(self._obey(message))
                 if self._ended:
                     return
@@ -150,6 +211,7 @@ class StreamSession:
 
     async def _take(self, data: bytes) -> None:
         result = asyncio.get_running_loop().create_future()
+        self._active_at = asyncio.get_running_loop().time()
         frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
         self._number += 1
         await self._waiting.put(frame)
@@ -207,6 +269,7 @@ class StreamSession:
             message = await self._answer(frame, outcome, dropped)
             self._slots.release()
             await send(message)
+            self._active_at = asyncio.get_running_loop().time()
 
     async def _answer(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
         predictions: list[dict[str, Any]] = []

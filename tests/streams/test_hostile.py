@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import select
 import socket
@@ -16,6 +17,7 @@ from prometheus_client import REGISTRY
 from websockets.sync.client import connect
 
 from gateway.server.websockets import MAX_FRAGMENTS
+from gateway.streams import limit
 from tests.processes import wait_for
 from tests.streams.stub import FrameBackend, frame, stream_service
 
@@ -279,7 +281,8 @@ def test_bytes_behind_the_handshake_in_the_same_packet_are_its_first_messages(ad
         everything(connection)
 
 
-def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address):
+def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", math.inf)
     with contextlib.ExitStack() as stack:
         answers = []
         for _ in range(20):

@@ -1,6 +1,8 @@
 """WS /stream as a client sees it: order, sequences, parameters, limits, keys, and every way in which it ends."""
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -12,7 +14,9 @@ from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.errors import InferenceFailed, ModelUnavailable
-from gateway.keys import add_key
+from gateway.keys import add_key, remove_key
+from gateway.streams import limit, session
+from gateway.streams.session import TEXTS_PER_SECOND
 from tests.processes import wait_for
 from tests.streams.stub import FrameBackend, frame, stream_service
 
@@ -202,7 +206,8 @@ def test_a_websocket_elsewhere_is_served_as_the_request_that_it_is(service):
     assert caught.value.response.status_code == 200
 
 
-def test_beyond_the_limit_a_stream_is_refused_and_a_place_comes_free_when_one_ends(service):
+def test_beyond_the_limit_a_stream_is_refused_and_a_place_comes_free_when_one_ends(service, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", math.inf)
     with opened(service), opened(service):
         with opened(service):
             with pytest.raises(InvalidStatus) as caught, opened(service):
@@ -265,6 +270,94 @@ def test_the_sequence_ends_when_the_client_leaves_however_it_leaves(backend, ser
         client.socket.close()  # in the midst of a frame, without a word
         backend.open_gate.set()
         wait_for(lambda: backend.sequences[-1].closed)
+
+
+def until_closed(client: ClientConnection, text: str) -> Close | None:
+    """Send a text message as soon as the one before is answered; how the gateway ends the stream."""
+    while True:
+        try:
+            assert ask(client, text)["type"] in {"parameters", "error"}
+        except ConnectionClosed as exc:
+            return exc.rcvd
+
+
+def test_text_messages_do_not_keep_a_stream_open():
+    with stream_service(FrameBackend(), stream_idle_seconds=0.5) as (address, _), opened(address) as client:
+        assert until_closed(client, '{"top_k": 1}') == Close(4408, "stream_idle")
+
+
+def test_frame_that_waits_for_its_answer_keeps_a_stream_open():
+    """The client waits as well: its silence begins with the answer."""
+    backend = FrameBackend()
+    with stream_service(backend, stream_idle_seconds=0.2) as (address, _), opened(address) as client:
+        backend.open_gate.clear()
+        client.send(frame(0))
+        with pytest.raises(TimeoutError):
+            client.recv(0.6)
+        backend.open_gate.set()
+        assert answer(client)["status"] == "ok"
+        _, end = rest(client)
+    assert (end.code, end.reason) == (4408, "stream_idle")
+
+
+def test_text_messages_are_read_at_their_own_pace():
+    """Each costs work without a frame: of twice as many as a second allows, the second half takes another second."""
+    count = 2 * TEXTS_PER_SECOND
+    with stream_service(FrameBackend()) as (address, _), opened(address) as client:
+        began = time.monotonic()
+        for _ in range(count):
+            client.send('{"top_k": 1}')
+        assert [answer(client)["type"] for _ in range(count)] == ["parameters"] * count
+        assert time.monotonic() - began > 0.9
+
+
+def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "KEY_CHECK_SECONDS", 0.05)
+    path = tmp_path / "keys"
+    keys = {name: add_key(path, name) for name in ("leaves", "stays")}
+    with (
+        stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+        opened(address, additional_headers={"X-API-Key": keys["leaves"]}) as client,
+        opened(address, additional_headers={"X-API-Key": keys["stays"]}) as other,
+    ):
+        assert ask(client, frame(0))["status"] == "ok"
+        remove_key(path, "leaves")
+        answers, end = rest(client)
+        assert answers[-1]["error"]["code"] == "unauthorized"
+        assert "has been removed" in answers[-1]["error"]["message"]
+        assert (end.code, end.reason) == (4401, "unauthorized")
+        assert ask(other, frame(0))["status"] == "ok"
+
+
+def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", 0.2)
+    with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
+        ask(idle, frame(0))
+        ask(busy, frame(0))
+        with pytest.raises(InvalidStatus, match="503"), opened(address):
+            pass  # both have had a frame just now
+        backend.open_gate.clear()
+        busy.send(frame(0))  # it has a frame for as long as that one waits for its answer
+        wait_for(lambda: backend.in_work)
+        wait_for(lambda: httpx.get(f"http://{address}/stream", timeout=TIMEOUT_SECONDS).status_code == 426)
+        with opened(address) as newcomer:
+            answers, end = rest(idle)
+            assert answers[-1]["error"]["code"] == "overloaded"
+            assert "no frame for longest" in answers[-1]["error"]["message"]
+            assert (end.code, end.reason) == (4503, "overloaded")
+            backend.open_gate.set()
+            assert answer(busy)["status"] == "ok"
+            assert ask(newcomer, frame(0))["status"] == "ok"
+
+
+def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", 0.0)
+    with stream_service(backend, max_streams=1) as (address, _), opened(address) as client:
+        for query in ("?top_k=5000", "?model=nothing", "?alpha=nan"):
+            with pytest.raises(InvalidStatus), opened(address, query):
+                pass
+        assert httpx.get(f"http://{address}/stream", timeout=TIMEOUT_SECONDS).status_code == 426
+        assert ask(client, frame(0))["status"] == "ok"
 
 
 def test_a_silent_stream_is_closed_with_a_code_that_says_so(backend):

@@ -57,8 +57,12 @@ async def stream_without_upgrade(
     which browsers keep from the pages that open one, or 426 if it would not be.
     """
     parts = state(request)
-    with parts["streams"].place():
-        session = await _open(request, parts, exchange(request))
+    session = _session(request, parts, exchange(request))
+    await session.check_model()
+    parts["streams"].check()
+    try:
+        await session.open()
+    finally:
         await session.close()
     raise UpgradeRequired("Open a WebSocket here, such as ws://HOST/stream?top_k=3; see docs/streams.md.")
 
@@ -69,11 +73,16 @@ async def stream(websocket: WebSocket) -> None:
     parts, current = parts_of(websocket.scope), exchange_of(websocket.scope)
     current.route = "/stream"
     _check_origin(websocket, parts["settings"])
-    with parts["streams"].place():
-        session = await _open(websocket, parts, current)
-        offered = websocket.scope["subprotocols"]
-        await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-        await _serve(websocket, session, current)
+    session = _session(websocket, parts, current)
+    await session.check_model()
+    with parts["streams"].place(session):
+        try:
+            await session.open()
+            offered = websocket.scope["subprotocols"]
+            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+            await _serve(websocket, session, current)
+        finally:
+            await session.close()
 
 
 def _check_origin(websocket: WebSocket, settings: Settings) -> None:
@@ -85,7 +94,7 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
-async def _open(connection: HTTPConnection, parts: State, current: Exchange) -> StreamSession:
+def _session(connection: HTTPConnection, parts: State, current: Exchange) -> StreamSession:
     settings = parts["settings"]
     query = connection.query_params
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
@@ -96,11 +105,15 @@ async def _open(connection: HTTPConnection, parts: State, current: Exchange) -> 
     current.event["model"] = model_name
     pace = Pace(min_bytes_per_second=1, grace_seconds=settings.stream_idle_seconds, now=anyio.current_time)
     buffer = current.resources.enter_context(parts["uploads"].open(pace))
-    session = StreamSession(
-        parts["service"], settings, buffer, parameters, model=(model_name, version), request_id=current.request_id
+    return StreamSession(
+        parts["service"],
+        settings,
+        buffer,
+        parameters,
+        model=(model_name, version),
+        request_id=current.request_id,
+        is_allowed=current.is_allowed,
     )
-    await session.open()
-    return session
 
 
 async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange) -> None:
