@@ -6,7 +6,11 @@ docs/operations.md says what each event and field means.
 import logging
 import re
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
 from datetime import datetime
+from typing import cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -14,6 +18,12 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from gateway.settings import LogFormat, Settings
 
 log = structlog.get_logger("gateway")
+
+REPEATS_PER_MINUTE = 10
+"""Tracebacks of one place, and warnings of one text, that are logged within a minute."""
+MAX_VALUE_CHARACTERS = 1_024
+"""Of a text in an event: clients and Triton make some of them. A traceback may be longer."""
+_MINUTE_SECONDS, _MAX_KINDS = 60.0, 1_000
 
 _WORKER_DIED = re.compile(r"Child process \[(\d+)\] died")
 # What a client made up must not move a terminal's cursor; line ends belong to tracebacks.
@@ -24,6 +34,56 @@ class AlreadyLogged(Exception):
     """An exception that is in the log; it is raised on only because the server closes the connection then."""
 
 
+class Repeats:
+    """Says of each event whether there were few of its kind within the last minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._counts: Counter[Hashable] = Counter()
+
+    def allow(self, kind: Hashable) -> bool:
+        """Count one event; False beyond REPEATS_PER_MINUTE of its kind."""
+        now = self._clock()
+        if now - self._began >= _MINUTE_SECONDS or len(self._counts) > _MAX_KINDS:
+            self._began = now
+            self._counts.clear()
+        self._counts[kind] += 1
+        return self._counts[kind] <= REPEATS_PER_MINUTE
+
+    def shorten(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        """Structlog's processor: cut long texts, and leave out the traceback of an error that repeats."""
+        for name, value in event.items():
+            if isinstance(value, str) and len(value) > MAX_VALUE_CHARACTERS:
+                event[name] = f"{value[:MAX_VALUE_CHARACTERS]}…"
+        error = _exception(event.get("exc_info"))
+        if error is not None and not self.allow((type(error), *_last_line(error))):
+            event.pop("exc_info")
+            event["error"] = f"{type(error).__name__}: {error}"[:MAX_VALUE_CHARACTERS]
+            event["traceback"] = f"left out: more than {REPEATS_PER_MINUTE} in this minute"
+        return event
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """The standard library's filter: leave out warnings of other libraries that repeat."""
+        return record.levelno < logging.WARNING or bool(record.exc_info) or self.allow((record.name, record.msg))
+
+
+def _exception(exc_info: object) -> BaseException | None:
+    if exc_info is True:
+        return sys.exc_info()[1]
+    if isinstance(exc_info, tuple):
+        return cast("BaseException | None", exc_info[1])
+    return exc_info if isinstance(exc_info, BaseException) else None
+
+
+def _last_line(error: BaseException) -> tuple[str, int]:
+    """Where an exception was raised."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
+
+
 def configure_logs(settings: Settings) -> None:
     """Send structlog's events, the standard library's records and warnings to stderr in one format."""
     as_text = settings.log_format is LogFormat.TEXT or (settings.log_format is LogFormat.AUTO and sys.stderr.isatty())
@@ -32,10 +92,12 @@ def configure_logs(settings: Settings) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    end = _text(colours=sys.stderr.isatty()) if as_text else _json()
+    repeats = Repeats()
+    end = [repeats.shorten, *(_text(colours=sys.stderr.isatty()) if as_text else _json())]
     level = int(logging.getLevelName(settings.log_level.value.upper()))
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(level)  # uvicorn's logger lets more through: see _dead_worker_is_a_warning
+    handler.addFilter(repeats)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*begin, structlog.stdlib.ExtraAdder(), _without_colours],

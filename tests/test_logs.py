@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.logs import MAX_VALUE_CHARACTERS, REPEATS_PER_MINUTE, Repeats
 from tests import warm
 from tests.api.in_child import logged
 from tests.processes import PROJECT, environment, free_port, running_gateway, wait_for
@@ -178,3 +179,47 @@ def test_a_start_without_the_sdk_stops_with_a_sentence():
     assert done.returncode == 1
     assert done.stderr.startswith("error: GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed")
     assert "Traceback" not in done.stderr
+
+
+def test_client_made_text_in_an_event_is_cut():
+    (event,) = events(write('log.info("request", path="x" * 5_000, request_id="r")'))
+    assert (len(event["path"]), event["path"][-1]) == (MAX_VALUE_CHARACTERS + 1, "…")
+
+
+def test_repeated_traceback_is_left_out():
+    """The event itself stays, with the error's message: none is lost."""
+    code = """
+for number in range(13):
+    try:
+        raise KeyError(f"bug {number}")
+    except KeyError:
+        log.exception("unexpected_error")
+try:
+    raise KeyError("elsewhere")
+except KeyError:
+    logging.getLogger("asyncio").exception("callback")
+"""
+    lines = events(write(code))
+    assert ["exception" in event for event in lines] == [True] * REPEATS_PER_MINUTE + [False] * 3 + [True]
+    assert [event["error"] for event in lines if "error" in event] == [f"KeyError: 'bug {n}'" for n in (10, 11, 12)]
+
+
+def test_repeated_warning_of_a_library_is_left_out():
+    code = """
+for number in range(20):
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("uvicorn.error").info("open")
+logging.getLogger("uvicorn.error").warning("another")
+"""
+    lines = [event["event"] for event in events(write(code))]
+    assert lines.count("Invalid HTTP request received.") == REPEATS_PER_MINUTE
+    assert (lines.count("open"), lines.count("another")) == (20, 1)
+
+
+def test_repeats_are_allowed_again_after_a_minute():
+    now = 0.0
+    repeats = Repeats(lambda: now)
+    assert [repeats.allow("x") for _ in range(REPEATS_PER_MINUTE + 1)] == [True] * REPEATS_PER_MINUTE + [False]
+    assert repeats.allow("y")
+    now = 60.0
+    assert repeats.allow("x")

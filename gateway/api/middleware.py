@@ -43,6 +43,10 @@ QUIET_ROUTES = frozenset(
 )
 """Asked for every few seconds, or a dozen at once by a page, and of no news: events of level debug."""
 
+MAX_LOGGED_CHARACTERS = 256
+"""Of what a client made up, in the event of its request: with the other fields, an event has 2 KiB at most."""
+
+_OF_CLIENTS = frozenset({"method", "path", "model"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
 # Paths that a client may make up must not become labels.
@@ -231,6 +235,8 @@ def _request_id(scope: Scope) -> str:
 
 
 def _log(status: int, fields: dict[str, Any], *, faulty: bool, quiet: bool) -> None:
+    for name in _OF_CLIENTS & fields.keys():
+        fields[name] = str(fields[name])[:MAX_LOGGED_CHARACTERS]
     if quiet:
         log.debug("request", status=status, **fields)
     elif status >= 500:
