@@ -73,7 +73,7 @@ class Request:
     include: tuple[Path, ...] = ()
     """Files and folders that go with a function."""
     trust: bool = False
-    """Whether the code of a function may run here."""
+    """Whether the code of a function, or of a torch.export file with more than tensors, may run here."""
     grayscale: bool = False
     """Whether it takes one channel; mean and std are three times the same."""
     sha256: str | None = None
@@ -99,6 +99,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
         request.source, weights=request.weights, like=request.like, include=request.include, offline=request.offline
     )
     check_trust(source, trust=request.trust)
+    trusted = request.trust and source.kind == "exported"
     kind = {"onnx": Format.ONNX, "function": Format.FUNCTION}.get(source.kind, Format.TORCHSCRIPT)
     written_as = request.format or (old.format if old else kind)
     check_format(kind, written_as, request.precision)
@@ -163,6 +164,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
                 may_export=source.kind == "exported" and request.format is None and old is None,
                 mapped_bytes=source.function.size() if source.function else 0,
                 features=layer,
+                trust=trusted,
             ),
             say,
             timeout_seconds=timeout_seconds,
@@ -183,6 +185,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
             tuple(map(str, source.function.include)) if source.function else (),
             layer,
             outcome.features_difference,
+            trusted,
         )
         if old and old.features != outcome.features:
             raise EntryError(

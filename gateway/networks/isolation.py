@@ -59,6 +59,8 @@ class Job:
     """Of files that a function may read."""
     features: str = ""
     """The layer whose vectors are wanted as well, or AUTO; "" for scores alone."""
+    trust: bool = False
+    """Whether a program of torch.export may execute code while it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)

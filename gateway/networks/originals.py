@@ -20,10 +20,11 @@ from gateway.repository.entry import Entry, EntryError, Version
 from gateway.repository.preprocessing_sources import weights_enum
 
 
-def original_module(source: str, weights: str, classes: int | None) -> nn.Module:
+def original_module(source: str, weights: str, classes: int | None, *, trust: bool = False) -> nn.Module:
     """The network of a source, ready to be asked: a prefix and a name or folder, or a file.
 
-    The file is of TorchScript or torch.export. `weights` is a file, the name of torchvision weights or "".
+    The file is of TorchScript or torch.export; with `trust`, a program may execute code while it is loaded. `weights`
+    is a file, the name of torchvision weights or "".
     Raises UserError.
     """
     if source.startswith(TORCHVISION):
@@ -41,7 +42,7 @@ def original_module(source: str, weights: str, classes: int | None) -> nn.Module
     if kind_of(Path(source)) is Kind.EXPORTED_PROGRAM:
         from gateway.networks.programs import load_program
 
-        return load_program(Path(source))
+        return load_program(Path(source), trust=trust)
     module: nn.Module = load_torchscript(Path(source))
     return module
 
@@ -81,7 +82,7 @@ def original_answers(entry: Entry, version: Version) -> Answers:
     if file.suffix == ".onnx":
         run = _onnx(file, entry.preprocessing.crop_size, form, version)
     else:
-        module = original_module(version.source, version.weights, entry.classes)
+        module = original_module(version.source, version.weights, entry.classes, trust=version.trusted)
         run = (
             Featured(module, form, version.output, version.features, entry.classes)
             if version.features

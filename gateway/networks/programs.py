@@ -1,5 +1,6 @@
 """Programs of torch.export, in .pt2 files: loaded, and written where a trace of them would answer otherwise."""
 
+import shutil
 import warnings
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from gateway.files import whole_file
+from gateway.networks.archives import clean_program
 from gateway.networks.file_kinds import ModelFileError
 from gateway.networks.torchscript import TOLERANCE, ExportError, largest_difference, without_deprecations
 
@@ -33,8 +35,9 @@ class Program(nn.Module):
         run: nn.Module = self.__dict__["_traced"] if traced else self.program
         try:
             return run(images)
-        except AssertionError as exc:
-            if "size()[0]" in str(exc):
+        except (AssertionError, RuntimeError) as exc:
+            # Of a guard, in programs that are trusted, or of the signature.
+            if "size()[0]" in str(exc) or "*args[0].shape[0] to be" in str(exc):
                 raise ModelFileError(f"it takes a fixed batch, or a bounded one ({exc}): {ANY_BATCH}") from exc
             raise
 
@@ -67,11 +70,19 @@ def _size(tensor: Tensor, dimension: int) -> int:
     return tensor.size(dimension)
 
 
-def load_program(path: Path) -> nn.Module:
-    """Load a .pt2 file onto the CPU; raises ExportError where it is damaged or of another torch."""
+def load_program(path: Path, *, trust: bool = False) -> nn.Module:
+    """Load a .pt2 file onto the CPU; raises ExportError where it is damaged or of another torch.
+
+    Raises ModelFileError where it could execute code, which only `trust` allows.
+    """
     try:
         with without_deprecations():
-            return Program(torch.export.load(path).module())
+            if trust:
+                return Program(torch.export.load(path).module())
+            with clean_program(path) as file:
+                return Program(torch.export.load(file).module())
+    except ModelFileError:
+        raise
     except Exception as exc:  # of zip, of JSON, of torch
         lines = str(exc).strip().splitlines()
         raise ExportError(
@@ -95,6 +106,11 @@ def export_program(module: nn.Module, example: Tensor, path: Path, *, tolerance:
                 # torch wants the ending, which a draft does not have.
                 with draft.open("wb") as file:
                     torch.export.save(program, file)
+            # Without the example, and with nothing that Triton's backend would refuse.
+            with clean_program(draft) as cleaned, draft.open("wb") as file:
+                shutil.copyfileobj(cleaned, file)
+        except ModelFileError:
+            raise
         except Exception as exc:  # the exporter raises all kinds
             reason = str(exc).strip().splitlines()[0]
             raise ExportError(f"torch.export cannot write it for any batch: {reason}") from exc

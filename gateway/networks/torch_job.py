@@ -46,7 +46,7 @@ def do_torch(job: Job) -> Outcome:
     """Try a network that torch runs, and write it in the format that the job says; raises UserError."""
     say(f"loading {job.source}")
     with torch.no_grad():
-        module = original_module(job.source, job.weights, job.labels)
+        module = original_module(job.source, job.weights, job.labels, trust=job.trust)
         say(f"trying it on images of {job.side}×{job.side}")
         form = form_of(module, job.side, Form(job.input, gray_of(job)), pixels=job.pixels)
         check_pixels(job, form.input)

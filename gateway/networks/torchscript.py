@@ -12,6 +12,7 @@ from torch.jit._trace import TracerWarning
 
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.networks.archives import clean_torchscript, path_of
 
 TOLERANCE = 1e-4
 """How far the exported module's probabilities may be from the eager one's: the same float32 sums in another order."""
@@ -47,11 +48,14 @@ def largest_difference(answer: Tensor | Sequence[Tensor], expected: Tensor | Seq
 
 
 def load_torchscript(path: Path) -> torch.jit.ScriptModule:
-    """Load a TorchScript file onto the CPU, ready to be asked; raises ExportError where it is damaged."""
+    """Load a TorchScript file onto the CPU, ready to be asked; raises ExportError where it is damaged.
+
+    Raises ModelFileError where its code reaches files. Loading runs code of the file as well: `__setstate__`.
+    """
     try:
-        with without_deprecations():
-            module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
-    except (RuntimeError, OSError) as exc:
+        with without_deprecations(), clean_torchscript(path) as file:
+            module: torch.jit.ScriptModule = torch.jit.load(path_of(file), map_location="cpu")  # type: ignore[no-untyped-call]
+    except (RuntimeError, OSError, ValueError) as exc:
         raise ExportError(f"{path} cannot be loaded as TorchScript: {str(exc).strip().splitlines()[0]}") from exc
     return module.eval()
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from gateway.errors import UserError
 from gateway.networks.add import Request, add
+from gateway.networks.functions import is_function
 from gateway.networks.isolation import Say
 from gateway.networks.model_source import read_labels
 from gateway.networks.originals import original_probabilities
@@ -186,7 +187,8 @@ class Tuner:
                 include=tuple(map(Path, version.include)),
                 tensor=self.entry.tensor,
                 features=version.features,
-                trust=True,  # it was, when it was added, and its digest is the same
+                # As when it was added; its digest is the same.
+                trust=is_function(version.source) or version.trusted,
             )
             self._networks[key] = add(request, self._scratch, _say_nothing)
         return self._networks[key]

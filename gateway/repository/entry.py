@@ -147,6 +147,8 @@ class Version:
     """The layer of the original whose vectors are FEATURES, or AUTO; "" where there are none."""
     features_difference: float = 0.0
     """1 minus the least cosine of a vector and the original's on made-up images, when it was written."""
+    trusted: bool = False
+    """Whether it was added with --trust, so that the original may execute code when it is loaded again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,7 @@ def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(ins
         "triton_models/preprocessor/1/model.py",
         "triton_models/preprocessor/1/resizing.py",
         "triton_backends/pytorch/model.py",
+        "triton_backends/pytorch/torch_archives.py",
         "examples/cat.jpg",
     } <= files
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]

@@ -30,7 +30,9 @@ from tests.networks.builders import (
 )
 from tests.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.networks.pretrained import timm_network, vit_folder
+from tests.networks.test_archives import altered, as_opaque_constant
 from tests.processes import wait_for
+from tests.repository.entries import SMALL
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -255,3 +257,16 @@ def test_efficientnet_gives_its_answers_from_every_kind_of_source(
         service.triton.unload(entry.classifier)
     assert np.abs(served - expected).max() < 1e-4
     assert (served.argmax(axis=1) == expected.argmax(axis=1)).all()
+
+
+def test_a_hostile_program_in_the_repository_is_not_executed_and_not_served(service, here, tmp_path):
+    """A file that was copied into the repository by hand, where nothing but Triton's backend looks at it."""
+    program = save_program(Head(), tmp_path / "head.pt2")
+    labels = save_labels(tmp_path / "labels.txt")
+    request = Request(str(program), "hostile", labels=labels, preprocessing=SMALL, serving=ONE_EACH)
+    entry = add(replace(request, format=Format.EXPORTED), service.repository, print)
+    evidence = tmp_path / "executed"
+    altered(program, entry.model_file(service.repository, 1), as_opaque_constant(evidence))
+    with pytest.raises(TritonRefused, match="opaque_obj_0', is an opaque object, which is a pickle"):
+        service.triton.load(entry.classifier)
+    assert not evidence.exists()

@@ -35,6 +35,7 @@ def load(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
 
     def load(path: str) -> ModuleType:
+        monkeypatch.syspath_prepend(PROJECT / Path(path).parent)
         spec = importlib.util.spec_from_file_location("model_under_test", PROJECT / path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -22,6 +22,9 @@ import torch  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+# Beside this file, whose folder Triton's stub puts into sys.path.
+from torch_archives import clean_program, clean_torchscript, path_of  # noqa: E402
+
 gc.freeze()
 gc.enable()
 
@@ -59,7 +62,7 @@ class TritonPythonModel:
             )
         try:
             self.model = load(path, self.device)
-        except Exception as exc:  # RuntimeError of TorchScript, and anything of torch.export
+        except Exception as exc:  # of the check, RuntimeError of TorchScript, and anything of torch.export
             kind = "program of torch.export" if path.suffix == ".pt2" else "TorchScript module"
             raise pb_utils.TritonModelException(
                 f"{path} is not a {kind} that torch {torch.__version__} loads: {exc}"
@@ -108,10 +111,16 @@ class TritonPythonModel:
 
 
 def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function of tensors
-    """A TorchScript module, or a program of torch.export (.pt2), on a device."""
+    """A TorchScript module, or a program of torch.export (.pt2), on a device; raises UnsafeArchive.
+
+    A repository is trusted more than a file from elsewhere, but a file that was copied into it by hand executes nothing
+    either: torch is given a copy that holds what was checked, and no more.
+    """
     if path.suffix != ".pt2":
-        return torch.jit.load(path, map_location=device).eval()
-    program = torch.export.load(path)
+        with clean_torchscript(path) as file:
+            return torch.jit.load(path_of(file), map_location=device).eval()
+    with clean_program(path) as file:
+        program = torch.export.load(file)
     if device.type != "cpu":
         # Imported here alone, since it takes a second. A program keeps the device that it was exported on.
         from torch.export.passes import move_to_device_pass

@@ -180,7 +180,13 @@ Pixels = Annotated[
         rich_help_panel=PREPROCESSING,
     ),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="For FILE.py:NAME: its code may run here and in Triton.")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file: what is pickled in it may run.",
+    ),
+]
 Grayscale = Annotated[
     bool,
     typer.Option(
