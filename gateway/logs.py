@@ -55,7 +55,8 @@ class Repeats:
         """Structlog's processor: cut long texts, and leave out the traceback of an error that repeats."""
         for name, value in event.items():
             if isinstance(value, str) and len(value) > MAX_VALUE_CHARACTERS:
-                event[name] = f"{value[:MAX_VALUE_CHARACTERS]}…"
+                half = MAX_VALUE_CHARACTERS // 2  # the reason is often at the end of what Triton says
+                event[name] = f"{value[:half]} … {value[-half:]}"
         error = _exception(event.get("exc_info"))
         if error is not None and not self.allow((type(error), *_last_line(error))):
             event.pop("exc_info")

@@ -182,8 +182,11 @@ def test_a_start_without_the_sdk_stops_with_a_sentence():
 
 
 def test_client_made_text_in_an_event_is_cut():
-    (event,) = events(write('log.info("request", path="x" * 5_000, request_id="r")'))
-    assert (len(event["path"]), event["path"][-1]) == (MAX_VALUE_CHARACTERS + 1, "…")
+    """Its beginning and its end stay."""
+    (event,) = events(write('log.info("request", path="a" * 5_000 + "z" * 5_000, cause="c" * 1_024)'))
+    assert len(event["path"]) == MAX_VALUE_CHARACTERS + len(" … ")
+    assert (event["path"][0], event["path"][-1]) == ("a", "z")
+    assert event["cause"] == "c" * MAX_VALUE_CHARACTERS
 
 
 def test_repeated_traceback_is_left_out():

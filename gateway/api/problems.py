@@ -1,10 +1,11 @@
 """Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
 
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -76,6 +77,19 @@ def invalid_parameter(
     return InvalidParameter(" ".join(sentences))
 
 
+@contextmanager
+def reading(parameters: type[BaseModel]) -> Iterator[None]:
+    """Turn what pydantic finds wrong with a client's parameters into InvalidParameter.
+
+    Any other ValidationError is a bug and stays one: for that, no handler of the application knows pydantic's errors.
+    """
+    try:
+        yield
+    except ValidationError as exc:
+        errors = [dict(error) for error in exc.errors()]
+        raise invalid_parameter(errors, parameters.model_fields) from None
+
+
 def _nothing_at(request: Request) -> NotFound:
     path = request.scope["path"][:TOLD_CHARACTERS]
     if MANAGED.fullmatch(request.scope["path"]):
@@ -96,7 +110,7 @@ async def _gateway_error(request: Request, exc: Exception) -> Response:
 
 
 async def _validation_error(request: Request, exc: Exception) -> Response:
-    assert isinstance(exc, RequestValidationError | ValidationError)
+    assert isinstance(exc, RequestValidationError)
     known = EmbeddingParameters if request.scope["path"] == EMBED else PredictParameters
     return await _gateway_error(request, invalid_parameter([dict(error) for error in exc.errors()], known.model_fields))
 
@@ -120,5 +134,4 @@ def add_handlers(app: Starlette) -> None:
     """Answer every known error as its path has them; RequestContext answers the unknown."""
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(ValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_exception)

@@ -325,7 +325,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         given = json_text.decode(text, max_bytes=MAX_TEXT_CHARACTERS)
     except JsonError as exc:
-        raise InvalidParameter(f"The text message is not JSON: {exc}. Frames are sent as binary messages.") from None
+        raise InvalidParameter(f"The text message cannot be read: {exc}. Frames are binary messages.") from None
     if not isinstance(given, dict):
         raise InvalidParameter('A text message is a JSON object of parameters, such as {"top_k": 3}.')
     return given

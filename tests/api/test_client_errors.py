@@ -3,13 +3,15 @@
 import json
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
 from gateway.inference.query import MIN_TIMEOUT_SECONDS
-from gateway.keys import add_key
-from tests.api.stub import PNG, Client, VectorBackend, client_of
+from gateway.keys import add_key, remove_key
+from tests.api.stub import MODEL, PNG, Client, VectorBackend, client_of
 
 IMAGE = b64encode(PNG).decode()
 INFER = "/v2/models/ensemble_model/infer"
@@ -141,3 +143,31 @@ def test_deadline_in_the_query_may_be_one_millisecond(client, key):
     for path in ("/predict", "/embed"):
         assert "at least" not in post(client, key, f"{path}?timeout=0.001", "x", IMAGE_TYPE)[1]
         assert "at least 0.001 s" in post(client, key, f"{path}?timeout=0.000999", "x", IMAGE_TYPE)[1]
+
+
+class MisleadingBackend(VectorBackend):
+    """Describes its model with something that no document can have: a bug of the gateway, not of the client."""
+
+    async def model(self, name: str):
+        return replace(MODEL, versions=(object(),))
+
+
+def test_invalid_document_of_our_own_is_a_fault_of_the_server():
+    with client_of(MisleadingBackend()) as client, structlog.testing.capture_logs() as events:
+        assert client.get("/models/ensemble_model").status_code == 500
+    assert [event["event"] for event in events].count("unexpected_error") == 1
+
+
+def test_upload_is_finished_though_its_key_is_removed(tmp_path):
+    path = tmp_path / "keys"
+    key = add_key(path, "one")
+
+    async def body():
+        yield PNG[:20]
+        remove_key(path, "one")
+        yield PNG[20:]
+
+    with client_of(VectorBackend(), api_keys_file=path) as client:
+        headers = {**IMAGE_TYPE, "X-API-Key": key}
+        assert client.post("/predict", content=body(), headers=headers).status_code == 200
+        assert client.post("/predict", content=PNG, headers=headers).status_code == 401

@@ -145,7 +145,7 @@ def test_parameters_change_from_the_next_frame_on(backend, service):
     [
         ("no json", "not JSON"),
         ("[1]", "JSON object"),
-        pytest.param("[" * 20_000, "not JSON", id="deeply nested"),
+        pytest.param("[" * 20_000, "nested more than 16 deep", id="deeply nested"),
         pytest.param(f'{{"labels": {[0] * 15_000}}}', "may have 32768 characters", id="long"),
         pytest.param(f'{{"labels": ["{"," * 4_000}"]}}', "'labels': at most 4000", id="labels of commas"),
         ('{"topk": 3}', "'topk' is not a parameter"),

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from gateway.api.body import open_files
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
+from gateway.api.problems import reading
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.service_query import make_query
 from gateway.api.state import state
@@ -44,7 +45,8 @@ async def embed(request: Request, parameters: Annotated[EmbeddingParameters, Que
         form, uploads = await open_files(request, service.policy.limits, tuple(EmbeddingParameters.model_fields))
     if form:
         last = {name: values[-1] for name, values in form.items()}
-        parameters = EmbeddingParameters.model_validate({**parameters.model_dump(exclude_none=True), **last})
+        with reading(EmbeddingParameters):
+            parameters = EmbeddingParameters.model_validate({**parameters.model_dump(exclude_none=True), **last})
     query = make_query(
         request,
         current,

@@ -11,6 +11,7 @@ from gateway.api.body import open_files
 from gateway.api.collected import answered
 from gateway.api.exchange import exchange
 from gateway.api.parameters import PredictParameters, predict_parameters
+from gateway.api.problems import reading
 from gateway.api.schemas import Problem
 from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
@@ -124,8 +125,10 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
 
 
 async def predict_directly(request: Request) -> Response:
-    """`predict` for gateway.api.direct; raises pydantic's ValidationError for parameters that FastAPI would refuse."""
-    return await predict(request, predict_parameters(request.scope["query_string"]))
+    """`predict` for gateway.api.direct; raises InvalidParameter where FastAPI would refuse a parameter."""
+    with reading(PredictParameters):
+        parameters = predict_parameters(request.scope["query_string"])
+    return await predict(request, parameters)
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
@@ -134,7 +137,8 @@ def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> 
     given = parameters.model_dump(exclude_none=True)
     if fields.get("format") == Shape.HUGGINGFACE and "format" in parameters.model_fields_set:
         del fields["format"]  # a body's own shape is no more than a default
-    return PredictParameters.model_validate({**given, **fields})
+    with reading(PredictParameters):
+        return PredictParameters.model_validate({**given, **fields})
 
 
 async def _check_function(function: str, backend: Backend, model_name: str) -> None:
