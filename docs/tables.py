@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from gateway import errors
-from gateway.api.routes.limits import LIMITS
+from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
 from gateway.settings import GIB, KIB, MIB, Settings, variable
@@ -62,7 +62,8 @@ def settings() -> str:
 
 def limits() -> str:
     """Every limit of a request or a process, and the code of what is beyond it."""
-    rows = ((f"`{variable(name)}`", default(name), f"`{error.code}`") for name, (_, error) in LIMITS.items())
+    rows = [(f"`{variable(name)}`", default(name), f"`{error.code}`") for name, (_, error) in LIMITS.items()]
+    rows += [(f"`{name}`", f"{value:g} {unit}", f"`{error.code}`") for name, (value, unit, error) in FIXED.items()]
     return table(("limit", "default", "beyond it"), rows)
 
 

@@ -73,7 +73,12 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
         triton = backend or create_backend(settings)
-        limits = DecodeLimits(settings.decode_cpu_seconds, settings.decode_memory_bytes, settings.max_image_pixels)
+        limits = DecodeLimits(
+            settings.decode_cpu_seconds,
+            settings.decode_memory_bytes,
+            settings.max_image_pixels,
+            settings.request_cpu_seconds,
+        )
         async with Decoders(settings.decoders, limits=limits) as decoders:
             service = InferenceService(
                 triton,
@@ -82,6 +87,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                     max_bytes=settings.max_bytes_in_flight,
                     max_images_waiting=settings.max_images_waiting,
                     max_wait_seconds=settings.max_wait_seconds,
+                    decoders=settings.decoders,
                 ),
                 DecodePolicy.from_settings(settings),
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),

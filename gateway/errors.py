@@ -120,9 +120,9 @@ class UndecodableImage(ImageError):
 
 
 class TooCostly(ImageError):
-    """Decoding needs more time or memory than a picture of its size may take."""
+    """Decoding takes more time or memory than an image of its size, or all images of a request, may take."""
 
-    code, summary = "too_costly", "The image costs more to decode than a picture of its size may"
+    code, summary = "too_costly", "Decoding exceeds the time or memory allowed for an image of this size"
 
 
 class TooManyFrames(ImageError):

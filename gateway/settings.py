@@ -126,6 +126,8 @@ class Settings(BaseSettings):
     """Bytes of one file; a larger one gets `file_too_large`."""
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
+    request_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
+    """Processor time for decoding a request's images, beyond what each image and byte adds; then `too_costly`."""
     max_frames: int = Field(1_000, ge=1, le=10_000)
     """Frames answered one by one in a request with `frames`, over all its files; more get `too_many_frames`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)

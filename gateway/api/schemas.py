@@ -144,8 +144,8 @@ class LimitOut(Schema):
     value: int | float
     unit: str
     code: str
-    setting: str
-    """The environment variable that sets it."""
+    setting: str | None
+    """The environment variable that sets it; null for a limit that is fixed."""
 
 
 class LimitsResponse(Schema):

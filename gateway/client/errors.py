@@ -89,7 +89,7 @@ class UndecodableImage(ImageError):
 
 
 class TooCostly(ImageError):
-    """Decoding needs more time or memory than a picture of its size may take."""
+    """Decoding takes more time or memory than an image of its size, or all images of a request, may take."""
 
     status = 422
     code = "too_costly"

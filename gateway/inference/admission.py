@@ -1,7 +1,8 @@
-"""How many images, and how many bytes of them, may be in flight and waiting at once."""
+"""How many images, how many bytes of them, and how much decoding may be in flight and waiting at once."""
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import Self
@@ -9,22 +10,42 @@ from typing import Self
 from gateway import metrics
 from gateway.errors import Overloaded
 
+COSTLY_SECONDS = 0.05
+"""An image that takes so long to decode is costly: it waits behind other costly ones, and not before cheap ones."""
+SECONDS_PER_DECODER = 0.25
+"""How much decoding of costly images may be in flight for each decoder."""
+COSTLY_SHARE = 2
+"""Costly images may take one in so many places of the queue, and of the bytes in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one image takes while it is in flight: bytes, and processor time to decode it if it is costly."""
+
+    nbytes: int
+    decode_seconds: float = 0.0
+
+    @property
+    def costly(self) -> bool:
+        """Whether its decoding counts."""
+        return self.decode_seconds > 0
+
 
 class Permit:
-    """Leave for one image of `nbytes` to be in flight; released once, however often `release` is called."""
+    """Permission for one image to be in flight; released once, however often `release` is called."""
 
-    __slots__ = ("_kept", "_leaving", "_permits", "nbytes")
+    __slots__ = ("_kept", "_leaving", "_load", "_permits")
 
-    def __init__(self, permits: "Permits", nbytes: int) -> None:
+    def __init__(self, permits: "Permits", load: Load) -> None:
         self._permits: Permits | None = permits
         self._kept = self._leaving = False
-        self.nbytes = nbytes
+        self._load = load
 
     def shrink(self, nbytes: int) -> None:
-        """Give back what is no longer needed beyond `nbytes`."""
-        if self._permits is not None and nbytes < self.nbytes:
-            self._permits.admission._give_back(self.nbytes - nbytes, images=0)
-            self.nbytes = nbytes
+        """Give back what is no longer needed once the image is decoded: all but `nbytes`."""
+        if self._permits is not None:
+            before, self._load = self._load, Load(min(nbytes, self._load.nbytes))
+            self._permits.admission._replace(before, self._load)
 
     def keep(self) -> None:
         """Begin work that cannot be stopped: until it has ended (`settle`), the permit stays out."""
@@ -47,7 +68,7 @@ class Permit:
     def _give_back(self) -> None:
         if self._permits is not None:
             permits, self._permits = self._permits, None
-            permits.admission._give_back(self.nbytes)
+            permits.admission._give_back(self._load)
 
 
 class Permits:
@@ -71,20 +92,24 @@ class Permits:
         for permit in list(self._permits):
             permit.release()
 
-    def try_acquire(self, nbytes: int) -> Permit | None:
-        """A permit if an image of `nbytes` fits now and nobody waits before it, else None.
+    def try_acquire(self, nbytes: int, decode_seconds: float = 0.0) -> Permit | None:
+        """A permit if an image fits now and no other one waits before it, else None.
 
-        One larger than every limit fits when nothing else is in flight.
+        `decode_seconds` is what decoding it in the gateway should take. One larger than every limit fits when nothing
+        else is in flight.
         """
-        taken = self.admission._try_take(nbytes)
-        return None if taken is None else self._add(taken)
+        load = self.admission._load(nbytes, decode_seconds)
+        return self._add(load) if self.admission._try_take(load) else None
 
-    async def acquire(self, nbytes: int, *, begun: bool = False) -> Permit:
-        """Wait until an image of `nbytes` fits; for a request of which others have come so far, others may have to go.
+    async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
+        """Wait until an image fits; for a request of which others have come so far, others may have to go.
 
         Raises Overloaded where too many wait.
         """
-        return self.try_acquire(nbytes) or self._add(await self.admission._wait(nbytes, begun=begun))
+        load = self.admission._load(nbytes, decode_seconds)
+        if not self.admission._try_take(load):
+            await self.admission._wait(load, begun=begun)
+        return self._add(load)
 
     async def fewer_than(self, count: int) -> None:
         """Wait until the request has less than `count` permits; one task at a time."""
@@ -92,8 +117,8 @@ class Permits:
             self._released.clear()
             await self._released.wait()
 
-    def _add(self, nbytes: int) -> Permit:
-        permit = Permit(self, nbytes)
+    def _add(self, load: Load) -> Permit:
+        permit = Permit(self, load)
         self._permits.add(permit)
         return permit
 
@@ -106,13 +131,14 @@ class Permits:
 class _Place:
     """An image in the queue: `turn` is done when it has been let through, or must go."""
 
-    nbytes: int
+    number: int
+    load: Load
     begun: bool
     turn: asyncio.Future[None]
 
 
 class Admission:
-    """Lets images through in the order in which they came.
+    """Lets images through in the order in which they came; cheap ones pass costly ones that wait for a decoder.
 
     A request that has one image waiting reads no further, so it has one place in the queue however many files it
     brings, and requests take turns.
@@ -125,14 +151,20 @@ class Admission:
         max_bytes: int,
         max_images_waiting: int,
         max_wait_seconds: float,
+        decoders: int = 1,
     ) -> None:
         self.max_images = max_images
         self.max_bytes = max_bytes
         self._max_images_waiting = max_images_waiting
         self.max_wait_seconds = max_wait_seconds
+        self._decoders = decoders
         self._images = 0
         self._bytes = 0
-        self._waiting: deque[_Place] = deque()
+        self._costly: list[Load] = []
+        """Of the images in flight that are not yet decoded."""
+        self._numbers = itertools.count()
+        self._cheap_line: deque[_Place] = deque()
+        self._costly_line: deque[_Place] = deque()
         metrics.IMAGES_IN_FLIGHT_LIMIT.set(max_images)
         metrics.BYTES_IN_FLIGHT_LIMIT.set(max_bytes)
         metrics.IMAGES_WAITING_LIMIT.set(max_images_waiting)
@@ -150,86 +182,122 @@ class Admission:
     @property
     def images_waiting(self) -> int:
         """Images in the queue."""
-        return len(self._waiting)
+        return len(self._cheap_line) + len(self._costly_line)
 
     def check(self) -> None:
         """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
-        if len(self._waiting) >= self._max_images_waiting:
+        if self.images_waiting >= self._max_images_waiting:
             raise self._full()
 
     def has_room(self, images: int, nbytes: int) -> bool:
-        """Whether so much would fit now, and nobody waits; takes nothing."""
-        return not self._waiting and self._images + images <= self.max_images and self._bytes + nbytes <= self.max_bytes
+        """Whether so much would fit now, and no image waits; takes nothing."""
+        fits = self._images + images <= self.max_images and self._bytes + nbytes <= self.max_bytes
+        return fits and not self.images_waiting
 
     def permits(self) -> Permits:
         """The permits of one request, none as yet."""
         return Permits(self)
 
-    def _try_take(self, nbytes: int) -> int | None:
-        nbytes = min(nbytes, self.max_bytes)
-        if self._waiting or not self._fits(nbytes):
-            return None
-        self._take(nbytes)
-        return nbytes
+    def _load(self, nbytes: int, decode_seconds: float) -> Load:
+        return Load(min(nbytes, self.max_bytes), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
 
-    async def _wait(self, nbytes: int, *, begun: bool) -> int:
-        if len(self._waiting) >= self._max_images_waiting:
-            self._make_place(begun=begun)
-        place = _Place(min(nbytes, self.max_bytes), begun, asyncio.get_running_loop().create_future())
-        self._waiting.append(place)
+    def _try_take(self, load: Load) -> bool:
+        if load.costly and (self._costly_line or not self._may_decode(load)):
+            return False
+        if self._next() is not None or not self._fits(load):
+            return False
+        self._take(load)
+        return True
+
+    async def _wait(self, load: Load, *, begun: bool) -> None:
+        line = self._costly_line if load.costly else self._cheap_line
+        most = self._max_images_waiting
+        if self.images_waiting >= most:
+            self._make_place(self._costly_line, self._cheap_line, begun=begun)
+        elif load.costly and len(line) >= max(most // COSTLY_SHARE, 1):
+            self._make_place(line, begun=begun)
+        place = _Place(next(self._numbers), load, begun, asyncio.get_running_loop().create_future())
+        line.append(place)
         metrics.IMAGES_WAITING.inc()
         try:
             await place.turn
         except asyncio.CancelledError:
             if place.turn.done() and not place.turn.cancelled() and place.turn.exception() is None:
-                self._give_back(place.nbytes)  # the turn had come in the moment of giving up
+                self._give_back(load)  # the turn had come in the moment of giving up
             raise
         finally:
             metrics.IMAGES_WAITING.dec()
             with contextlib.suppress(ValueError):  # it has left the queue, unless it gave up
-                self._waiting.remove(place)
+                line.remove(place)
                 self._admit()
-        return place.nbytes
 
-    def _make_place(self, *, begun: bool) -> None:
-        """Refuse the newest image of a request that has none through; raises Overloaded if that is who asks.
+    def _make_place(self, *lines: deque[_Place], begun: bool) -> None:
+        """Refuse the newest image of a request that has none through; raises Overloaded if that is the one that asks.
 
-        A request that has begun would be left half done, and who comes first would make room for who comes last.
+        A request that has begun would be left half done, and the first to come would make room for the last.
         """
-        newest = next((place for place in reversed(self._waiting) if not place.begun), None)
-        if not begun or newest is None:
+        places = sorted((place for line in lines for place in line if not place.begun), key=lambda place: place.number)
+        if not begun or not places:
             raise self._full()
-        self._waiting.remove(newest)
+        newest = places[-1]
+        (self._costly_line if newest.load.costly else self._cheap_line).remove(newest)
         if not newest.turn.done():
             newest.turn.set_exception(self._full())
 
     def _full(self) -> Overloaded:
         value = self._max_images_waiting
         return Overloaded(
-            f"{value} images are already waiting, the maximum; try again later.",
+            f"{self.images_waiting} images are already waiting, the maximum; try again later.",
             limit="max_images_waiting",
             value=value,
         )
 
-    def _fits(self, nbytes: int) -> bool:
-        return self._images < self.max_images and self._bytes + nbytes <= self.max_bytes
+    def _next(self) -> _Place | None:
+        """The first image in the queue that does not wait for a decoder."""
+        costly = self._costly_line[0] if self._costly_line else None
+        if costly is not None and not self._may_decode(costly.load):
+            costly = None
+        cheap = self._cheap_line[0] if self._cheap_line else None
+        if costly is None or cheap is None:
+            return costly or cheap
+        return min(costly, cheap, key=lambda place: place.number)
 
-    def _take(self, nbytes: int) -> None:
+    def _fits(self, load: Load) -> bool:
+        return self._images < self.max_images and self._bytes + load.nbytes <= self.max_bytes
+
+    def _may_decode(self, load: Load) -> bool:
+        """Whether a costly image may join those in flight: then it keeps a decoder busy, or soon would."""
+        if not load.costly or not self._costly:
+            return True
+        if sum(each.nbytes for each in self._costly) + load.nbytes > self.max_bytes // COSTLY_SHARE:
+            return False
+        seconds = sum(each.decode_seconds for each in self._costly) + load.decode_seconds
+        return len(self._costly) < self._decoders or seconds <= SECONDS_PER_DECODER * self._decoders
+
+    def _take(self, load: Load) -> None:
+        if load.costly:
+            self._costly.append(load)
         self._images += 1
-        self._bytes += nbytes
+        self._bytes += load.nbytes
         metrics.IMAGES_IN_FLIGHT.inc()
-        metrics.BYTES_IN_FLIGHT.inc(nbytes)
+        metrics.BYTES_IN_FLIGHT.inc(load.nbytes)
 
-    def _give_back(self, nbytes: int, images: int = 1) -> None:
-        self._images -= images
-        self._bytes -= nbytes
-        metrics.IMAGES_IN_FLIGHT.dec(images)
-        metrics.BYTES_IN_FLIGHT.dec(nbytes)
+    def _give_back(self, load: Load) -> None:
+        self._images -= 1
+        metrics.IMAGES_IN_FLIGHT.dec()
+        self._replace(load, Load(0))
+
+    def _replace(self, before: Load, after: Load) -> None:
+        """Have an image that is decoded take less than before."""
+        if before.costly:
+            self._costly.remove(before)
+        self._bytes -= before.nbytes - after.nbytes
+        metrics.BYTES_IN_FLIGHT.dec(before.nbytes - after.nbytes)
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._fits(self._waiting[0].nbytes):
-            place = self._waiting.popleft()
+        while (place := self._next()) is not None and self._fits(place.load):
+            (self._costly_line if place.load.costly else self._cheap_line).popleft()
             if not place.turn.done():
-                self._take(place.nbytes)
+                self._take(place.load)
                 place.turn.set_result(None)

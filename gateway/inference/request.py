@@ -15,6 +15,7 @@ from gateway.errors import (
     GatewayError,
     ImageError,
     Overloaded,
+    TooCostly,
 )
 from gateway.inference.admission import Permit, Permits
 from gateway.inference.calls import Answer, Calls, InFlight, Shared, by, failed
@@ -22,7 +23,9 @@ from gateway.inference.film_result import FilmResult, as_film
 from gateway.inference.query import Query, Result
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.scope import Scope
+from gateway.ingest.decoders.account import SLOW_CODECS, Account
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
+from gateway.ingest.decoders.cost import expected_seconds
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import check_size
@@ -48,13 +51,15 @@ class RunningRequest:
     The scope's end is theirs as well; `permits` are all that the request holds, whichever of them uses one.
     """
 
-    def __init__(self, shared: Shared, query: Query, scope: Scope, permits: Permits) -> None:
+    def __init__(
+        self, shared: Shared, query: Query, scope: Scope, permits: Permits, account: Account | None = None
+    ) -> None:
         self._shared = shared
         self._query = query
         self._scope = scope
         self._permits = permits
         self._stages = query.tally.stages
-        self._account = shared.decoders.account()
+        self._account = account or shared.decoders.account()
         # More than the calls can take would only sit here, and be in the way of other requests' images.
         self._most_permits = shared.batches.max_calls * shared.batches.max_images
         self._calls = Calls(shared, query, self._spawn)
@@ -113,7 +118,7 @@ class RunningRequest:
         answer = self._answer if self._query.frames is None else as_film(self._answer)
         try:
             with self._stages["prepare"]:
-                info = examine(upload, policy, frames=self._query.frames is not None)
+                info = self._examine(upload)
         except ImageError as error:
             answer(Result(upload.index, upload.filename, error=error))
             return
@@ -121,20 +126,35 @@ class RunningRequest:
         if self._query.frames is not None and info.animated:
             await self._admit_frames(upload, info, self._query.frames, deadline)
             return
+        here = needs_decoding(info, policy)
+        expected = expected_seconds(info, len(upload.data))
         try:
             with self._stages["wait"]:
-                size = await self._size() if needs_decoding(info, policy) else policy.max_side
-                permit = await self._permit(bytes_needed(upload, info, policy, size), deadline)
-        except (DeadlineExceeded, Overloaded) as error:
+                if not here and not self._account.try_pay(expected):
+                    await by(deadline, self._account.pay(expected))
+                size = await self._size() if here else policy.max_side
+                permit = await self._permit(bytes_needed(upload, info, policy, size), deadline, expected if here else 0)
+        except (TooCostly, DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
             answer(failed(upload, info, error))
             return
         self._begun = True
-        if needs_decoding(info, policy):
+        if here:
             self._spawn(self._decode, upload, info, size, permit, deadline, answer)
         else:
             self._calls.add(InFlight(passed_on(upload, info), permit, deadline, answer))
+
+    def _examine(self, upload: Upload) -> ImageInfo:
+        """Inspect an upload at the expense of the account, which grows by what a file of its size and format needs."""
+        account, nbytes = self._account, len(upload.data)
+        account.add_image(nbytes)
+        account.check()
+        with account.charging():
+            info = examine(upload, self._shared.policy, frames=self._query.frames is not None)
+        if info.format in SLOW_CODECS:
+            account.add_slow_codec(nbytes)
+        return info
 
     async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
         """Let each wanted frame of an animated file start its way, as an upload would; read no further meanwhile."""
@@ -173,22 +193,26 @@ class RunningRequest:
                     permit.release()
                     return
                 self._frames += 1
+                self._account.add_image()
                 image = decoded(upload, info, frame.picture)
                 permit.shrink(len(image.payload))
                 self._calls.add(InFlight(image, permit, deadline, film.begin(frame.index, frame.seconds)))
 
-    async def _permit(self, nbytes: int, deadline: Deadline) -> Permit:
+    async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
         """Wait for a place among this request's images, then for one among all.
 
         Raises DeadlineExceeded, or Overloaded where too many wait or the first image's turn does not come in time.
         """
-        if len(self._permits) < self._most_permits and (permit := self._permits.try_acquire(nbytes)) is not None:
+        if (
+            len(self._permits) < self._most_permits
+            and (permit := self._permits.try_acquire(nbytes, decode_seconds)) is not None
+        ):
             return permit
         left_seconds = deadline.left_seconds
         most_seconds = left_seconds if self._begun else min(left_seconds, self._shared.admission.max_wait_seconds)
         with anyio.move_on_after(most_seconds):
             await self._permits.fewer_than(self._most_permits)
-            return await self._permits.acquire(nbytes, begun=self._begun)
+            return await self._permits.acquire(nbytes, decode_seconds, begun=self._begun)
         if most_seconds < left_seconds:
             raise Overloaded(
                 f"The first image's turn did not come within {most_seconds:g} s; try again later.",

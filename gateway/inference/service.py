@@ -12,6 +12,7 @@ from gateway.inference.scope import Scope
 from gateway.inference.shadow import Shadows
 from gateway.inference.spare import Spare
 from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.decoders.account import Account
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.media_types import Uploads
 from gateway.ingest.prepare import DecodePolicy
@@ -43,21 +44,26 @@ class InferenceService:
 
     @asynccontextmanager
     async def classify(
-        self, uploads: Uploads, query: Query, leaving: Watch | None = None
+        self, uploads: Uploads, query: Query, leaving: Watch | None = None, account: Account | None = None
     ) -> AsyncIterator[RunningRequest]:
         """Classify while the context lasts: iterate over one result for each upload, in the order of their readiness.
 
         What `uploads` or `leaving` raises ends the request and is raised by the iteration; what befalls one file stands
-        in its result. A file waits for its answer for `query.timeout_seconds` at most, from its last byte on.
+        in its result. A file waits for its answer for `query.timeout_seconds` at most, from its last byte on. The
+        images are decoded at the expense of `account`, or of one of the request's own.
 
         When the context ends, by whatever cause, nothing of the request is alive and none of its permits is out, but
         for those of work in `uncancelled`.
         """
         with self.admission.permits() as permits:
             async with Scope() as scope:
-                request = RunningRequest(self._shared, query, scope, permits)
+                request = RunningRequest(self._shared, query, scope, permits, account)
                 request.start(uploads, leaving)
                 yield request
+
+    def stream_account(self) -> Account:
+        """The account that all frames of one stream share."""
+        return self._shared.decoders.stream_account()
 
     async def close(self) -> None:
         """Give up shadows, and wait a while for what cannot be given up."""

@@ -41,8 +41,8 @@ class ImageInfo:
     get other bytes of it: `prepare.encoded`. `isolated` says that only the gateway's own decoders may open it,
     since what it costs or shows elsewhere is not known.
     `by_pillow` says that OpenCV would show it wrong; Pillow is asked in any case where OpenCV cannot open a picture.
-    `coefficient_bytes` is what a progressive JPEG keeps in memory beside its pixels. `animated` says that there may be
-    frames behind the first one.
+    `coefficient_bytes` is what a JPEG in several scans keeps in memory beside its pixels, and `scans` how many it has
+    at most. `animated` says that there may be frames behind the first one.
     """
 
     format: ImageFormat
@@ -57,6 +57,7 @@ class ImageInfo:
     isolated: bool = False
     by_pillow: bool = False
     coefficient_bytes: int = 0
+    scans: int = 1
     animated: bool = False
 
 

@@ -75,6 +75,7 @@ class StreamSession:
         self._labels: dict[str | None, TextSequence[str]] = {}
         self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self._drop)
         self._in_work: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
+        self._account = service.stream_account()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
         self._ended = False
         self._active_at = asyncio.get_running_loop().time()
@@ -251,7 +252,7 @@ class StreamSession:
         )
         outcome: Result | Exception
         try:
-            async with self._service.classify(upload(), query) as results:
+            async with self._service.classify(upload(), query, account=self._account) as results:
                 outcome = await anext(results)
         except Overloaded as error:
             outcome = Result(0, "", error=error)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway.api.routes.limits import LIMITS
+from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.settings import MIB, Settings
 from tests.processes import Gateway
 
@@ -85,10 +85,12 @@ def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bo
 
 def test_limits_are_published_with_what_is_beyond_them(http: httpx.Client):
     limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
-    assert set(limits) == set(LIMITS)
-    for name, limit in limits.items():
-        assert limit["value"] == SMALL.get(name, Settings.model_fields[name].default)
-        assert limit["setting"] == f"GATEWAY_{name.upper()}"
+    assert set(limits) == {*LIMITS, *FIXED}
+    for name in LIMITS:
+        assert limits[name]["value"] == SMALL.get(name, Settings.model_fields[name].default)
+        assert limits[name]["setting"] == f"GATEWAY_{name.upper()}"
+    for name, (value, _, error) in FIXED.items():
+        assert (limits[name]["value"], limits[name]["code"], limits[name]["setting"]) == (value, error.code, None)
 
 
 def test_files(http: httpx.Client):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import ImageError
-from gateway.ingest.decoders.budget import Account, DecodeLimits
+from gateway.ingest.decoders.budget import memory_limit
 from gateway.ingest.decoding import decode
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.opencv import cv2
@@ -37,7 +37,7 @@ LIMITS = Limits(
     max_header_bytes=65_536,
     max_part_header_bytes=16_384,
 )
-DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30)
+MEMORY_BYTES = 2**30
 POLICY = DecodePolicy(mode=DecodeMode.AUTO, above_pixels=4_000_000, max_side=256, limits=LIMITS)
 
 
@@ -101,9 +101,8 @@ def answer(data: bytes) -> str:
         return refusal
     pixels = info.width * info.height
     payload = encoded(upload, info)
-    budget = Account(DECODE_LIMITS).lend(info, len(data))
     with Meter() as meter:
-        outcome = _decoded(payload, info, budget.memory_bytes)
+        outcome = _decoded(payload, info, min(memory_limit(info, len(data)), MEMORY_BYTES))
     ISOLATED.check("decoding", len(data), pixels, meter)
     if needs_decoding(info, POLICY):
         return outcome

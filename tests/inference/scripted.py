@@ -15,7 +15,8 @@ from gateway.inference.calls import BatchLimits
 from gateway.inference.prediction import Prediction
 from gateway.inference.query import Query
 from gateway.inference.service import InferenceService
-from gateway.ingest.decoders.budget import Account, DecodeLimits, Size
+from gateway.ingest.decoders.account import Account
+from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoders.pool import FilmFrame
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
@@ -147,7 +148,10 @@ class ScriptedDecoders:
         return [picture for picture in self._pictures if not picture.done()]
 
     def account(self) -> Account:
-        return Account(DecodeLimits(cpu_seconds=3, memory_bytes=10**9))
+        return Account(3.0, 3.0)
+
+    def stream_account(self) -> Account:
+        return Account(3.0, 3.0, seconds_per_second=1.0)
 
     async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         picture: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

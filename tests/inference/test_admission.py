@@ -216,3 +216,102 @@ def test_a_request_can_wait_until_it_has_fewer_permits():
             await waiting
 
     run(scenario)
+
+
+COSTLY = 0.3
+"""Seconds of decoding, of which one decoder has 0.25 s in flight at most."""
+
+
+def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
+    async def scenario():
+        gate = admission(max_images=10, max_images_waiting=10, decoders=2)
+        decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
+        waiting = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert gate.images_waiting == 3
+        cheap = [gate.permits().try_acquire(1) for _ in range(8)]
+        assert all(cheap)
+        assert gate.permits().try_acquire(1) is None
+        cheap[0].release()
+        decoding[0].shrink(1)  # decoded, and still in flight
+        await waiting[0]
+        assert not waiting[1].done()
+        for permit in (*cheap, *decoding):
+            permit.release()
+        (await waiting[1]).shrink(1)
+        (await waiting[2]).release()
+
+    run(scenario)
+
+
+def test_costly_images_keep_their_order_and_wait_for_room_as_others_do():
+    async def scenario():
+        gate = admission(max_images=1, max_images_waiting=10)
+        held = await gate.permits().acquire(1)
+        order = []
+
+        async def wait(name, seconds):
+            permit = await gate.permits().acquire(1, seconds)
+            order.append(name)
+            permit.release()
+
+        names = [("costly", COSTLY), ("cheap", 0.001), ("costlier", 10.0), ("cheapest", 0.0)]
+        tasks = [asyncio.ensure_future(wait(*each)) for each in names]
+        await asyncio.sleep(0)
+        held.release()
+        await asyncio.gather(*tasks)
+        assert order == ["costly", "cheap", "costlier", "cheapest"]
+        assert (gate.images_in_flight, gate.images_waiting) == (0, 0)
+
+    run(scenario)
+
+
+def test_costly_images_take_half_of_the_queue():
+    async def scenario():
+        gate = admission(max_images=10, max_images_waiting=4)
+        held = await gate.permits().acquire(1, COSTLY)
+        crowd = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert (gate.images_waiting, sum(task.done() for task in crowd)) == (2, 3)
+        gate.check()
+        begun = asyncio.ensure_future(gate.permits().acquire(1, COSTLY, begun=True))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert isinstance(crowd[1].exception(), Overloaded)
+        held.release()
+        (await crowd[0]).release()
+        (await begun).release()
+
+    run(scenario)
+
+
+def test_costly_images_take_half_of_the_bytes():
+    async def scenario():
+        gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
+        held = await gate.permits().acquire(40, COSTLY)
+        other = asyncio.ensure_future(gate.permits().acquire(40, COSTLY))
+        await asyncio.sleep(0)
+        assert not other.done()
+        assert gate.permits().try_acquire(60) is not None
+        held.shrink(1)
+        await asyncio.sleep(0)
+        assert not other.done()  # 61 bytes are taken
+        held.release()
+        (await other).release()
+
+    run(scenario)
+
+
+def test_a_costly_image_that_gives_up_makes_room_for_the_next_one():
+    async def scenario():
+        gate = admission(max_images=10, max_images_waiting=10)
+        held = await gate.permits().acquire(1, COSTLY)
+        leaving, staying = (asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(2))
+        await asyncio.sleep(0)
+        held.release()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        (await staying).release()
+        assert (gate.images_in_flight, gate.images_waiting) == (0, 0)
+
+    run(scenario)

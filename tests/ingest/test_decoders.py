@@ -14,7 +14,8 @@ import pytest
 
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.budget import Account, DecodeLimits, peak_bytes
+from gateway.ingest.decoders.budget import DecodeLimits, peak_bytes
+from gateway.ingest.decoders.cost import WORKER_START_SECONDS, most_seconds
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
 from gateway.ingest.image_info import ImageFormat, ImageInfo
@@ -149,7 +150,7 @@ async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
         (idle,) = pool._idle
         os.kill(idle.pid, signal.SIGKILL)
         idle._process.wait(30)
-        async with pool._worker() as worker:
+        async with pool._worker(pool.account()) as worker:
             assert worker is not idle
             assert worker.alive()
 
@@ -238,7 +239,7 @@ async def test_pictures_are_decoded_together_as_long_as_they_fit():
 
 
 @contextlib.asynccontextmanager
-async def standing_still():
+async def standing_still(account):
     await asyncio.Event().wait()
     yield
 
@@ -319,30 +320,52 @@ async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
         assert b"GATEWAY_SECRET" not in environment(worker.pid)
 
 
-def test_a_request_that_overruns_has_less_to_overrun_by_with_each_picture():
-    account, info = Account(DECODE_LIMITS), ImageInfo(ImageFormat.PNG, 64, 64)
-    lent = []
-    for _ in range(8):
-        budget = account.lend(info, 1_000)
-        lent.append(budget.cpu_seconds)
-        account.settle(budget, budget.cpu_seconds)
-    assert lent[0] > 0.5
-    assert lent[-1] < 0.1
-    assert sum(lent) < DECODE_LIMITS.cpu_seconds + 8 * 0.06
+async def test_decoding_is_charged_whole_and_given_back_what_it_does_not_take():
+    async with decoders() as pool:
+        account = pool.account()
+        for _ in range(3):
+            await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+        assert 0 < account.spent_seconds < 0.5
+        await pool.decode(slow_picture(), info_of(slow_picture()), MAX_SIDE, account)
+        assert account.spent_seconds > 0.02
 
 
-def test_what_a_request_does_not_need_of_its_loan_comes_back():
-    account, info = Account(DECODE_LIMITS), ImageInfo(ImageFormat.PNG, 64, 64)
-    for _ in range(100):
-        budget = account.lend(info, 1_000)
-        account.settle(budget, 0.01)
-    assert account.lend(info, 1_000).cpu_seconds > 0.5
+async def test_request_beyond_its_account_gets_no_process():
+    """What crosses the line is answered, and the next one is not even begun; another request has its own account."""
+    async with decoders(limits=replace(DECODE_LIMITS, request_cpu_seconds=0.02)) as pool:
+        account = pool.account()
+        bomb = slow_picture()
+        assert (await pool.decode(bomb, info_of(bomb), MAX_SIDE, account)).startswith(b"P6")
+        spent = account.spent_seconds
+        with pytest.raises(TooCostly, match="request_cpu_seconds"):
+            await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+        assert account.spent_seconds == spent
+        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
 
 
-def test_no_picture_may_take_more_than_the_limits():
-    limits = DecodeLimits(cpu_seconds=0.3, memory_bytes=2**27, image_pixels=50_000_000)
-    budget = Account(limits).lend(ImageInfo(ImageFormat.AVIF, 16_384, 16_384), 10**7)
-    assert (budget.cpu_seconds, budget.memory_bytes) == (pytest.approx(0.3), 2**27)
+async def test_images_of_a_request_that_wait_for_its_account_are_all_answered():
+    """Each reserves all there is and takes little; none is refused while another one may give back the rest."""
+    async with decoders(2, replace(DECODE_LIMITS, request_cpu_seconds=0.2)) as pool:
+        account = pool.account()
+        answers = await asyncio.gather(*(pool.decode(cat(), info_of(cat()), MAX_SIDE, account) for _ in range(12)))
+        assert all(answer.startswith(b"P6") for answer in answers)
+
+
+async def test_a_lost_process_is_charged():
+    async with decoders() as pool:
+        account = pool.account()
+        worker = await hold(pool)
+        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, account))
+        await begun(pool)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(UndecodableImage):
+            await broken
+        assert account.spent_seconds > WORKER_START_SECONDS
+
+
+def test_a_small_image_may_take_less_time_than_a_large_one():
+    small, large = (most_seconds(ImageInfo(ImageFormat.PNG, side, side), 1_000) for side in (64, 1_000))
+    assert small < 0.6 < large
 
 
 def test_the_process_that_serves_loads_no_decoder():

@@ -4,12 +4,12 @@ import asyncio
 import functools
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.budget import DecodeLimits, film_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
@@ -201,15 +201,28 @@ async def test_a_frame_beyond_its_processor_time_ends_the_film_and_nothing_else(
         assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_all_frames_of_a_file_together_have_a_bound_of_processor_time(pool, monkeypatch):
-    monkeypatch.setattr(pool_module, "FILM_PICTURES", 1e-3)
-    async with opened(pool, film("GIF", range(0, 250, 5), size=(300, 300))) as reader:
-        await reader.next()
-        with pytest.raises(TooCostly, match="frames together"):
-            await rest(reader)
-        (worker,) = pool._busy
-    assert not worker.alive()
-    assert (await picture(pool)).startswith(b"P6")
+async def test_frames_are_charged_to_the_account_of_their_request():
+    """Skipped frames as well as those that are wanted; and what another file has taken is not there for this one."""
+    async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.03)) as pool:
+        account = pool.account()
+        async with opened(pool, film("GIF", range(0, 250, 5), size=(600, 600)), account=account) as reader:
+            await reader.next()
+            with pytest.raises(TooCostly, match="request_cpu_seconds"):
+                await rest(reader)
+            (worker,) = pool._busy
+        assert not worker.alive()
+        with pytest.raises(TooCostly, match="request_cpu_seconds"):
+            async with opened(pool, film("GIF", range(3)), account=account):
+                pass
+        (worker,) = pool._idle
+        assert worker.alive()
+        assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_skipped_frames_are_charged():
+    async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.05)) as pool:
+        with pytest.raises(TooCostly, match="request_cpu_seconds"):
+            await read(pool, gif_of(2_000, width=1_500, height=1_500), "2")
 
 
 async def test_a_process_that_is_lost_costs_its_film_alone(pool):

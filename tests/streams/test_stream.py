@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
+from bench.attack.files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
 from gateway.streams import limit, session
@@ -482,3 +483,15 @@ def test_the_event_of_a_stream_has_the_trace_of_its_client():
         wait_for(lambda: [event for event in events if event.get("method") == "WEBSOCKET"])
     (event,) = (event for event in events if event.get("method") == "WEBSOCKET")
     assert (event["trace_id"], event["request_id"], event["frames_answered"]) == (trace, "mine", 1)
+
+
+def test_costly_frames_fail_and_the_stream_goes_on(backend):
+    """Each takes half a second in the preprocessor by its scans; a stream may take a second in each second."""
+    costly = progressive_jpeg_of_many_scans(2_000, 249)
+    with stream_service(backend, request_cpu_seconds=0.6) as (address, _), opened(address, "?drop=never") as client:
+        answers = [ask(client, costly) for _ in range(10)]
+        codes = [answer["error"] and answer["error"]["code"] for answer in answers]
+        assert codes[0] is None
+        assert "too_costly" in codes
+        assert set(codes) <= {None, "too_costly"}
+        wait_for(lambda: ask(client, frame(200))["status"] == "ok")

@@ -14,10 +14,17 @@ from gateway.errors import (
     Overloaded,
     RequestTooLarge,
     StreamIdle,
+    TooCostly,
     TooManyFiles,
     TooManyFrames,
     UploadTimeout,
     UploadTooSlow,
+)
+from gateway.ingest.decoders.account import (
+    SECONDS_PER_IMAGE,
+    SECONDS_PER_MEGABYTE,
+    SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
+    STREAM_SECONDS_PER_SECOND,
 )
 from gateway.settings import variable
 
@@ -27,6 +34,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_files": ("files", TooManyFiles),
     "max_file_bytes": ("bytes", FileTooLarge),
     "max_request_bytes": ("bytes", RequestTooLarge),
+    "request_cpu_seconds": ("seconds", TooCostly),
     "max_frames": ("frames", TooManyFrames),
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
@@ -52,14 +60,25 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
 }
 """Each setting that is a limit: its unit, and the error of what is beyond it."""
 
+FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
+    "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
+    "request_cpu_seconds_per_megabyte": (SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
+    "request_cpu_seconds_per_megabyte_of_slow_codecs": (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly),
+    "stream_cpu_seconds_per_second": (STREAM_SECONDS_PER_SECOND, "seconds/s", TooCostly),
+}
+"""Each limit that is not a setting: its value, its unit, and the error of what is beyond it."""
+
 
 @router.get("/limits", summary="The limits of a request and of the service")
 async def get_limits(request: Request) -> LimitsResponse:
-    """Every limit with its value, its unit, the code of what is beyond it, and the variable that sets it."""
+    """Every limit with its value, its unit, the code of what is beyond it, and the variable that sets it, if any."""
     settings = state(request)["settings"]
-    return LimitsResponse(
-        limits=[
-            LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
-            for name, (unit, error) in LIMITS.items()
-        ]
-    )
+    limits = [
+        LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
+        for name, (unit, error) in LIMITS.items()
+    ]
+    fixed = [
+        LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
+        for name, (value, unit, error) in FIXED.items()
+    ]
+    return LimitsResponse(limits=[*limits, *fixed])

@@ -1,4 +1,4 @@
-"""What decoding a picture may cost: memory and processor time, by what its header says."""
+"""What decoding an image may take of memory, by what its header says."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -20,33 +20,18 @@ _FILM_BYTES_PER_PIXEL = 48
 """Of an animated picture: its canvas, the one before, what a frame covers, and the frame on white."""
 _VIDEO_BYTES = 384 * MIB
 """A video's size is not known before it is opened: of 4K in H.264, sixteen pictures kept for those that follow."""
-_SECONDS_PER_PIXEL = 200e-9
-"""The slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel on a core of a small server."""
-_SECONDS_PER_BYTE = 50e-9
 _MARGIN_BYTES = 96 * MIB
-_LOAN_SECONDS, _LEAST_SECONDS = 0.5, 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What one picture may take: `memory_bytes` of address space, `cpu_seconds` of processor time.
-
-    `lent_seconds` of these are its request's, and come back unless they are needed.
-    """
-
-    memory_bytes: int
-    cpu_seconds: float
-    lent_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """The most that any one picture may take, whatever its size."""
+    """The most that any one image may take, whatever its size; `request_cpu_seconds` is where an account begins."""
 
     cpu_seconds: float
     memory_bytes: int
     image_pixels: int = 1_000_000_000
     """Width × height that OpenCV opens at most."""
+    request_cpu_seconds: float = 3.0
 
 
 def reduction(info: ImageInfo, size: Size) -> int:
@@ -91,28 +76,3 @@ def film_bytes(info: ImageInfo, nbytes: int) -> int:
     """The address space that an animated file of `nbytes` may add to its process."""
     canvas_bytes = info.width * info.height * _FILM_BYTES_PER_PIXEL
     return _MARGIN_BYTES + 3 * nbytes + (_VIDEO_BYTES if info.format is ImageFormat.VIDEO else canvas_bytes)
-
-
-class Account:
-    """The processor time that the pictures of one request may take beyond what their sizes explain.
-
-    It is lent before it is spent: many pictures at once cannot each overrun by all of it. What is left of a loan comes
-    back.
-    """
-
-    def __init__(self, limits: DecodeLimits) -> None:
-        self._limits = limits
-        self._left_seconds = limits.cpu_seconds
-
-    def lend(self, info: ImageInfo, nbytes: int) -> Budget:
-        """The budget of one picture of a file of `nbytes`; give it back with `settle`."""
-        explained = info.width * info.height * _SECONDS_PER_PIXEL + nbytes * _SECONDS_PER_BYTE
-        explained = min(explained + _LEAST_SECONDS, self._limits.cpu_seconds)
-        lent = min(_LOAN_SECONDS, self._left_seconds, self._limits.cpu_seconds - explained)
-        self._left_seconds -= lent
-        memory_bytes = min(memory_limit(info, nbytes), self._limits.memory_bytes)
-        return Budget(memory_bytes, explained + lent, lent)
-
-    def settle(self, budget: Budget, spent_seconds: float) -> None:
-        """Take back what is left of a loan."""
-        self._left_seconds += min(max(budget.cpu_seconds - spent_seconds, 0.0), budget.lent_seconds)

@@ -5,14 +5,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import structlog
 from anyio import CancelScope
 
 from gateway import metrics
 from gateway.errors import ImageError, Overloaded, TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.budget import Account, Budget, DecodeLimits, Size, film_bytes, peak_bytes
+from gateway.ingest.decoders.account import STREAM_SECONDS_PER_SECOND, Account, Spending
+from gateway.ingest.decoders.budget import DecodeLimits, Size, film_bytes, memory_limit, peak_bytes
+from gateway.ingest.decoders.cost import (
+    WORKER_START_SECONDS,
+    expected_frame_seconds,
+    expected_seconds,
+    most_seconds,
+    reserve_seconds,
+)
 from gateway.ingest.decoders.room import Room
 from gateway.ingest.decoders.worker import START_SECONDS, FilmJob, PictureJob, Reply, Worker, WorkerLost
 from gateway.ingest.frames import Wanted
@@ -22,13 +30,10 @@ log = structlog.get_logger("gateway")
 
 LET_FINISH_SECONDS = 0.2
 """A picture that nobody waits for any more may take so long; ending its process and starting another costs as much."""
-FILM_PICTURES = 1
-"""The frames of one file may take as much processor time together as so many of the largest pictures."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
 
 
-T = TypeVar("T")
 _ERRORS = {error.code: error for error in (TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat)}
 
 
@@ -63,25 +68,29 @@ class Decoders:
             self._idle.pop().close()
 
     def account(self) -> Account:
-        """What one request's pictures may overrun by, all together."""
-        return Account(self._limits)
+        """The account of one request."""
+        return Account(self._limits.request_cpu_seconds, self._limits.cpu_seconds)
+
+    def stream_account(self) -> Account:
+        """The account of one stream."""
+        limits = self._limits
+        return Account(limits.request_cpu_seconds, limits.cpu_seconds, seconds_per_second=STREAM_SECONDS_PER_SECOND)
 
     async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         """An inspected picture as an uncompressed PPM (P6): see `gateway.ingest.decoding.decode`.
 
-        Raises UndecodableImage, TooCostly where it needs more than its budget, Overloaded where no decoder starts. When
-        this ends, however it ends, nothing of the picture is in work any more: a cancellation waits for
-        LET_FINISH_SECONDS at most and ends the process then.
+        Raises UndecodableImage, TooCostly where it needs more than its budget or nothing is left in its account, and
+        Overloaded where no decoder starts. When this ends, however it ends, nothing of the picture is in work any more:
+        a cancellation waits for LET_FINISH_SECONDS at most and ends the process then.
         """
+        memory_bytes = min(memory_limit(info, len(data)), self._limits.memory_bytes)
         async with (
+            self._spending(account, info, len(data), expected_seconds(info, len(data))) as spending,
             self._room.turn(account, min(peak_bytes(info, size), self._limits.memory_bytes)),
-            self._spending(account, info, len(data)) as spending,
-            self._worker() as worker,
+            self._worker(account) as worker,
         ):
-            budget = spending.budget
-            job = PictureJob(info, len(data), size, budget.memory_bytes, budget.cpu_seconds)
-            answer, picture = await _run(worker, worker.decode(data, job), budget.cpu_seconds)
-            spending.spent_seconds = answer["seconds"]
+            job = PictureJob(info, len(data), size, memory_bytes, spending.cpu_seconds)
+            answer, picture = await _run(worker, worker.decode(data, job), spending)
         _check(answer, info)
         return picture
 
@@ -95,8 +104,8 @@ class Decoders:
         `limits.memory_bytes`; their frames take turns with all pictures.
         """
         memory_bytes = min(film_bytes(info, len(data)), self._limits.memory_bytes)
-        async with self._films.turn(account, memory_bytes), self._worker() as worker:
-            film = OpenFilm(self, worker, info, account, len(data), FILM_PICTURES * self._limits.cpu_seconds)
+        async with self._films.turn(account, memory_bytes), self._worker(account) as worker:
+            film = OpenFilm(self, worker, info, account, len(data))
             try:
                 await film.open(data, FilmJob(info, len(data), size, wanted, memory_bytes))
                 yield film
@@ -112,31 +121,33 @@ class Decoders:
         nbytes: int,
         work: Callable[[float], Awaitable[tuple[Reply, bytes]]],
     ) -> tuple[Reply, bytes]:
-        """Have a film's process do something in its turn, within the processor time that a picture would have."""
-        async with self._room.turn(account, 0), self._spending(account, info, nbytes) as spending:
-            cpu_seconds = spending.budget.cpu_seconds
+        """Have a film's process do something in its turn, within the processor time that an image would have."""
+        async with (
+            self._spending(account, info, nbytes, expected_frame_seconds(info)) as spending,
+            self._room.turn(account, 0),
+        ):
             try:
-                answer, picture = await _run(worker, work(cpu_seconds), cpu_seconds)
+                answer, picture = await _run(worker, work(spending.cpu_seconds), spending)
             except WorkerLost as lost:
                 raise _told(lost) from lost
-            spending.spent_seconds = answer["seconds"]
         _check(answer, info)
         return answer, picture
 
     @asynccontextmanager
-    async def _spending(self, account: Account, info: ImageInfo, nbytes: int) -> AsyncIterator["_Spending"]:
-        """A picture's budget; what is not said to be spent of it in the end is spent wholly."""
-        budget = account.lend(info, nbytes)
-        spending = _Spending(budget, budget.cpu_seconds)
-        try:
-            yield spending
-        finally:
-            account.settle(budget, spending.spent_seconds)
-            metrics.DECODE_CPU_SECONDS.observe(spending.spent_seconds)
+    async def _spending(
+        self, account: Account, info: ImageInfo, nbytes: int, expected: float
+    ) -> AsyncIterator[Spending]:
+        """What an image may take out of its account."""
+        async with account.spending(reserve_seconds(expected), most_seconds(info, nbytes)) as spending:
+            try:
+                yield spending
+            finally:
+                if spending.spent_seconds:
+                    metrics.DECODE_CPU_SECONDS.observe(spending.spent_seconds)
 
     @asynccontextmanager
-    async def _worker(self) -> AsyncIterator[Worker]:
-        """A worker for one picture; where it is lost the client hears why, and another takes its place."""
+    async def _worker(self, account: Account) -> AsyncIterator[Worker]:
+        """A worker for one image; if it is lost, the error says why, another takes its place, and `account` pays."""
         try:
             worker = self._living() or Worker(self._limits.image_pixels)
         except OSError as exc:
@@ -148,14 +159,15 @@ class Decoders:
             raise _told(lost) from lost
         finally:
             self._busy.discard(worker)
-            if worker.alive():
-                if len(self._idle) < self._count:
-                    self._idle.append(worker)
-                else:  # films have had more processes than pictures may have
-                    worker.close()
-            elif not self._idle:
-                with suppress(OSError):
-                    self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
+            if not worker.alive():
+                account.charge(WORKER_START_SECONDS)
+                if not self._idle:
+                    with suppress(OSError):
+                        self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
+            elif len(self._idle) < self._count:
+                self._idle.append(worker)
+            else:  # films have had more processes than images may have
+                worker.close()
 
     def _living(self) -> Worker | None:
         """An idle worker; whatever ended one while it had nothing to do, the next picture is not to blame for it."""
@@ -177,7 +189,6 @@ class OpenFilm:
         info: ImageInfo,
         account: Account,
         nbytes: int,
-        cpu_seconds: float,
     ) -> None:
         self._decoders = decoders
         self._worker = worker
@@ -185,9 +196,8 @@ class OpenFilm:
         """What is known of the file; of a video that is not much before it is open."""
         self._account = account
         self._nbytes = nbytes
-        self._left_seconds = cpu_seconds
-        self.ended = False
-        """Whether the process has let go of it."""
+        self.ended = True
+        """Whether the process holds nothing of it."""
 
     async def open(self, data: bytes, job: FilmJob) -> None:
         """See what the file has; raises what Decoders.film does."""
@@ -206,15 +216,18 @@ class OpenFilm:
                 return FilmFrame(answer["frame"], answer["shown_seconds"], picture)
 
     async def _step(self, work: Callable[[float], Awaitable[tuple[Reply, bytes]]]) -> tuple[Reply, bytes]:
-        if self._left_seconds <= 0:
-            raise TooCostly("The file's frames together cost too much to decode: send a shorter or a smaller one.")
+        begun = False
+
+        def begin(cpu_seconds: float) -> Awaitable[tuple[Reply, bytes]]:
+            nonlocal begun
+            begun, self.ended = True, False
+            return work(cpu_seconds)
+
         try:
-            answer, picture = await self._decoders.step(self._worker, self._account, self.info, self._nbytes, work)
+            return await self._decoders.step(self._worker, self._account, self.info, self._nbytes, begin)
         except ImageError:
-            self.ended = True  # by the process itself, if it lives
+            self.ended = self.ended or begun  # by the process itself, if it lives
             raise
-        self._left_seconds -= answer["seconds"]
-        return answer, picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +237,6 @@ class FilmFrame:
     index: int
     seconds: float
     picture: bytes
-
-
-@dataclass(slots=True)
-class _Spending:
-    """What a picture may take, and has taken."""
-
-    budget: Budget
-    spent_seconds: float
 
 
 def _told(lost: WorkerLost) -> ImageError:
@@ -249,12 +254,13 @@ def _check(answer: Reply, info: ImageInfo) -> None:
         raise _ERRORS.get(answer["error"], UndecodableImage)(answer["message"] or None)
 
 
-async def _run(worker: Worker, work: Awaitable[T], cpu_seconds: float) -> T:
-    """Have something done by a process; what is cancelled has ended when this ends."""
+async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: Spending) -> tuple[Reply, bytes]:
+    """Have something done by a process, and see what it took; what is cancelled has ended when this ends."""
+    spending.spent_seconds = spending.cpu_seconds  # unless the process says what it was
     # In a task that is never cancelled: an answer that came at the same moment would be taken for the next picture's.
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * cpu_seconds)
+        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * spending.cpu_seconds)
     except asyncio.CancelledError:
         await _wait_uninterrupted(task, LET_FINISH_SECONDS)
         raise
@@ -262,7 +268,8 @@ async def _run(worker: Worker, work: Awaitable[T], cpu_seconds: float) -> T:
         if not task.done():
             worker.interrupt()
             await _wait_uninterrupted(task, None)
-        task.exception()  # it is seen, even where this ends by a cancellation
+        if task.exception() is None and 0 <= (seconds := task.result()[0]["seconds"]) <= spending.cpu_seconds:
+            spending.spent_seconds = seconds
     return task.result()
 
 

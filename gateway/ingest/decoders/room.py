@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway import metrics
-from gateway.ingest.decoders.budget import Account
+from gateway.ingest.decoders.account import Account
 
 
 class Room:

@@ -82,8 +82,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
     if not data.endswith(_EOI) and data.find(_EOI, end) < 0:
         raise TruncatedImage("The JPEG is cut off: it has no end marker.")
     several = frame.marker in _PROGRESSIVE or data[position + 2] != len(frame.sampling)
-    if several:
-        _check_scans(data, position, frame.width * frame.height, steps)
+    scans = _check_scans(data, position, frame.width * frame.height, steps) if several else 1
     orientation = by_exif or by_xmp or 1
     return ImageInfo(
         ImageFormat.JPEG,
@@ -92,6 +91,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
         # Arithmetic coding takes time by the byte, not by the pixel; and OpenCV does not look into XMP.
         isolated=frame.marker in _ARITHMETIC or (orientation != 1 and by_exif is None),
         coefficient_bytes=frame.coefficient_bytes() if several else 0,
+        scans=scans,
     )
 
 
@@ -118,12 +118,12 @@ def _read_frame(marker: int, frame: bytes) -> _Frame:
     return _Frame(marker, width, height, sampling)
 
 
-def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> None:
-    """Hold the scans from the one at `position` on to their budget; raises TooCostly."""
+def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> int:
+    """Hold the scans from the one at `position` on to their budget; raises TooCostly. How many there are at most."""
     most = min(MOST_SCANNED_PIXELS // max(pixels, 1), MOST_SCANS)
     # More of these pairs than scans may be there, in comments or behind the picture, but never fewer.
-    if data.count(_SOS, position - 2) <= most:
-        return
+    if (pairs := data.count(_SOS, position - 2)) <= most:
+        return pairs
     scans, marker, end = 0, _START_OF_SCAN, position
     while True:
         scans += marker == _START_OF_SCAN
@@ -131,8 +131,8 @@ def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> None:
             raise TooCostly(f"The JPEG has more than {most} scans, too many for {pixels} pixels.")
         match = _MARKER_AFTER_SCAN.search(data, _segment_end(data, end) if marker not in _STANDALONE else end)
         if match is None:
-            return
+            return scans
         steps.take()
         marker, end = data[match.start() + 1], match.end()
         if marker == _END_OF_IMAGE:
-            return
+            return scans

@@ -1,0 +1,63 @@
+"""The processor time that decoding should take, by what a header tells; `python -m bench.costs` measures it."""
+
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+
+_NS_PER_PIXEL = {
+    ImageFormat.JPEG: 6,
+    ImageFormat.PNG: 9,
+    ImageFormat.WEBP: 6,
+    ImageFormat.BMP: 6,
+    ImageFormat.GIF: 12,
+    ImageFormat.TIFF: 9,
+    ImageFormat.AVIF: 40,
+    ImageFormat.HEIC: 25,
+    ImageFormat.JPEG_2000: 50,
+    ImageFormat.VIDEO: 10,
+}
+_NS_PER_BYTE = {
+    ImageFormat.JPEG: 11,
+    ImageFormat.PNG: 20,
+    ImageFormat.WEBP: 100,
+    ImageFormat.AVIF: 160,
+    ImageFormat.HEIC: 300,
+    ImageFormat.JPEG_2000: 200,
+}
+"""20 for the formats that are not named."""
+_NS_PER_PIXEL_OF_A_SCAN, _NS_PER_BYTE_OF_SCANS = 0.5, 45
+"""Of a JPEG in several scans."""
+_NS_PER_PIXEL_OF_A_FRAME = 20
+_LEAST_SECONDS = 0.0002
+_MARGIN, _MARGIN_SECONDS = 3, 0.05
+"""A decode reserves this many times what it should take, and a little more: other machines are slower."""
+_MOST_SECONDS_PER_PIXEL, _MOST_SECONDS_PER_BYTE, _MOST_SECONDS = 200e-9, 50e-9, 0.55
+"""What one image may take: the slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel."""
+WORKER_START_SECONDS = 0.2
+"""What it costs to replace a decoder's process."""
+
+
+def expected_seconds(info: ImageInfo, nbytes: int) -> float:
+    """What decoding and resizing an inspected image of `nbytes` takes at most on one core of a small server."""
+    pixels = info.width * info.height
+    per_pixel: float = _NS_PER_PIXEL[info.format]
+    per_byte = _NS_PER_BYTE.get(info.format, 20)
+    if info.scans > 1:
+        per_pixel += info.scans * _NS_PER_PIXEL_OF_A_SCAN
+        per_byte = _NS_PER_BYTE_OF_SCANS
+    elif info.bit_depth > 8 or info.has_alpha:
+        per_pixel *= 2
+    return _LEAST_SECONDS + 1e-9 * (pixels * per_pixel + nbytes * per_byte)
+
+
+def expected_frame_seconds(info: ImageInfo) -> float:
+    """What one frame of an animation or a video takes; of a video nothing is known before it is open."""
+    return _LEAST_SECONDS + 1e-9 * info.width * info.height * _NS_PER_PIXEL_OF_A_FRAME
+
+
+def reserve_seconds(expected: float) -> float:
+    """What to reserve for a decode that should take `expected`."""
+    return _MARGIN * expected + _MARGIN_SECONDS
+
+
+def most_seconds(info: ImageInfo, nbytes: int) -> float:
+    """What one image or frame of a file of `nbytes` may take."""
+    return _MOST_SECONDS + info.width * info.height * _MOST_SECONDS_PER_PIXEL + nbytes * _MOST_SECONDS_PER_BYTE
