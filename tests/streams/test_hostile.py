@@ -256,6 +256,7 @@ def test_what_the_protocol_forbids_ends_the_stream(address, wrong, code):
         ({"Sec_WebSocket_Key": "short"}, b"400"),
         ({"Upgrade": "h2c"}, b"426"),
         ({"X_Long": "x" * 9_000}, b"426"),
+        ({"Host": "", "Origin": "null"}, b"403"),
     ],
 )
 def test_a_handshake_that_is_wrong_is_answered_and_forgotten(address, headers, status):

@@ -90,7 +90,8 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
     origin = websocket.headers.get("origin")
     if origin is None or "*" in settings.cors_origins or origin.lower() in settings.cors_origins:
         return
-    if origin.lower().partition("://")[2] != websocket.headers.get("host", "").lower():
+    host = websocket.headers.get("host", "").lower()
+    if not host or origin.lower().partition("://")[2] != host:  # not parsed: an origin may be any text
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
