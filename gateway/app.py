@@ -1,7 +1,7 @@
 """Wiring: settings in, an ASGI application out."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
+from gateway.memory import usable_memory
 from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
@@ -47,6 +48,7 @@ from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings
 from gateway.streams.limit import Streams
 from gateway.tracing import require_sdk
+from gateway.triton.footprint import check_load
 from gateway.triton.membership import Share, Tritons
 from gateway.triton.notes import Notes
 from gateway.triton.quarantine import Quarantine
@@ -163,7 +165,16 @@ def create_backend(settings: Settings) -> TritonBackend:
         seal=Seal(_cache_secret(settings)),
         quarantine=Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
+        check_load=_load_check(settings),
     )
+
+
+def _load_check(settings: Settings) -> Callable[[str], str | None] | None:
+    """What compares a model that is to be loaded with the memory of this machine; None where Triton runs elsewhere."""
+    repository = settings.model_repository
+    if repository is None:
+        return None
+    return lambda name: check_load(name, repository, settings.memory_check, usable_memory())
 
 
 def _cache_secret(settings: Settings) -> bytes:

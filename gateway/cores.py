@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+from gateway.cgroups import CGROUPS, OWN, folders
 
 
 def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN) -> float:
@@ -15,7 +14,7 @@ def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN) -> float:
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
     yield float("inf")
-    for folder in _folders(cgroups, own):
+    for folder in folders("cpu", cgroups, own):
         # Version 2 has both numbers in one file, version 1 one in each; "max" and -1 mean that there is no limit.
         for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
             try:
@@ -24,17 +23,3 @@ def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
                     yield int(quota) / int(period)
             except (OSError, ValueError):
                 continue
-
-
-def _folders(cgroups: Path, own: Path) -> Iterator[Path]:
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in ["0::/", *lines]:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = cgroups / "cpu" if controllers else cgroups
-        for folder in (PurePosixPath(path), *PurePosixPath(path).parents):
-            yield root / str(folder).lstrip("/")

@@ -41,6 +41,14 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class MemoryCheck(StrEnum):
+    """What happens where models need more memory than is free: they are refused, or there is a warning, or nothing."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+    OFF = "off"
+
+
 NOT_ABOVE = (
     ("default_top_k", "max_top_k"),
     ("default_timeout_seconds", "max_timeout_seconds"),
@@ -192,6 +200,10 @@ class Settings(BaseSettings):
     # The embedded Triton of `gateway up`
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
+    memory_check: MemoryCheck = MemoryCheck.REFUSE
+    """Where models cannot be loaded into the memory that is free: refuse, warn or off."""
+    model_repository: Path | None = None
+    """Model repository of a Triton on this machine, by which load requests are checked; `gateway up` sets it."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
     """Longest time that Triton may take to load its models."""
 

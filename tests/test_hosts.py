@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.hosts import authority, reachable
+from gateway.hosts import authority, is_loopback, reachable
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,11 @@ from gateway.hosts import authority, reachable
 def test_what_listens_on_a_host_is_reached_from_this_machine(host, connects_to, stands_in_a_url_as):
     assert reachable(host) == connects_to
     assert authority(host, 80) == stands_in_a_url_as
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [("127.0.0.1:8001", True), ("localhost:8001", True), ("[::1]:8001", True), ("192.0.2.7:8001", False)],
+)
+def test_loopback_addresses_are_this_machine(address, local):
+    assert is_loopback(address) is local

@@ -1,6 +1,7 @@
 """Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 
@@ -106,7 +107,22 @@ async def _gateway_error(request: Request, exc: Exception) -> Response:
     if request.scope["type"] == "websocket":
         raise exc  # RequestContext knows whether the stream is open, and ends it
     note(exchange_of(request.scope).event, exc)
+    clear_frames(exc)
     return problem(exc, request.scope)
+
+
+def clear_frames(error: BaseException) -> None:
+    """Clear the local variables that an error's tracebacks keep alive, such as what had arrived of an upload.
+
+    A client may take as long as it likes to read the answer, and the error lives until then.
+    """
+    errors, seen = [error], set[int]()
+    while errors:
+        found = errors.pop()
+        if id(found) not in seen:
+            seen.add(id(found))
+            traceback.clear_frames(found.__traceback__)
+            errors += filter(None, (found.__cause__, found.__context__))
 
 
 async def _validation_error(request: Request, exc: Exception) -> Response:

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.capacity import WORKER_BYTES
+from gateway.buffers import needed
+from gateway.cgroups import OWN
 from gateway.cores import usable_cores
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.embedded.places import PROJECT
@@ -24,7 +25,9 @@ from gateway.embedded.runtime import (
 )
 from gateway.embedded.server import SHARED_MEMORY, SHM_BYTES
 from gateway.gpus import driver_too_old
-from gateway.settings import GIB, MIB, Settings, variable
+from gateway.memory import usable_memory
+from gateway.settings import MIB, Settings, variable
+from gateway.triton.footprint import Fit, Need, advice, fit, sentence, size, table
 
 SHM_COMFORT_BYTES = 256 * MIB
 """Room for regions that grow with large batches; Docker gives a container 64 MiB by default."""
@@ -113,28 +116,35 @@ def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
         usage = shutil.disk_usage(folder)
     except OSError as exc:
         return fail("shared memory", f"{folder}: {exc.strerror}", f"mount a tmpfs on {folder}")
-    text = f"{_size(usage.free)} of {_size(usage.total)} are free in {folder}"
+    text = f"{size(usage.free)} of {size(usage.total)} are free in {folder}"
     advice = "give it 1 GiB: docker run --shm-size=1g, an emptyDir with medium: Memory, or mount -o remount,size=1G"
     needed = instances * SHM_BYTES
     if usage.free < needed:
-        return fail("shared memory", f"{text}, and {instances} model instances take {_size(needed)} to start", advice)
+        return fail("shared memory", f"{text}, and {instances} model instances take {size(needed)} to start", advice)
     if usage.free < SHM_COMFORT_BYTES:
         return warn("shared memory", f"{text}, which large batches may fill", advice)
     return ok("shared memory", text)
 
 
-def memory(settings: Settings, models: int) -> Finding:
-    """Whether there is memory for the API and for models of so many bytes, 0 where Triton runs elsewhere."""
-    free = _free_memory()
+def memory(settings: Settings, models: Need | None) -> Finding:
+    """Whether there is memory for the API and for the models; None where Triton runs elsewhere."""
+    free = usable_memory(CGROUP, OWN, MEMINFO)
     if free is None:
         return warn("memory", f"{MEMINFO} does not say how much is free")
-    held = settings.max_bytes_in_flight + settings.max_bytes_waiting + settings.max_bytes_unread
-    api = settings.workers * (WORKER_BYTES + held)
-    wanted = api + (models + settings.triton_cache_bytes if models else 0)
-    text = f"{_size(free)} are free, up to {_size(wanted)} are needed under load"
-    if free < wanted:
-        names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]
-        return warn("memory", text, f"lower {names[0]}, {names[1]} or {names[2]}, or fewer model instances")
+    if models is None:
+        wanted = needed(settings)
+        text = f"{size(free.free_bytes)} are free, up to {size(wanted)} are needed under load"
+        if free.free_bytes < wanted:
+            names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]
+            return warn("memory", text, f"lower {names[0]}, {names[1]} or {names[2]}")
+        return ok("memory", text)
+    beside = needed(settings) + settings.triton_cache_bytes
+    text = "\n".join([sentence(models, free, beside_bytes=beside), *table(models)])
+    match fit(models, free, beside_bytes=beside):
+        case Fit.SHORT:
+            return fail("memory", text, "; ".join(line.strip() for line in advice(models)))
+        case Fit.NEAR:
+            return warn("memory", text, "; ".join(line.strip() for line in advice(models)))
     return ok("memory", text)
 
 
@@ -189,27 +199,3 @@ def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it says nothing"
-
-
-def _size(nbytes: float) -> str:
-    return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
-
-
-def _free_memory() -> int | None:
-    """What may still be used by this machine and by this container, in bytes."""
-    limit, used = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
-    left = [limit - used] if limit is not None and used is not None else []
-    try:
-        lines = MEMINFO.read_text().splitlines()
-    except OSError:
-        lines = []
-    # In kB: /proc/meminfo, proc(5).
-    left += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return min(left, default=None)
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None

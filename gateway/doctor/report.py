@@ -27,7 +27,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield configuration.api_port(settings)
     yield machine.cores(settings)
     if "triton_url" in settings.model_fields_set:
-        yield machine.memory(settings, 0)
+        yield machine.memory(settings, None)
         yield from asyncio.run(tritons(settings))
         return
     yield configuration.triton_ports()
@@ -48,8 +48,8 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         in_flight = settings.workers * settings.max_images_in_flight
         yield repository.gpu_memory(configs, gpu_count(), in_flight)
         yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))
-    yield machine.memory(settings, repository.memory(configs))
-    yield machine.shared_memory(repository.instances(configs))
+    yield machine.memory(settings, repository.memory(model_repository, configs))
+    yield machine.shared_memory(repository.instances(model_repository, configs))
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.capacity import NETWORK_BYTES, PREPROCESSOR_BYTES
 from gateway.doctor.finding import Finding, fail, ok, warn
-from gateway.ingest.resizing import TORCH
+from gateway.embedded.runtime import default_cache_dir
+from gateway.gpus import gpu_count
 from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
-from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes, uncacheable
-from gateway.triton.model_config import ModelConfig, parameters, read_model_config, steps
+from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
+from gateway.triton.footprint import RECORD, Need, need, recorded
+from gateway.triton.model_config import ModelConfig, read_model_config, steps
 
 CONFIG = "config.pbtxt"
 FILE_NAMES = {
@@ -147,26 +148,11 @@ def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:
     return ok("GPU memory", "no preprocessor leaves images on a GPU")
 
 
-def instances(configs: Configs) -> int:
+def instances(repository: Path, configs: Configs) -> int:
     """Processes that the embedded Triton, whose backends are Python-based, starts for these models."""
-    return sum(_processes(config) for config in configs.values())
+    return sum(each.processes for each in need(repository, configs, gpus=gpu_count()).footprints)
 
 
-def memory(configs: Configs) -> int:
-    """Bytes that these processes take."""
-    return sum(
-        _processes(config) * (PREPROCESSOR_BYTES if _without_torch(config) else NETWORK_BYTES)
-        for config in configs.values()
-    )
-
-
-def _processes(config: ModelConfig) -> int:
-    if config.HasField("ensemble_scheduling"):
-        return 0
-    return sum(max(1, group.count) for group in config.instance_group) or 1
-
-
-def _without_torch(config: ModelConfig) -> bool:
-    """Whether it is a preprocessor or the model of streams, as they are shipped."""
-    resizes = parameters(config).get("resize_library", TORCH)
-    return config.HasField("sequence_batching") or (resizes != TORCH and not instances_on_gpus(config, gpus=1))
+def memory(repository: Path, configs: Configs) -> Need:
+    """The memory that these processes take."""
+    return need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpu_count())

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -17,16 +17,22 @@ from gateway.embedded.devices import Devices, choose_devices
 from gateway.embedded.display import SAID, Display, Say
 from gateway.embedded.groups import UNDERTAKER
 from gateway.embedded.keeper import Keeper
+from gateway.embedded.memory_plan import plan_memory
 from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway.embedded.server import EmbeddedTriton, StartFailed
 from gateway.errors import UserError
+from gateway.gpus import Gpus, find_gpus
 from gateway.hosts import authority
-from gateway.server.serve import check_address
+from gateway.memory import killed_for_memory
+from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
+from gateway.triton.footprint import RECORD, measure, record
 
 POLL_SECONDS = 0.2
+CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
+"""Time between two looks at what the kernel killed, and between two reports of it."""
 SAMPLE = "cat.jpg"
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
@@ -53,14 +59,19 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say(f"{name} answers when a request names no model: the repository has no other")
         settings = settings.model_copy(update={"model": name})
     runtime = _prepare(settings, model_repository, display)
-    devices = _devices(settings, model_repository, say)
+    gpus = find_gpus()
+    plan = plan_memory(settings, model_repository, say, gpus=gpus.usable)
+    settings = plan.settings
+    # For the API, which reads them itself.
+    export_environment({**plan.lowered, "model_repository": model_repository.resolve()})
+    devices = _devices(settings, model_repository, say, gpus)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
         on_log=display.log,
         grpc_port=triton_port,
         cache_bytes=settings.triton_cache_bytes,
-        extra_arguments=devices.arguments,
+        extra_arguments=(*devices.arguments, *plan.arguments),
         environment=devices.environment,
     )
     api: ApiProcess | None = None
@@ -77,14 +88,17 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
         say("Ctrl-C stops everything")
+        _record_memory(triton)
         keepers = (
             Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
             Keeper(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
         )
+        memory = MemoryWatch(say)
         while True:
             for keeper in keepers:
                 keeper.check()
             UNDERTAKER.check()
+            memory.check()
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         say("stopping; Ctrl-C again ends everything at once")
@@ -94,6 +108,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         if api is not None:
             with display.waiting("finishing the requests in flight"):
                 api.stop()
+        _record_memory(triton)
         with display.waiting("stopping Triton"):
             # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.
             triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
@@ -126,10 +141,13 @@ def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
     One that crashes meanwhile is started once more: its Python backend does so where a machine is so busy that a
     model's process is not heard of in time. What ends by itself has its reasons, and would end again.
     """
+    killed = killed_for_memory()
     triton.start()
     try:
         triton.wait_ready(timeout_seconds)
     except StartFailed as exc:
+        if (more := killed_for_memory()) > killed:
+            raise StartFailed(f"{exc}\n{killed_text(more - killed)}") from exc
         code = triton.poll()
         if code is None:
             raise StartFailed(f"{exc}\n{IF_LATE}") from exc
@@ -139,6 +157,40 @@ def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
         triton.stop(0)
         triton.start()
         triton.wait_ready(timeout_seconds)
+
+
+class MemoryWatch:
+    """Reports processes that the kernel kills because memory runs out, at most once a minute."""
+
+    def __init__(self, say: Say, killed: Callable[[], int] = killed_for_memory) -> None:
+        self._say = say
+        self._killed = killed
+        self._reported = killed()
+        self._next = 0.0
+
+    def check(self) -> None:
+        """Report what has happened since the last call; call it again and again."""
+        if time.monotonic() < self._next:
+            return
+        killed = self._killed()
+        self._next = time.monotonic() + (REPORT_SECONDS if killed > self._reported else CHECK_SECONDS)
+        if killed > self._reported:
+            self._say(f"warning: {killed_text(killed - self._reported)}")
+        self._reported = killed
+
+
+def killed_text(count: int) -> str:
+    """What the kernel did, and what to do."""
+    return (
+        f"memory ran out, and the kernel killed {count} process{'es' * (count > 1)}: `gateway doctor` shows what the "
+        "models need and how to make them need less"
+    )
+
+
+def _record_memory(triton: EmbeddedTriton) -> None:
+    """Keep what the models' processes take for the next start's estimate."""
+    if triton.alive and triton.pid is not None:
+        record(default_cache_dir() / RECORD, measure(triton.pid))
 
 
 def request(settings: Settings, address: str) -> str:
@@ -154,7 +206,9 @@ def run_triton(
     furnish(model_repository, display.say)
     runtime = _prepare(settings, model_repository, display)
     grpc_port, http_port, metrics_port = ports
-    devices = _devices(settings, model_repository, display.say)
+    gpus = find_gpus()
+    plan = plan_memory(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=False)
+    devices = _devices(settings, model_repository, display.say, gpus)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
@@ -164,7 +218,7 @@ def run_triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
-        extra_arguments=devices.arguments,
+        extra_arguments=(*devices.arguments, *plan.arguments),
         environment=devices.environment,
     )
     _interrupt_on_signals()
@@ -216,8 +270,9 @@ def _sample() -> str:
     return str(SHIPPED_EXAMPLES / SAMPLE) if SHIPPED.name == "shipped" else f"{EXAMPLES}/{SAMPLE}"
 
 
-def _devices(settings: Settings, model_repository: Path, say: Say) -> Devices:
-    return choose_devices(model_repository, say, images_in_flight=settings.workers * settings.max_images_in_flight)
+def _devices(settings: Settings, model_repository: Path, say: Say, gpus: Gpus) -> Devices:
+    in_flight = settings.workers * settings.max_images_in_flight
+    return choose_devices(model_repository, say, images_in_flight=in_flight, gpus=lambda: gpus)
 
 
 def _interrupt_on_signals() -> None:

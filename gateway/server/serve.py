@@ -8,13 +8,18 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 import uvicorn
 
+from gateway.buffers import fitted
 from gateway.errors import UserError
 from gateway.logs import configure_logs
+from gateway.memory import memory_limit
 from gateway.server.http import BoundedHeadersProtocol
 from gateway.server.workers import sharing
 from gateway.settings import LogLevel, Settings, variable
+
+log = structlog.get_logger("gateway")
 
 KEEP_ALIVE_SECONDS = 75
 
@@ -44,6 +49,7 @@ def serve(settings: Settings) -> None:
     """Run the API until SIGTERM or SIGINT; the workers read their settings from the environment."""
     check_address(settings)
     configure_logs(settings)
+    settings = _fitted(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops in order and then raises the signal again: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)
@@ -56,6 +62,16 @@ def serve(settings: Settings) -> None:
             workers=settings.workers,
             **server_options(settings),
         )
+
+
+def _fitted(settings: Settings) -> Settings:
+    """The settings, with defaults lowered to fit the memory that there is, also in the workers' environment."""
+    limit = memory_limit()
+    lowered = fitted(settings, limit, with_triton=False) if limit is not None else {}
+    if lowered:
+        log.warning("settings_fitted_to_memory", limit_bytes=limit, **lowered)
+        export_environment(lowered)
+    return settings.model_copy(update=lowered)
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import contextlib
 import difflib
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import structlog
@@ -45,13 +45,22 @@ class TritonBackend:
     """Some Tritons, of which each call asks one that answers; see gateway.triton.membership.
 
     `start` it inside the event loop that uses it. While none is ready, a call waits up to `hold_seconds` for one.
+    `check_load` gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed.
     """
 
     def __init__(
-        self, tritons: Tritons, *, model_name: str, seal: Seal, quarantine: Quarantine, hold_seconds: float = 0.0
+        self,
+        tritons: Tritons,
+        *,
+        model_name: str,
+        seal: Seal,
+        quarantine: Quarantine,
+        hold_seconds: float = 0.0,
+        check_load: Callable[[str], str | None] | None = None,
     ) -> None:
         self._tritons = tritons
         self._hold_seconds = hold_seconds
+        self._check_load = check_load
         self._model_name = model_name
         self._seal = seal
         self._quarantine = quarantine
@@ -137,6 +146,8 @@ class TritonBackend:
 
     async def load(self, name: str) -> None:
         """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
+        if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
+            log.warning("memory_may_run_out", model=name, reason=warning)
         for address in list(self._tritons.known):
             async with self._tritons.models_at(address) as models:
                 await models.load(name)

@@ -12,8 +12,10 @@ from gateway.doctor import machine
 from gateway.doctor.finding import Finding, Level
 from gateway.embedded import runtime as triton_runtime
 from gateway.settings import GIB, MIB, Settings
+from gateway.triton.footprint import Footprint, Need, Runtime
 
 SETTINGS = Settings(_env_file=None)
+MODELS = Need((Footprint("classifier", Runtime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
 
 
 @pytest.fixture
@@ -152,35 +154,41 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("container")
 def test_enough_memory_is_well():
-    finding = machine.memory(SETTINGS, 4 * 450 * MIB)
+    finding = machine.memory(SETTINGS, MODELS)
     assert finding.level is Level.OK
-    assert finding.text.startswith("8.0 GiB are free, up to ")
+    assert finding.text.startswith("8.0 GiB are free; the models take 1.2 GiB once they are loaded")
+    assert "classifier" in finding.text
 
 
 def test_a_container_s_limit_counts_where_it_is_lower(container):
     (container / "memory.max").write_text(f"{512 * MIB}\n")
     (container / "memory.current").write_text(f"{256 * MIB}\n")
-    finding = machine.memory(SETTINGS, 4 * 450 * MIB)
+    finding = machine.memory(SETTINGS, MODELS)
+    assert finding.level is Level.FAIL
+    assert finding.text.startswith(
+        f"256 MiB of the 512 MiB of {container}/memory.max are free; the models take 1.2 GiB"
+    )
+    assert "fewer processes" in finding.advice
+    finding = machine.memory(SETTINGS, None)
     assert finding.level is Level.WARN
-    assert finding.text.startswith("256 MiB are free")
     assert "GATEWAY_WORKERS" in finding.advice
 
 
 def test_a_container_without_a_limit_has_the_machine_s_memory(container):
     (container / "memory.max").write_text("max\n")
     (container / "memory.current").write_text("1000\n")
-    assert machine.memory(SETTINGS, 4 * 450 * MIB).text.startswith("8.0 GiB are free")
+    assert machine.memory(SETTINGS, MODELS).text.startswith("8.0 GiB are free")
 
 
 def test_a_machine_that_does_not_tell_its_memory_is_a_warning(container):
     (container / "meminfo").unlink()
-    assert machine.memory(SETTINGS, 4 * 450 * MIB).level is Level.WARN
+    assert machine.memory(SETTINGS, MODELS).level is Level.WARN
 
 
 def test_a_triton_elsewhere_needs_no_memory_here(container):
     (container / "meminfo").write_text(f"MemAvailable: {900 * 1024} kB\n")
-    assert machine.memory(SETTINGS, 4 * 450 * MIB).level is Level.WARN
-    assert machine.memory(SETTINGS, 0).level is Level.OK
+    assert machine.memory(SETTINGS, MODELS).level is Level.FAIL
+    assert machine.memory(SETTINGS, None).level is Level.OK
 
 
 @pytest.mark.parametrize(

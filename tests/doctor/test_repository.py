@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.capacity import NETWORK_BYTES, PREPROCESSOR_BYTES
 from gateway.doctor import repository
 from gateway.doctor.finding import Finding, Level
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
@@ -52,11 +51,13 @@ def test_a_step_that_gets_other_tensors_than_it_takes_fails(folder):
 def test_an_ensemble_is_no_process(folder):
     configs, _ = repository.read(folder)
     counts = {name: sum(group.count for group in config.instance_group) for name, config in configs.items()}
-    assert repository.instances(configs) == counts[PREPROCESSOR] + counts[CLASSIFIER] + counts[SEQUENCE_MODEL]
-    light = counts[PREPROCESSOR] + counts[SEQUENCE_MODEL]
-    assert repository.memory(configs) == light * PREPROCESSOR_BYTES + counts[CLASSIFIER] * NETWORK_BYTES
+    assert repository.instances(folder, configs) == counts[PREPROCESSOR] + counts[CLASSIFIER] + counts[SEQUENCE_MODEL]
+    before = repository.memory(folder, configs)
+    assert {each.model: each.processes for each in before.footprints} == {
+        name: counts[name] for name in (CLASSIFIER, PREPROCESSOR, SEQUENCE_MODEL)
+    }
     configs[PREPROCESSOR].parameters["resize_library"].string_value = "torch"
-    assert repository.memory(configs) > light * PREPROCESSOR_BYTES + counts[CLASSIFIER] * NETWORK_BYTES
+    assert repository.memory(folder, configs).least_bytes > before.least_bytes
 
 
 def test_a_folder_without_models_fails(tmp_path):

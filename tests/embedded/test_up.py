@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.embedded.server import StartFailed
-from gateway.embedded.up import request, start
+from gateway.embedded.up import CHECK_SECONDS, REPORT_SECONDS, MemoryWatch, request, start
 from gateway.settings import Settings
 
 
@@ -63,3 +63,27 @@ def test_the_first_request_has_a_place_for_a_key_where_one_is_wanted():
     free, guarded = Settings(_env_file=None), Settings(_env_file=None, api_keys_file=Path("keys.txt"))
     assert request(free, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
     assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
+
+
+def test_processes_killed_for_memory_are_reported_once_a_minute(monkeypatch):
+    counts, said, now = [3, 3, 5, 6, 6], [], [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    watch = MemoryWatch(said.append, killed=lambda: counts.pop(0) if len(counts) > 1 else counts[0])
+    watch.check()
+    assert said == []
+    now[0] += CHECK_SECONDS
+    watch.check()
+    now[0] += CHECK_SECONDS
+    watch.check()
+    assert len(said) == 1
+    assert "killed 2 processes" in said[0]
+    now[0] += REPORT_SECONDS
+    watch.check()
+    assert "killed 1 process:" in said[1]
+
+
+def test_start_that_fails_for_memory_names_it(monkeypatch):
+    counts = iter([0, 2])
+    monkeypatch.setattr("gateway.embedded.up.killed_for_memory", lambda: next(counts))
+    with pytest.raises(StartFailed, match=r"(?s)code 1 .*memory ran out, and the kernel killed 2 processes"):
+        start(Triton(1), lambda _: None, 1)

@@ -11,6 +11,10 @@ from gateway.cli.model.group import Url, model_app, reload, tell_how_to_load
 from gateway.cli.model.preprocessing_options import preprocessing_of
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.environment import load_settings
+from gateway.errors import LoadFailed, UserError
+from gateway.gpus import gpu_count
+from gateway.hosts import is_loopback
 from gateway.networks.functions import INPUTS, is_function
 from gateway.networks.model_source import SourceError
 from gateway.repository.entry import Decode, Entry, Format, Precision, Serving
@@ -52,8 +56,8 @@ def add(
     sha256: option.Sha256 = None,
     precision: option.ComputePrecision = Precision.FP32,
     model_format: option.StorageFormat = None,
-    instances: option.Instances = 2,
-    preprocessor_instances: option.PreprocessorInstances = 2,
+    instances: option.Instances = None,
+    preprocessor_instances: option.PreprocessorInstances = None,
     gpus: option.Gpus = "",
     max_batch_size: option.MaxBatchSize = 64,
     preferred: option.Preferred = None,
@@ -102,15 +106,21 @@ def add(
         if provide_stateful(follower, model_repository):
             say(f"wrote {model_repository / follower}")
         reload(url, load=(follower,))
+    from gateway.embedded.memory_plan import SHIPPED_COUNT, count_for_new_model, warn_of_memory
+    from gateway.memory import usable_memory
     from gateway.networks.add import Request
     from gateway.networks.add import add as add_model
+    from gateway.triton.footprint import check_load
 
+    count = instances
+    if count is None:
+        count = count_for_new_model(model_repository, _backend(source, model_format), gpus=gpu_count())
     serving = Serving(
         max_batch_size=max_batch_size,
         preferred=_fitting(max_batch_size) if preferred is None else _integers(preferred),
         queue_delay_us=queue_delay_us,
-        instances=instances,
-        preprocessor_instances=preprocessor_instances,
+        instances=count,
+        preprocessor_instances=count if preprocessor_instances is None else preprocessor_instances,
         gpus=_integers(gpus),
         cache=not no_cache,
         cache_classifier=cache_classifier,
@@ -158,6 +168,15 @@ def add(
         tensor=tensor,
     )
     entry = add_model(request, model_repository, say)
+    if instances is None and count < SHIPPED_COUNT and version is None:
+        say(f"{name} has one process for each step, because cores or memory are few; --instances 2 runs two")
+    settings = load_settings()
+    warn_of_memory(model_repository, settings, say, gpus=gpu_count())
+    if url is not None and is_loopback(url):
+        try:
+            check_load(name, model_repository, settings.memory_check, usable_memory())
+        except LoadFailed as exc:
+            raise UserError(f"{name} is in {model_repository}, and Triton was not told to load it: {exc}") from exc
     # A new ensemble brings its steps; an existing step must learn of its new version.
     reload(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
@@ -178,6 +197,13 @@ def _format(wanted: option.Written | None) -> Format | None:
             "Use --format torchscript or --format onnx instead, which run in batches"
         )
     return Format(wanted.value) if wanted else None
+
+
+def _backend(source: str, wanted: option.Written | None) -> str:
+    """The backend that will probably run a model."""
+    if is_function(source):
+        return "python"
+    return "onnxruntime" if wanted is option.Written.ONNX or source.endswith(".onnx") else "pytorch"
 
 
 def _trusts(source: str) -> bool:

@@ -117,13 +117,22 @@ StorageFormat = Annotated[
     Written | None,
     typer.Option("--format", help="Storage format; by default that of the source.", rich_help_panel=SERVING),
 ]
-Instances = Annotated[int, typer.Option("--instances", help="Instances to run.", rich_help_panel=SERVING)]
+Instances = Annotated[
+    int | None,
+    typer.Option(
+        "--instances",
+        help="Processes that run the network; by default two, or one where cores or memory are few.",
+        rich_help_panel=SERVING,
+        show_default=False,
+    ),
+]
 PreprocessorInstances = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--preprocessor-instances",
-        help="Processes that decode, each on one core; `gateway capacity` computes how many.",
+        help="Processes that decode, each on one core; `gateway capacity` computes how many. Default: as --instances.",
         rich_help_panel=SERVING,
+        show_default=False,
     ),
 ]
 Gpus = Annotated[

@@ -6,6 +6,7 @@ lines as ask for its next frame. Whatever a picture makes of this process, its p
 line.
 """
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -16,6 +17,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,9 @@ def _settle_in(parent: int) -> None:
     # Whoever stops the service signals all of its processes, and pictures in work are still wanted: the parent decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    # Where memory runs out, the kernel ends this process first: it costs one image, and a model's process costs many.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_OPEN_FILES, MAX_OPEN_FILES))
 

@@ -1,0 +1,46 @@
+"""Sizes of what the gateway holds in memory: what they add up to, and defaults that fit a small machine."""
+
+from gateway.capacity import WORKER_BYTES
+from gateway.settings import MIB, Settings
+
+HELD = ("max_bytes_in_flight", "max_bytes_waiting", "max_bytes_unread")
+"""Settings of what each gateway process holds."""
+LEAST = {
+    "max_bytes_in_flight": 16 * MIB,
+    "max_bytes_waiting": 32 * MIB,
+    "max_bytes_unread": 16 * MIB,
+    # A photo of 50 megapixels takes 150 MiB, one of 12 megapixels 36 MiB; a decoder's libraries reserve address space.
+    "decode_memory_bytes": 192 * MIB,
+    "triton_cache_bytes": 16 * MIB,
+}
+"""Settings whose defaults are lowered where memory is short, and how far."""
+
+
+def needed(settings: Settings) -> int:
+    """Bytes that the gateway's processes take while all that they may hold is full."""
+    held: int = sum(getattr(settings, field) for field in HELD)
+    return settings.workers * (WORKER_BYTES + held)
+
+
+def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[str, int]:
+    """The settings to lower, and to what, so that the gateway fits into so many bytes; {} where the defaults do.
+
+    Settings that somebody has set stay as they are. `with_triton` includes Triton's response cache.
+    """
+    counts = dict.fromkeys((*HELD, "decode_memory_bytes"), settings.workers)
+    if with_triton:
+        counts["triton_cache_bytes"] = 1
+    total = {field: count * getattr(settings, field) for field, count in counts.items()}
+    free = [field for field in total if field not in settings.model_fields_set]
+    left = budget_bytes - settings.workers * WORKER_BYTES - sum(total[field] for field in total if field not in free)
+    wanted = sum(total[field] for field in free)
+    if wanted <= left:
+        return {}
+    share = max(0.0, left / wanted)
+    floors = {
+        **LEAST,
+        "max_bytes_in_flight": max(LEAST["max_bytes_in_flight"], settings.batch_max_bytes),
+        "max_bytes_waiting": max(LEAST["max_bytes_waiting"], settings.max_file_bytes, settings.stream_frame_bytes),
+    }
+    lowered = {field: max(floors[field], int(getattr(settings, field) * share) // MIB * MIB) for field in free}
+    return {field: value for field, value in lowered.items() if value < getattr(settings, field)}

@@ -1,0 +1,36 @@
+"""Errors on their way to a client."""
+
+import weakref
+
+import pytest
+
+from gateway.api.problems import clear_frames
+
+
+class Upload:
+    """Something large that a function holds."""
+
+
+def test_error_does_not_keep_what_its_frames_held():
+    """A client may take a minute to read its error, which must not keep its upload in memory for as long."""
+    held: list[weakref.ref[Upload]] = []
+
+    def fail() -> None:
+        upload = Upload()
+        held.append(weakref.ref(upload))
+        raise ValueError
+
+    def fail_again() -> None:
+        upload = Upload()
+        held.append(weakref.ref(upload))
+        try:
+            fail()
+        except ValueError as exc:
+            raise KeyError from exc
+
+    with pytest.raises(KeyError) as failure:
+        fail_again()
+    assert [ref() is None for ref in held] == [False, False]
+    clear_frames(failure.value)
+    assert [ref() is None for ref in held] == [True, True]
+    assert failure.value.__traceback__ is not None

@@ -1,0 +1,56 @@
+"""Defaults that follow the memory that there is."""
+
+import pytest
+
+from gateway.buffers import HELD, LEAST, fitted, needed
+from gateway.capacity import WORKER_BYTES
+from gateway.settings import MIB, Settings
+
+
+def settings(**fields: object) -> Settings:
+    return Settings(_env_file=None, **fields)
+
+
+DEFAULTS = settings()
+FULL = WORKER_BYTES + sum(getattr(DEFAULTS, name) for name in (*HELD, "decode_memory_bytes"))
+
+
+@pytest.mark.parametrize(("budget", "lowered"), [(FULL, False), (FULL - 1, True)])
+def test_defaults_are_lowered_only_where_they_do_not_fit(budget, lowered):
+    assert bool(fitted(DEFAULTS, budget, with_triton=False)) is lowered
+
+
+def test_lowered_sizes_fit_the_budget():
+    budget = WORKER_BYTES + 800 * MIB
+    found = DEFAULTS.model_copy(update=fitted(DEFAULTS, budget, with_triton=False))
+    assert needed(found) + found.decode_memory_bytes <= budget
+    assert found.max_bytes_waiting < DEFAULTS.max_bytes_waiting
+
+
+def test_workers_share_the_budget():
+    assert fitted(settings(workers=2), FULL, with_triton=False)
+    assert not fitted(settings(workers=2), 2 * FULL, with_triton=False)
+
+
+def test_response_cache_counts_once_with_triton():
+    assert not fitted(DEFAULTS, FULL + DEFAULTS.triton_cache_bytes, with_triton=True)
+    assert "triton_cache_bytes" in fitted(DEFAULTS, FULL, with_triton=True)
+    assert "triton_cache_bytes" not in fitted(DEFAULTS, FULL - 1, with_triton=False)
+
+
+def test_no_size_goes_below_its_least():
+    assert fitted(DEFAULTS, 0, with_triton=True) == LEAST
+
+
+def test_explicit_settings_are_respected():
+    chosen = settings(max_bytes_waiting=400 * MIB)
+    found = fitted(chosen, FULL, with_triton=False)
+    assert "max_bytes_waiting" not in found
+    assert found["max_bytes_unread"] < chosen.max_bytes_unread
+
+
+def test_lowered_settings_do_not_contradict_others():
+    chosen = settings(max_file_bytes=200 * MIB, batch_max_bytes=32 * MIB)
+    found = fitted(chosen, 0, with_triton=False)
+    assert settings(max_file_bytes=200 * MIB, batch_max_bytes=32 * MIB, **found).max_bytes_waiting == 200 * MIB
+    assert found["max_bytes_in_flight"] == 32 * MIB
