@@ -246,26 +246,26 @@ def exchange(server: Server, case: Case) -> str:
     """Send a case and wait for its end; says how it was answered or closed."""
     received = bytearray()
     first, *rest = case.pieces
+    is_whole = _has_head if first.startswith(b"HEAD ") else _is_answered
     try:
         with server.connect() as connection:
             with contextlib.suppress(ConnectionError):  # refused before all was sent
                 connection.sendall(first)
                 if case.waits:
-                    received += _until(connection, lambda data: b"\r\n\r\n" in data)
+                    _receive(connection, received, _has_head)
                 for piece in rest:
                     connection.sendall(piece)
             if case.reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 return "reset"
-            received += _until(connection, lambda data: _is_answered(received + data))
+            _receive(connection, received, is_whole)
     except TimeoutError:
         return f"fault: neither answered nor closed within {SECONDS_TO_END:.0f} s: {bytes(received[:60])!r}"
     return outcome(bytes(received))
 
 
-def _until(connection: socket.socket, is_whole: Callable[[bytes], bool]) -> bytes:
-    """What comes until it is whole or the connection is closed; raises TimeoutError."""
-    received = bytearray()
+def _receive(connection: socket.socket, received: bytearray, is_whole: Callable[[bytes], bool]) -> None:
+    """Receive until it is whole or the connection is closed; raises TimeoutError."""
     deadline = time.monotonic() + SECONDS_TO_END
     with contextlib.suppress(ConnectionError):
         while not is_whole(bytes(received)):
@@ -273,7 +273,10 @@ def _until(connection: socket.socket, is_whole: Callable[[bytes], bool]) -> byte
             if not (part := connection.recv(65_536)):
                 break
             received += part
-    return bytes(received)
+
+
+def _has_head(received: bytes) -> bool:
+    return b"\r\n\r\n" in received
 
 
 def _is_answered(received: bytes) -> bool:
