@@ -10,13 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
+from gateway.files import read_text
 from gateway.repository.preprocessing import Preprocessing
-from gateway.repository.preprocessing_sources import from_file, from_mapping
+from gateway.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safetensors*"
 WANTED = [CONFIG, PROCESSOR, WEIGHTS]
 EXTRA = "pip install 'triton-image-gateway[huggingface]'"
+MAX_JSON_DEPTH = 16
+"""Of configurations in configurations, such as that of a backbone."""
+CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})
+"""Keys of config.json by which transformers imports code of a folder or of another package."""
+IMPLEMENTATIONS = frozenset(
+    {"attn_implementation", "_attn_implementation", "_attn_implementation_internal"}
+    | {"experts_implementation", "_experts_implementation", "_experts_implementation_internal"}
+)
+BUILT_IN = (None, "eager", "sdpa", "batched_mm", "grouped_mm")
+"""What these name without fetching a kernel from the hub."""
+LOADS = frozenset(
+    {"cache_dir", "checkpoint_path", "file", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
+    | {"pretrained_model_args"}
+)
+"""Arguments of timm.create_model by which it reads other files than the folder's weights."""
+_SHARD = re.compile(r"[\w][\w.-]*\.safetensors")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -55,7 +72,8 @@ class ModelFolder:
 
 def read_folder(path: Path) -> ModelFolder:
     """Look at a folder; raises HubError or PreprocessingError."""
-    config = _json(path / CONFIG)
+    config = read_config(path / CONFIG)
+    _check_files(path)
     if not list(path.glob("*.safetensors")):
         others = [each.name for each in path.iterdir() if each.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack"}]
         there = f"{others[0]}, which is not read here" if others else "no weights"
@@ -65,10 +83,11 @@ def read_folder(path: Path) -> ModelFolder:
         )
     if "pretrained_cfg" in config and "architecture" in config:
         return _timm_folder(path, config)
-    architecture = next(iter(config.get("architectures") or []), "")
-    if config.get("auto_map"):
+    architectures = config.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if code := _names_code(config):
         raise HubError(
-            f"{path} contains code (auto_map in config.json), which is not run here. If you trust it, "
+            f"{path} contains code ({code} in config.json), or names some, which is not run here. If you trust it, "
             "load it in Python and export it: `gateway model add model.pt2`"
         )
     if not architecture.endswith("ForImageClassification"):
@@ -155,7 +174,47 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     )
 
 
+def _check_files(path: Path) -> None:
+    """Raise HubError where weights are no regular files, or an index names others than those of the folder."""
+    for weights in path.glob(WEIGHTS):
+        if not weights.is_file():
+            raise HubError(f"{weights} is no regular file")
+        if weights.suffix != ".json":
+            continue
+        named = read_config(weights).get("weight_map")
+        for name in set(map(str, named.values())) if isinstance(named, dict) else ():
+            if not _SHARD.fullmatch(name):
+                raise HubError(f"{weights} names {name!r}, which is no .safetensors file of the folder")
+
+
+def _names_code(config: object, depth: int = 0) -> str:
+    """A key of a configuration, or of one inside of it, by which transformers imports code; "" where there is none."""
+    if isinstance(config, list) and depth < MAX_JSON_DEPTH:
+        return next(filter(None, (_names_code(inner, depth + 1) for inner in config)), "")
+    if not isinstance(config, dict):
+        return ""
+    if depth >= MAX_JSON_DEPTH:
+        return "configurations in configurations"
+    for key, value in config.items():
+        if (key in CODE and value) or (key in IMPLEMENTATIONS and value not in BUILT_IN):
+            return str(key)
+        if found := _names_code(value, depth + 1):
+            return found
+    return ""
+
+
 def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
+    arguments = config.get("model_args") or {}
+    if not isinstance(config["pretrained_cfg"], dict) or not isinstance(arguments, dict):
+        raise HubError(f"{path / CONFIG} is no configuration of timm")
+    # timm takes names with a prefix for models of the hub or of another folder.
+    if not re.fullmatch(r"[\w.]+", str(config["architecture"])):
+        raise HubError(f"{path / CONFIG} has the architecture {config['architecture']!r}, which is no name of timm's")
+    if refused := sorted(LOADS & arguments.keys()):
+        raise HubError(
+            f"{path / CONFIG} has {refused[0]} in model_args, by which timm loads other files: remove it, the weights "
+            "are those of the folder"
+        )
     names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
     return ModelFolder(
         path,
@@ -186,15 +245,16 @@ def numbered(names: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
     return tuple(found[number] for number in range(len(found)))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """A JSON object of a folder; raises HubError."""
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
     except FileNotFoundError as exc:
         raise HubError(
             f"{path.parent} is a folder; SOURCE must be a file, such as the model.pt2 in it, or a folder with "
             "config.json as Hugging Face and timm write it"
         ) from exc
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise HubError(f"{path} cannot be read as JSON: {exc}") from exc
     if not isinstance(values, dict):
         raise HubError(f"{path} does not contain a JSON object")

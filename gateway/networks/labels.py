@@ -4,12 +4,16 @@ import csv
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway.files import read_text
 from gateway.networks.hub import numbered
 
+MAX_LABELS_BYTES = 64 * 2**20
+"""Of a file of labels: a thousand times what the largest data sets have."""
 TABLES = {".csv": ",;", ".tsv": "\t"}
 _NUMBERED = re.compile(r"(\d+)(?:\s*:\s*|\s+)(\S.*)")
 
@@ -27,7 +31,7 @@ def given_labels(path: Path) -> tuple[str, ...]:
     """
     try:
         # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
-        text = path.read_text(encoding="utf-8-sig").rstrip()
+        text = read_text(path, max_bytes=MAX_LABELS_BYTES, encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
         raise LabelsError(unreadable(path, exc)) from exc
     if not text:
@@ -49,7 +53,7 @@ def unreadable(path: Path, exc: OSError | UnicodeDecodeError) -> str:
 def _from_json(text: str, path: Path) -> Sequence[str]:
     try:
         values = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise LabelsError(f"{path} looks like JSON and cannot be read as such: {exc}") from exc
     if isinstance(values, Mapping):
         for key in ("id2label", "label2id"):
@@ -106,6 +110,9 @@ def _checked(labels: Sequence[str], path: Path, what: str) -> tuple[str, ...]:
             raise LabelsError(f"{path} has no label on {what} {number}; every class needs one")
         if "\n" in label:
             raise LabelsError(f"{path} has a label of several lines on {what} {number}: {label!r}")
+        # Terminals, logs and pages show labels. A lone surrogate is no text that can be written.
+        if any(unicodedata.category(character) in {"Cc", "Cs"} for character in label if character != "\t"):
+            raise LabelsError(f"{path} has a control character in the label on {what} {number}: {label!r}")
     if not labels:
         raise LabelsError(f"{path} contains no labels")
     return tuple(labels)

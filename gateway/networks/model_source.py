@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway.files import read_text
 from gateway.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
 from gateway.networks.functions import FunctionSource, find_function, is_function
 from gateway.networks.hub import (
@@ -16,7 +17,7 @@ from gateway.networks.hub import (
     timm_config,
     timm_preprocessing,
 )
-from gateway.networks.labels import given_labels, unreadable
+from gateway.networks.labels import MAX_LABELS_BYTES, given_labels, unreadable
 from gateway.repository.preprocessing import Preprocessing
 from gateway.repository.preprocessing_sources import from_weights, weights_enum
 
@@ -197,7 +198,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
     """The lines of a UTF-8 file; raises SourceError where there are none, or one is empty."""
     try:
         # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
-        text = path.read_text(encoding="utf-8-sig").rstrip()
+        text = read_text(path, max_bytes=MAX_LABELS_BYTES, encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
         raise SourceError(unreadable(path, exc)) from exc
     if not text:

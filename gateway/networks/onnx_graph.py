@@ -22,6 +22,10 @@ ANY_BATCH = (
     "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
     "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), external_data=False), which needs onnxscript"
 )
+DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+"""Whose operators ONNX Runtime has itself; functions of a model have domains of their own."""
+COMPILED = frozenset({"EPContext"})
+"""Operators that run what was compiled for one machine, out of another file."""
 OPSET = 17
 """The oldest that has all that torchvision's classifiers need; older runtimes read it too."""
 BATCH = "N"
@@ -50,11 +54,50 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
     """Read and check an ONNX model; raises ModelFileError."""
     onnx, _ = import_onnx()
     try:
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
+        _check_reach(model, path.parent)
+        onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(model)
+    except ModelFileError as exc:
+        raise ModelFileError(f"{path} {exc}") from exc
     except Exception as exc:  # of protobuf, of onnx, of the file system
         raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
     return model
+
+
+def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
+    """Raise ModelFileError where a model reaches beyond itself: other files than beside it, or other libraries."""
+    domains = {*DOMAINS, *(function.domain for function in model.functions)}
+    blocks = [model.graph, *model.functions]
+    while blocks:
+        block = blocks.pop()
+        tensors = [*getattr(block, "initializer", ())]
+        for sparse in getattr(block, "sparse_initializer", ()):
+            tensors += [sparse.values, sparse.indices]
+        for node in block.node:
+            if node.domain not in domains or node.op_type in COMPILED:
+                raise ModelFileError(
+                    f"has the operator {node.domain}::{node.op_type}, which another library or a compiled file runs: "
+                    "export it again with the operators of ONNX alone"
+                )
+            for attribute in node.attribute:
+                tensors += [attribute.t, *attribute.tensors]
+                for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                    tensors += [sparse.values, sparse.indices]
+                blocks += [attribute.g, *attribute.graphs]
+        for tensor in tensors:
+            for entry in tensor.external_data:
+                if entry.key == "location" and not _lies_in(entry.value, folder):
+                    raise ModelFileError(
+                        f"has weights in {entry.value!r}, which is no file of its own folder: export it again with "
+                        "external_data=False"
+                    )
+
+
+def _lies_in(name: str, folder: Path) -> bool:
+    """Whether a name is that of a regular file in a folder, and no link."""
+    path = folder / name
+    return Path(name).name == name and path.is_file() and not path.is_symlink()
 
 
 def check_signature(model: Any, side: int, said: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008

@@ -1,6 +1,5 @@
 """Networks of transformers and timm, built from their configuration with weights of a file; no code of a file runs."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gateway.networks.file_kinds import ModelFileError
-from gateway.networks.hub import CONFIG, EXTRA, import_timm
+from gateway.networks.hub import CONFIG, EXTRA, import_timm, read_config, read_folder
 from gateway.networks.weights import load_into, read_state_dict
 
 
@@ -27,7 +26,8 @@ class Logits(nn.Module):
 
 def folder_network(folder: Path) -> nn.Module:
     """The network of a folder that hub.read_folder has found good; raises ModelFileError."""
-    config = json.loads((folder / CONFIG).read_text())
+    read_folder(folder)  # which may have changed since it was added
+    config = read_config(folder / CONFIG)
     if "pretrained_cfg" in config:
         return _timm_folder(folder, config)
     try:

@@ -1,14 +1,18 @@
 """Labelled images on disk: a folder for each class, or a CSV of paths and labels."""
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway.files import read_text
 from gateway.proof.image_files import image_files
 
 SEPARATOR = ";"
+MAX_TABLE_BYTES = 256 * 2**20
+"""Of a CSV: millions of rows."""
 
 
 class DatasetError(UserError):
@@ -98,8 +102,8 @@ def _plain(name: str) -> str:
 
 def _rows(place: Path) -> list[tuple[int, list[str]]]:
     try:
-        with place.open(newline="", encoding="utf-8") as file:
-            rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
+        file = io.StringIO(read_text(place, max_bytes=MAX_TABLE_BYTES), newline="")
+        rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as exc:
         raise DatasetError(f"cannot read {place}: {exc}") from exc
     is_header = bool(rows) and [cell.strip().lower() for cell in rows[0][1]][:1] in (["path"], ["file"], ["filename"])

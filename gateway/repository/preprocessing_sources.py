@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gateway.files import read_text
 from gateway.repository.pillow_order import PILLOW
 from gateway.repository.preprocessing import Preprocessing, PreprocessingError
 
@@ -23,6 +24,8 @@ UNKNOWN_PROCESSORS = {
     "Bridgetower",
 }
 """Those with steps that the preprocessor here does not have: offsets, crops by share."""
+MAX_JSON_BYTES = 64 * 2**20
+"""Of one JSON file of a model: the largest index of weights has some megabytes."""
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """PIL.Image.Resampling by number, as Hugging Face's preprocessor_config.json has it."""
 
@@ -54,8 +57,8 @@ def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
 def from_file(path: Path) -> Preprocessing:
     """Read a JSON file: the fields of Preprocessing, or Hugging Face's preprocessor_config.json."""
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as exc:
+        values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as exc:
         raise PreprocessingError(f"cannot read {path} as JSON: {exc}") from exc
     if not isinstance(values, dict):
         raise PreprocessingError(f"{path} does not contain a JSON object")
