@@ -10,6 +10,8 @@ PER_SOURCE_BYTE = 12
 """The same for each byte of the source: weights as loaded, as traced, as frozen and as read again, with activations."""
 WRITTEN_PER_SOURCE_BYTE = 4
 SPARE_WRITTEN_BYTES = GIB
+BLOCK_BYTES = 512
+"""Of stat(2), whatever the file system uses."""
 PAGE_BYTES = resource.getpagesize()
 STATM = Path("/proc/self/statm")
 
@@ -26,6 +28,13 @@ def confine(source_bytes: int, *, cpu_seconds: float, address_space: bool = True
     _limit(resource.RLIMIT_CPU, max(1, int(cpu_seconds)))
     _limit(resource.RLIMIT_FSIZE, SPARE_WRITTEN_BYTES + WRITTEN_PER_SOURCE_BYTE * source_bytes)
     _limit(resource.RLIMIT_CORE, 0)
+
+
+def stored_bytes(path: Path) -> int:
+    """The bytes of a file that take space on its disk: one of holes alone would lift every limit with its size."""
+    found = path.stat()
+    # Some file systems do not count blocks.
+    return min(found.st_size, found.st_blocks * BLOCK_BYTES or found.st_size)
 
 
 def _limit(kind: int, value: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from gateway.errors import UserError
-from gateway.networks.confinement import confine
+from gateway.networks.confinement import confine, stored_bytes
 from gateway.networks.function_job import do_function
 from gateway.networks.hub import HUGGING_FACE
 from gateway.networks.isolation import JOB, OUTCOME, TIMEOUT_SECONDS, Job, Outcome
@@ -34,7 +34,7 @@ def _confine(job: Job) -> None:
     if job.source.startswith(HUGGING_FACE):
         sources = list(Path(job.source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
     # The wall clock is the parent's; this is for a process that the parent could not kill.
-    confine(sum(path.stat().st_size for path in sources), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
+    confine(sum(map(stored_bytes, sources)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 
 
 def main() -> None:

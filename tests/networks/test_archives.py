@@ -6,16 +6,22 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from gateway.networks import jobs
+from gateway.networks.add import Request, add
 from gateway.networks.file_kinds import ModelFileError
+from gateway.networks.originals import original_probabilities
 from gateway.networks.programs import load_program
 from gateway.networks.torchscript import ExportError, load_torchscript, without_deprecations
-from tests.networks.builders import Head, save_program, save_torchscript
+from gateway.repository.entry import read_entry
+from tests.networks.builders import Head, save_labels, save_program, save_torchscript
+from tests.repository.entries import SMALL
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 GRAPH, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
@@ -314,6 +320,30 @@ def test_honest_torchscript_gives_the_same_answers(script, tmp_path, scripted):
             torch.jit.script(Scripted().eval()).save(path := tmp_path / "scripted.pt")
     with torch.no_grad(), without_deprecations():
         assert torch.equal(load_torchscript(path)(IMAGES), torch.jit.load(path).eval()(IMAGES))
+
+
+def test_a_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatch):
+    """Weights in torch's oldest format, which only --trust reads: in the trial, and whenever the original is asked."""
+    monkeypatch.setattr("gateway.networks.add.work", lambda job, say, *, timeout_seconds: jobs.do(job))
+
+    def edit(values: dict) -> None:
+        values["config"]["features.weight"].update(use_pickle=True, path_name="weight_9")
+
+    weight = saved(Constants().features.weight, _use_new_zipfile_serialization=False)
+    path = altered(program, tmp_path / "model.pt2", {WEIGHTS: edited(edit), "data/weights/weight_9": weight})
+    (tmp_path / "models").mkdir()
+    request = Request(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
+    with pytest.raises(ModelFileError, match=r"weight_9' is not a file of torch\.save .* add --trust"):
+        add(request, tmp_path / "models", print)
+    entry = add(replace(request, trust=True), tmp_path / "models", print)
+    assert read_entry(tmp_path / "models", "trusted") == entry
+    assert entry.versions[1].trusted
+    with torch.no_grad():
+        expected = Constants().eval()(IMAGES).softmax(dim=1)
+    assert torch.allclose(original_probabilities(entry, entry.versions[1])(IMAGES), expected, atol=1e-6)
+    entry.versions[1] = replace(entry.versions[1], trusted=False)
+    with pytest.raises(ModelFileError, match="Nothing of it was executed"):
+        original_probabilities(entry, entry.versions[1])
 
 
 # Code of TorchScript that reaches files.

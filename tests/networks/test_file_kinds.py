@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from gateway.networks.confinement import stored_bytes
 from gateway.networks.file_kinds import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
 from gateway.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from gateway.networks.weights import read_state_dict
@@ -168,6 +169,15 @@ def test_a_pickle_that_inflates_to_gigabytes_is_told_from_its_first_megabytes(tm
         assert tracemalloc.get_traced_memory()[1] < 4 * MAX_PICKLE_BYTES
     finally:
         tracemalloc.stop()
+
+
+def test_holes_of_a_file_lift_no_limit(tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.write(b"data")
+        file.truncate(2**40)
+    assert 0 < stored_bytes(tmp_path / "sparse") < 2**20
+    (tmp_path / "dense").write_bytes(bytes(10_000))
+    assert stored_bytes(tmp_path / "dense") == 10_000
 
 
 def test_a_process_is_held_to_its_limits(tmp_path):
