@@ -43,6 +43,7 @@ from gateway.memory import usable_memory
 from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
+from gateway.server.open_files import affordable_connections
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings
@@ -70,6 +71,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     exported without OpenTelemetry.
     """
     exporter = _open_exporter(settings)
+    # What reports the limit reports the one that holds.
+    settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:

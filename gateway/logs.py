@@ -112,6 +112,7 @@ def configure_logs(settings: Settings) -> None:
     # What is wrong with a client's form is in the answer to the client.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
+    logging.getLogger("websockets.server").setLevel(logging.WARNING)  # a stream has an event of its own
     server = logging.getLogger("uvicorn.error")
     server.addFilter(_is_new)
     server.addFilter(_dead_worker_is_a_warning)

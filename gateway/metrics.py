@@ -110,7 +110,7 @@ CONNECTIONS_LIMIT = Gauge(
 )
 CONNECTIONS_CLOSED = Counter(
     "gateway_connections_closed_total",
-    "Connections that the gateway closed: idle (to make room), refused (no room), unread (the answer was not read).",
+    "Connections that the gateway closed: idle or slow (for another one), refused, unread (the answer was not read).",
     ["reason"],
 )
 
@@ -190,7 +190,7 @@ IMAGES_QUARANTINED = Counter(
 # What alerts watch is there from the start: increase() does not see the first count of a series that was not.
 for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
-for _reason in ("idle", "refused", "unread"):
+for _reason in ("idle", "refused", "slow", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
 for _reason in ("idle", "displaced", "key_removed"):
     STREAMS_STOPPED.labels(_reason)

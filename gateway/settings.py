@@ -151,7 +151,7 @@ class Settings(BaseSettings):
 
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
-    """Connections of one process; beyond, an idle one is closed for a new one, or the new one gets 503 `overloaded`."""
+    """Connections of one process; beyond, a new one displaces an idle or the slowest one, or gets 503 `overloaded`."""
     max_streams: int = Field(64, ge=0, le=100_000)
     """Streams of frames (WebSockets) that may be open in one process; the next one gets 503 `overloaded`."""
     stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)

@@ -111,7 +111,7 @@ class RequestContext:
                     metrics.STAGE_SECONDS.labels(stage).observe(seconds)
             if span is not None:
                 finish(span, scope, None if route == _NO_ROUTE else route, status, event, tally)
-            fields = {"method": scope["method"], "path": scope["path"], **event, **_account(tally)}
+            fields = {"method": scope["method"], "path": _logged_path(scope), **event, **_account(tally)}
             fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
             _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
 
@@ -159,7 +159,7 @@ class RequestContext:
             route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status), exchange.event.get("code", "")).inc()
             seconds = round(time.perf_counter() - started, 6)
-            fields = {"method": "WEBSOCKET", "path": scope["path"], **exchange.event, "total_seconds": seconds}
+            fields = {"method": "WEBSOCKET", "path": _logged_path(scope), **exchange.event, "total_seconds": seconds}
             _log(status, fields, faulty="code" in exchange.event, quiet=False)
 
     def _trace(self, scope: Scope) -> trace.Span | None:
@@ -223,6 +223,12 @@ def _account(tally: Tally) -> dict[str, object]:
         fields["cause"] = str(tally.fault.__cause__)
     fields["received_bytes"] = tally.received_bytes
     return fields
+
+
+def _logged_path(scope: Scope) -> str:
+    """The path, percent-encoded where it has control characters: each of those would take six in the log."""
+    path: str = scope["path"]
+    return path if path.isprintable() else scope.get("raw_path", b"").decode("latin-1")
 
 
 def _request_id(scope: Scope) -> str:

@@ -1,1 +1,1 @@
-"""What the gateway adds to uvicorn: header bounds, draining, unread bodies, workers."""
+"""The protocol classes that uvicorn runs: connections, HTTP, WebSocket; draining, unread bodies, workers."""

@@ -1,243 +1,228 @@
-"""How many connections there may be, who goes when there are too many, and how long a client may take to read."""
+"""How many connections a process has, and which one ends when another client needs its slot."""
 
 import asyncio
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-from pydantic_core import to_json
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from itertools import islice
+from typing import Protocol
 
 from gateway import metrics
-from gateway.errors import GatewayError, Overloaded
-from gateway.problem import MEDIA_TYPE, members
-from gateway.server.reading import ReadingWatch
-from gateway.settings import Settings
+from gateway.errors import Overloaded
+from gateway.inference.pace import Pace
 
-ANSWER = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\nconnection: close\r\ncontent-length: %d\r\n%b\r\n%b"
-
-NEW_IN_A_TURN = 4
-"""Connections that may begin in one turn of the event loop; those that are known have their turns in between."""
-REFUSED_AT_ONCE = 64
-"""Connections beyond the limit that get an error response; any more are closed without one."""
-REFUSAL_SECONDS = 2.0
-"""How long a connection beyond the limit has to send something and to read its answer."""
+NEW_CONNECTIONS, FIRST_REQUESTS = 32, 4
+"""So many connections may begin in one iteration of the event loop, and so many of them their first request; known ones
+are served in between. A crowd then delays neither them nor requests for the service's health."""
+RESERVED = 64
+"""Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
+clients that read why."""
+RESERVE_SECONDS = 2.0
+"""How long a newcomer beyond the limit may take to send the headers of its request."""
 STALLED_SECONDS = 1.0
-"""A client that has not read for so long may lose its connection when answers take too much room."""
+"""A client that has not read for so long may lose its connection when responses take too much memory."""
+COMPARED = 64
+"""Of the connections whose clients have been silent for longest, so many are compared to find the slowest."""
 
 
-def answer(error: GatewayError) -> bytes:
-    """A response to what never becomes a request."""
-    body = to_json(members(error, uuid.uuid4().hex))
-    retry = b"retry-after: 1\r\n" if isinstance(error, Overloaded) else b""
-    return ANSWER % (int(error.status), error.status.phrase.encode(), MEDIA_TYPE.encode(), len(body), retry, body)
+class Member(Protocol):
+    """What the pool needs of a connection."""
+
+    transport: asyncio.Transport
+    pace: Pace
+
+    def displace(self, error: Overloaded) -> None:
+        """End the connection, with this error where a response is due."""
+
+
+class Entrance:
+    """Lets a few newcomers in with each iteration of the event loop, in the order in which they came."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._entered = 0
+
+    def enter(self, begin: Callable[[], None]) -> bool:
+        """Whether a newcomer may enter in this iteration; otherwise `begin` is called in a later one."""
+        if self._entered < self._most and not self._waiting:
+            if self._entered == 0:
+                asyncio.get_running_loop().call_soon(self._next)
+            self._entered += 1
+            return True
+        self._waiting.append(begin)
+        return False
+
+    async def wait(self) -> None:
+        """Wait until the caller may enter."""
+        entered = asyncio.get_running_loop().create_future()
+        if not self.enter(lambda: None if entered.done() else entered.set_result(None)):
+            await entered
+
+    def _next(self) -> None:
+        self._entered = 0
+        while self._waiting and self._entered < self._most:
+            self._waiting.popleft()()
+            self._entered += 1
+        if self._entered:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 class Connections:
-    """The connections of one process, at most `most`.
+    """The connections of one process: at most `most`, and `reserved` more for what the reserve is for.
 
-    For one more, an idle one is closed: the oldest of those that have not sent a request yet, or else the one whose
-    last answer is longest ago. Where all are busy, the new one is refused.
+    A newcomer beyond the limit is in the reserve until its request is known. A request for the service's health is
+    served there. Any other displaces the least useful connection: an idle one (the oldest without a request, or else
+    the one whose last response is longest ago), or else one whose client does not read, or else the slowest upload or
+    stream. It is refused where every connection is at work.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, *, reserved: int = RESERVED) -> None:
         self.most = most
+        self.reserved = reserved
         self._clock = clock
-        self._all: set[asyncio.Protocol] = set()
-        self._new: dict[CountedProtocol, None] = {}  # both in the order in which they became idle
-        self._answered: dict[CountedProtocol, None] = {}
-        self._stalled: dict[CountedProtocol, float] = {}  # since when, the longest first
-        self._entering: deque[Callable[[], None]] = deque()
-        self._entered = 0
-        self.refused = 0
+        self._members: set[Member] = set()
+        self._reserve: dict[Member, None] = {}  # in the order in which they came
+        self._new: dict[Member, None] = {}  # members, in the order in which they became idle
+        self._answered: dict[Member, None] = {}
+        self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
+        self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
+        self.entrance, self.first_requests = Entrance(NEW_CONNECTIONS), Entrance(FIRST_REQUESTS)
         metrics.CONNECTIONS_LIMIT.set(most)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._members)
 
-    def add(self, protocol: "CountedProtocol") -> bool:
-        """Count a connection, if there is room or somebody idle makes some."""
-        if len(self._all) >= self.most:
-            idle = next(iter(self._new or self._answered), None)
-            if idle is None:
-                return False
-            self.remove(idle)
-            metrics.CONNECTIONS_CLOSED.labels("idle").inc()
-            idle.transport.close()
-        self._all.add(protocol)
-        self._new[protocol] = None
-        metrics.CONNECTIONS.inc()
+    def add(self, connection: Member) -> None:
+        """Count a new connection: as a member while there is a slot, and else in the reserve, whose oldest may go."""
+        if len(self._members) < self.most:
+            self._join(connection)
+            self._new[connection] = None
+        else:
+            self._enter_reserve(connection)
+
+    def start(self, connection: Member, *, health: bool = False) -> bool:
+        """Whether a connection may begin a request: it has a slot, gets one, or needs none for `health`."""
+        if connection in self._members:
+            self._new.pop(connection, None)
+            self._answered.pop(connection, None)
+            return True
+        if connection not in self._reserve:
+            return False  # displaced meanwhile
+        if health:
+            return True
+        del self._reserve[connection]
+        if len(self._members) >= self.most and not self._displace():
+            metrics.CONNECTIONS_CLOSED.labels("refused").inc()
+            self._reserve[connection] = None
+            return False
+        self._join(connection)
         return True
 
-    def busy(self, protocol: asyncio.Protocol) -> None:
-        """It has sent the headers of a request."""
-        for idle in (self._new, self._answered):
-            idle.pop(protocol, None)  # type: ignore[call-overload]  # one that is of another kind is in neither
+    def full(self) -> Overloaded:
+        """Why a request is refused."""
+        return Overloaded(
+            f"There are {self.most} connections, the maximum; try again later.",
+            limit="max_connections",
+            value=self.most,
+        )
 
-    def idle(self, protocol: "CountedProtocol") -> None:
-        """It has its answer."""
-        if protocol in self._all:
-            self._answered[protocol] = None
+    def reserves(self, connection: Member) -> bool:
+        """Whether a connection is in the reserve."""
+        return connection in self._reserve
 
-    def remove(self, protocol: asyncio.Protocol) -> None:
-        """Count it no more."""
-        if protocol in self._all:
-            self._all.remove(protocol)
-            self.busy(protocol)
-            self.reads_on(protocol)
-            metrics.CONNECTIONS.dec()
+    def idle(self, connection: Member) -> None:
+        """Its response is complete, and it has no other request."""
+        if connection in self._members:
+            self._answered[connection] = None
 
-    def replace(self, protocol: "CountedProtocol", successor: asyncio.Protocol) -> None:
-        """Count another protocol in the place of the one that has had the connection so far; it counts as busy."""
-        self.busy(protocol)
-        self._all.discard(protocol)
-        self._all.add(successor)
+    def await_client(self, connection: Member) -> None:
+        """It waits for more of an upload or for a stream's next message, from now on."""
+        self._awaiting.pop(connection, None)
+        if connection in self._members:
+            self._awaiting[connection] = None
 
-    def stalls(self, protocol: "CountedProtocol") -> None:
-        """Its client does not read as fast as its answer comes."""
-        if protocol in self._all:
-            self._stalled.setdefault(protocol, self._clock())
+    def serve(self, connection: Member) -> None:
+        """It waits for its client no longer."""
+        self._awaiting.pop(connection, None)
 
-    def reads_on(self, protocol: asyncio.Protocol) -> None:
+    def stall(self, connection: Member) -> None:
+        """Its client does not read as fast as its response comes."""
+        if connection in self._members:
+            self._stalled.setdefault(connection, self._clock())
+
+    def read_on(self, connection: Member) -> None:
         """Its client has caught up."""
-        self._stalled.pop(protocol, None)  # type: ignore[call-overload]
+        self._stalled.pop(connection, None)
+
+    def release(self, connection: Member) -> None:
+        """Give back the slot of a connection whose client was refused, and only has to read why."""
+        if connection in self._members:
+            self._leave(connection)
+            self._enter_reserve(connection)
+
+    def remove(self, connection: Member) -> None:
+        """Count a connection no more."""
+        self._reserve.pop(connection, None)
+        if connection in self._members:
+            self._leave(connection)
 
     def close_slowest_reader(self) -> bool:
-        """Close the connection that has kept its answer waiting for longest, STALLED_SECONDS at least, if any has."""
-        protocol, since = next(iter(self._stalled.items()), (None, 0.0))
-        if protocol is None or self._clock() - since < STALLED_SECONDS:
+        """Close the connection whose client has not read for longest, STALLED_SECONDS at least, if there is any."""
+        connection, since = next(iter(self._stalled.items()), (None, 0.0))
+        if connection is None or self._clock() - since < STALLED_SECONDS:
             return False
-        self.reads_on(protocol)
+        self.read_on(connection)
         metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-        protocol.transport.abort()
+        connection.transport.abort()
         return True
 
-    def enter(self, begin: Callable[[], None]) -> bool:
-        """Whether a new connection may begin in this turn of the event loop; else `begin` is called in a later one."""
-        if self._entered < NEW_IN_A_TURN and not self._entering:
-            if self._entered == 0:
-                asyncio.get_running_loop().call_soon(self._next_turn)
-            self._entered += 1
-            return True
-        self._entering.append(begin)
-        return False
+    def _join(self, connection: Member) -> None:
+        self._members.add(connection)
+        metrics.CONNECTIONS.inc()
 
-    def _next_turn(self) -> None:
-        self._entered = 0
-        while self._entering and self._entered < NEW_IN_A_TURN:
-            self._entering.popleft()()
-            self._entered += 1
-        if self._entered:
-            asyncio.get_running_loop().call_soon(self._next_turn)
+    def _leave(self, connection: Member) -> None:
+        self._members.discard(connection)
+        for order in (self._new, self._answered, self._awaiting, self._stalled):
+            order.pop(connection, None)
+        metrics.CONNECTIONS.dec()
 
+    def _enter_reserve(self, connection: Member) -> None:
+        if len(self._reserve) >= self.reserved:
+            oldest = next(iter(self._reserve))
+            del self._reserve[oldest]
+            metrics.CONNECTIONS_CLOSED.labels("refused").inc()
+            oldest.transport.abort()
+        self._reserve[connection] = None
 
-class CountedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a bound on connections, and on the time that a client takes to read its answer."""
+    def _displace(self) -> bool:
+        """End the least useful connection, if there is one."""
+        idle = next(iter(self._new or self._answered), None)
+        if idle is not None:
+            self._end(idle, "idle")
+        elif not self._displace_stalled():
+            silent = islice(self._awaiting, COMPARED)
+            slowest = min(silent, key=lambda each: each.pace.bytes_per_second, default=None)
+            if slowest is None:
+                return False
+            self._end(slowest, "slow")
+        return True
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
-        super().__init__(*arguments, **options)
-        settings: Settings = self.app_state["settings"]
-        self._counted: Connections = self.app_state["connections"]
-        self._reading = ReadingWatch(self.loop, settings.answer_timeout_seconds)
-        self._served: RequestResponseCycle | None = None
-        self._no_room = self._told = False
-        self._leaving: asyncio.TimerHandle | None = None
+    def _displace_stalled(self) -> bool:
+        connection = next(iter(self._stalled), None)
+        if not self.close_slowest_reader():
+            return False
+        assert connection is not None
+        self._leave(connection)
+        return True
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Begin, now or in a later turn, if there is room."""
-        super().connection_made(transport)
-        if not self._counted.add(self):
-            self._begin_to_leave()
-        elif not self._counted.enter(self._enter):
-            self.flow.pause_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Make room."""
-        self._counted.remove(self)
-        if self._no_room:
-            self._counted.refused -= 1
-            if self._leaving is not None:
-                self._leaving.cancel()
-        self._reading.stop()
-        self._leave_requests()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Take what comes, unless there is no room."""
-        if not self._no_room:
-            self.parse(data)
-        elif not self._told:
-            self._told = True
-            most = self._counted.most
-            sentence = f"There are {most} connections, the maximum; try again later."
-            self.transport.write(answer(Overloaded(sentence, limit="max_connections", value=most)))
-            if self.transport.can_write_eof():
-                self.transport.write_eof()  # a close with bytes unread could take the answer away
-
-    def parse(self, data: bytes) -> None:
-        """Take what comes of a connection that has a place."""
-        super().data_received(data)
-
-    def eof_received(self) -> None:
-        """Let one go that was refused and has read why."""
-        if self._no_room:
-            self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        """Be busy."""
-        self._counted.busy(self)
-        if self._idle:
-            self._reading.stop()  # what is written from now on would be taken for what is not read
-        super().on_headers_complete()
-        if not self.pipeline:
-            self._served = self.cycle
-
-    def on_response_complete(self) -> None:
-        """Be idle, unless another request waits; what is written may not be read yet."""
-        self._served = self.pipeline[-1][0] if self.pipeline else None
-        super().on_response_complete()
-        if self._idle:
-            self._counted.idle(self)
-        self._reading.begin(self.transport)
-
-    def pause_writing(self) -> None:
-        """The client reads more slowly than its answer is made."""
-        super().pause_writing()
-        self._counted.stalls(self)
-        self._reading.begin(self.transport)
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        super().resume_writing()
-        self._counted.reads_on(self)
-        self._reading.stop()
-
-    def _leave_requests(self) -> None:
-        """Tell the request that is served that its client has gone, and begin none that waits behind it.
-
-        uvicorn tells the last one that came alone.
-        """
-        self.pipeline.clear()
-        if self._served is not None:
-            self._served.disconnected = True
-            self._served.message_event.set()
-
-    @property
-    def _idle(self) -> bool:
-        """Whether no request is being served; uvicorn's type hides that there may have been none."""
-        return not self.cycle or self.cycle.response_complete
-
-    def _enter(self) -> None:
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-
-    def _begin_to_leave(self) -> None:
-        self._no_room = True
-        self._counted.refused += 1
-        metrics.CONNECTIONS_CLOSED.labels("refused").inc()
-        if self._counted.refused > REFUSED_AT_ONCE:
-            self.transport.abort()
-        else:
-            self._leaving = self.loop.call_later(REFUSAL_SECONDS, self.transport.abort)
+    def _end(self, connection: Member, reason: str) -> None:
+        metrics.CONNECTIONS_CLOSED.labels(reason).inc()
+        error = Overloaded(
+            f"There are {self.most} connections, the maximum, and this one was the slowest; try again later.",
+            limit="max_connections",
+            value=self.most,
+        )
+        connection.displace(error)
+        if connection in self._members:  # otherwise it is in the reserve, to read the error
+            self._leave(connection)

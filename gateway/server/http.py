@@ -1,177 +1,239 @@
-"""uvicorn's HTTP protocol with bounds on what surrounds a body, and deaf to offers of protocols but the WebSocket's."""
+"""HTTP/1.1: parses requests within bounds, and serves them one after the other."""
 
-import asyncio
-import time
-from typing import Any
+import urllib.parse
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
-from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
-from gateway.server.connections import CountedProtocol, answer
-from gateway.server.websockets import PATH, BoundedWebSocketProtocol
-from gateway.settings import Settings
-from gateway.turns import TURN_SECONDS
+from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
+from gateway.server.cycle import HttpCycle
+from gateway.server.handler import Phase
+from gateway.server.responses import error_response
+from gateway.server.websockets import PATH, WebSocketHandler
 
-MAX_LINE_BYTES = 8_000
-"""Of a request that opens a WebSocket: its URL, or one of its headers."""
+if TYPE_CHECKING:
+    from gateway.server.connection import Connection
+
 MAX_PIPELINED = 16
-"""When so many requests of a connection wait for the answers to those before them, no more are parsed."""
+"""No more requests of a connection are parsed while so many wait for the response to one before them."""
+MAX_BUFFERED_BYTES = 64 * 1024
+"""The socket is not read while the application has so much of a body to take; no more requests of a connection are
+parsed while those that wait have so much."""
 PIECE_BYTES = 16 * 1024
-"""How much is parsed before others may have a turn: of the smallest requests or chunks, some milliseconds' worth."""
+"""How much is parsed between two looks at the clock: of the smallest requests or chunks, some milliseconds' worth."""
 MAX_LENGTH_DIGITS = 20
 """Of 64 bits. The parser takes any number of zeros before them; Python reads no number of thousands of digits."""
 FRAMING_SHARE = 8
-"""A body in chunks may have a byte of framing for so many of its own; six go with a chunk, so 48 in each are fine."""
+"""A chunked body may have a byte of framing for so many of its own; six go with a chunk, so chunks of 48 are fine."""
+HEALTH_PATH = "/health/"
+"""Requests for paths that begin so are served on the connections that are reserved for them."""
 
 
-class HeadersTooLong(Exception):
-    """Ends the parsing of a request that was refused."""
-
-
-class BoundedHeadersProtocol(CountedProtocol):
-    """Bounds what llhttp and uvicorn leave unbounded, and serves who asks for an upgrade in the protocol at hand.
+class HttpHandler:
+    """Bounds what llhttp leaves unbounded, and ignores offers of protocols but WebSocket's.
 
     It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
-    trailers of a body in chunks; 400 to what is not HTTP. It closes a connection that does not finish its headers
-    within `upload_idle_timeout_seconds` of its opening, or of its first byte after an answer, be that byte of the next
-    request or of a body that nobody wanted.
-
-    It parses for TURN_SECONDS at a time, and no more than MAX_PIPELINED requests ahead.
+    trailers of a chunked body; 400 to what is not HTTP. The headers have to be complete within
+    `upload_idle_timeout_seconds` of the connection's opening, or of its first byte after a response, be that byte of
+    the next request or of a body that the application did not read.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
-        super().__init__(*arguments, **options)
-        settings: Settings = self.app_state["settings"]
-        self._max_header_bytes = settings.max_header_bytes
-        self._max_headers = settings.max_headers
-        self._header_seconds = settings.upload_idle_timeout_seconds
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        settings = connection.settings
+        self._max_header_bytes, self._max_headers = settings.max_header_bytes, settings.max_headers
+        self._parser = self._new_parser()
+        self._cycles: deque[HttpCycle] = deque()
+        """The first is served; the others wait for it."""
+        self._receiving: HttpCycle | None = None
+        """The one whose body is parsed; its response may be complete."""
+        self._begun = True  # the first request, or the next one
+        self._refusal: GatewayError | None = None
+        self._stopping = self._known = False
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = self._header_count = self._received_bytes = 0
-        self._body_bytes = self._framing_bytes = self._borders = 0
-        self._in_headers = self._refused = self._offered = False
-        self._held = bytearray()  # received and not parsed yet
-        self._overdue: asyncio.TimerHandle | None = None
-        self._websocket: BoundedWebSocketProtocol | None = None
-        """What has the connection now, if it was upgraded."""
+        self._body_bytes = self._framing_bytes = self._borders = self._left_bytes = 0
+        self._in_headers = self._offered = self._expects_continue = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Begin to wait."""
-        super().connection_made(transport)
-        self._wait()
+    @property
+    def phase(self) -> Phase:
+        """See Handler."""
+        if self._cycles:
+            return Phase.SERVING
+        return Phase.REQUEST if self._begun else Phase.IDLE
 
-    def parse(self, data: bytes) -> None:
-        """Parse, or keep what comes while others have their turn."""
-        if self._held:
-            self._hold(data)
-        elif not self._refused:
-            self._take(memoryview(data))
+    @property
+    def runs(self) -> bool:
+        """See Handler."""
+        return bool(self._cycles) and self._cycles[0].runs
 
-    def _take(self, data: memoryview) -> None:
-        """Parse until the turn is over or too many requests wait for their answers; the rest is held."""
-        if self._idle:
-            self._wait()
-        self._unset_keepalive_if_required()
-        ends = time.perf_counter() + TURN_SECONDS
-        for start in range(0, len(data), PIECE_BYTES):
-            full = len(self.pipeline) >= MAX_PIPELINED
-            if full or (start and time.perf_counter() > ends):
-                self._hold(data[start:])
-                if not full:  # else there is an answer to come, after which it goes on
-                    self.loop.call_soon(self._go_on)
-                return
-            self._parse_piece(data[start : start + PIECE_BYTES])
-            if self._websocket is not None:
-                self._websocket.data_received(bytes(data[start + PIECE_BYTES :]))
-                return
-            if self._refused:
-                return
+    @property
+    def parses(self) -> bool:
+        """Requests that wait may not take much memory."""
+        cycles = self._cycles
+        if not cycles:
+            return True
+        if self._refusal is not None:
+            return False
+        if len(cycles) == 1:
+            return True
+        waiting_bytes = sum(cycle.nbytes for cycle in cycles) - cycles[0].nbytes
+        return len(cycles) <= MAX_PIPELINED and waiting_bytes <= MAX_BUFFERED_BYTES
 
-    def _hold(self, data: bytes | memoryview) -> None:
-        self._held += data
-        self.flow.pause_reading()
+    @property
+    def reads(self) -> bool:
+        """Nor may the body of the request that is served."""
+        return self.parses and not (self._cycles and self._cycles[0].buffered_bytes > MAX_BUFFERED_BYTES)
 
-    def _go_on(self) -> None:
-        """Parse what was held, and read on where uvicorn itself would."""
-        if self._refused or self.parser is None:
-            return
-        held, self._held = self._held, bytearray()
-        self._take(memoryview(held))
-        in_body = self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
-        if not (self._held or self.pipeline or in_body):
-            self.flow.resume_reading()
+    @property
+    def piece_bytes(self) -> int:
+        """A body of announced length is one piece, however long it is."""
+        return max(PIECE_BYTES, self._left_bytes)
 
-    def _parse_piece(self, data: memoryview) -> None:
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the rest of a body has to come."""
+        return self._receiving is not None and bool(self._cycles)
+
+    def feed(self, piece: memoryview) -> None:
         """Parse; what has come of headers that are not complete counts as well."""
+        self._begun = True
         borders, body_bytes = self._borders, self._body_bytes
         try:
-            self._parse(data)
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._parse(piece)
+        except httptools.HttpParserError:  # a refusal comes out of the parser as such, too
+            self._refuse(InvalidRequest())
         if self._in_headers:
-            self._received_bytes += len(data)
+            self._received_bytes += len(piece)
             if self._received_bytes > self._max_header_bytes:
-                self._refuse()
-        elif borders == self._borders:  # else some of it are headers
-            self._framing_bytes += len(data) - (self._body_bytes - body_bytes)
+                self._refuse(self._headers_too_large())
+        elif borders == self._borders:  # otherwise some of it is headers
+            self._framing_bytes += len(piece) - (self._body_bytes - body_bytes)
             if self._framing_bytes > self._max_header_bytes + self._body_bytes // FRAMING_SHARE:
-                self._refuse()
+                self._refuse(self._headers_too_large())
 
-    def on_response_complete(self) -> None:
-        """Let the next request be served, and parsed."""
-        super().on_response_complete()
-        if self._held:
-            self.loop.call_soon(self._go_on)
+    def expire(self) -> None:
+        """No request came in time."""
+        connection = self._connection
+        if self._in_headers and connection.pool.reserves(connection):
+            connection.refuse(error_response(connection.pool.full()))
+        else:
+            connection.close()
+
+    def displace(self, error: Overloaded) -> None:
+        """Respond with the error, unless there is nothing to respond to or the response has begun."""
+        served = self._cycles[0] if self._cycles else None
+        self.lost()
+        if served is None:
+            self._connection.close()
+        elif served.response_started:
+            self._connection.transport.abort()
+        else:
+            self._connection.refuse(error_response(error))
+
+    def shutdown(self) -> None:
+        """Respond to the requests that have come."""
+        self._stopping = True
+        if self._cycles:
+            self._cycles[-1].keep_alive = False
+        else:
+            self._connection.close()
+
+    def lost(self) -> None:
+        """Let the request that is served know, and begin none of those that wait."""
+        if self._cycles:
+            self._cycles[0].disconnect()
+        self._cycles.clear()
+        self._receiving = None
+
+    def complete(self, cycle: HttpCycle) -> None:
+        """The response of a request is complete: serve the next one."""
+        connection = self._connection
+        connection.server_state.total_requests += 1
+        if not self._cycles or self._cycles[0] is not cycle:
+            return  # the connection is lost or given up
+        self._cycles.popleft()
+        connection.expect_reading()
+        if not cycle.keep_alive:
+            self._cycles.clear()
+            if self._receiving is None:
+                connection.close()
+            else:
+                connection.finish()
+        elif self._cycles:
+            self._cycles[0].start(connection.app)
+        elif self._refusal is not None:
+            connection.refuse(error_response(self._refusal))
+        else:
+            self._begun = self._receiving is not None
+            connection.pool.idle(connection)
+        connection.regulate()
+
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         """Begin to count."""
         self._in_headers, self._header_bytes, self._header_count, self._received_bytes = True, 0, 0, 0
-        self._begin_to_count()
-        super().on_message_begin()
+        self._count_anew()
+        self._url, self._headers, self._expects_continue, self._left_bytes = b"", [], False, 0
 
     def on_url(self, url: bytes) -> None:
         """Count the URL, which comes in pieces."""
-        super().on_url(url)
-        if len(self.url) > self._max_header_bytes:
-            self._refuse()
-            raise HeadersTooLong
+        self._url += url
+        if len(self._url) > self._max_header_bytes:
+            raise self._refused(self._headers_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, with its colon, space and line end."""
-        if len(value) > MAX_LENGTH_DIGITS and name.lower() == b"content-length":
-            self._close_with(InvalidRequest())
-            raise HeadersTooLong
+        name = name.lower()
+        if len(value) > MAX_LENGTH_DIGITS and name == b"content-length":
+            raise self._refused(InvalidRequest())
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._max_header_bytes:
-            self._refuse()
-            raise HeadersTooLong
+            raise self._refused(self._headers_too_large())
         self._header_count += 1
         if self._header_count > self._max_headers:
             most = self._max_headers
             sentence = f"A request may have at most {most} headers, including trailers."
-            self._close_with(HeadersTooLarge(sentence, limit="max_headers", value=most))
-            raise HeadersTooLong
-        # A trailer is passed over (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
+            raise self._refused(HeadersTooLarge(sentence, limit="max_headers", value=most))
+        # A trailer is ignored (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
         if self._in_headers:
-            super().on_header(name, value)
+            self._headers.append((name, value))
+            if name == b"content-length":
+                self._left_bytes = int(value)
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self._expects_continue = True
 
     def on_headers_complete(self) -> None:
-        """Stop counting and waiting."""
+        """Begin the request, unless it is parsed once more."""
         self._in_headers = False
-        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._parser.get_method() == b"CONNECT":
+            raise self._refused(InvalidRequest())
+        self._offered = self._parser.should_upgrade()
         if not self._offered:
-            self._stop_waiting()
-            super().on_headers_complete()
+            self._begin()
 
     def on_body(self, body: bytes) -> None:
-        """Count the body's own bytes."""
+        """Pass a part of the body on."""
         self._body_bytes += len(body)
-        super().on_body(body)
+        self._left_bytes -= len(body)
+        if self._receiving is not None:
+            self._receiving.receive_body(body)
 
     def on_message_complete(self) -> None:
         """End the request, unless it is parsed once more."""
-        self._begin_to_count()
-        if not self._offered:
-            super().on_message_complete()
+        self._count_anew()
+        if self._receiving is not None and not self._offered:
+            self._receiving.end_body()
+            self._receiving = None
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # A pipelined request after one with "connection: close" must not spoil the response to that one.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     def _parse(self, data: memoryview) -> None:
         """Parse; an offer to upgrade is ignored, as a server may (RFC 9110, section 7.8).
@@ -180,104 +242,127 @@ class BoundedHeadersProtocol(CountedProtocol):
         """
         while data:
             try:
-                self.parser.feed_data(data)
+                self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:  # it may happen once a request
                 data = data[upgrade.args[0] :]
                 if self._opens_websocket():
-                    self._hand_over(bytes(data))
-                    return
-                if not self._offered:
+                    self._open_websocket(data)
                     return
                 request = self._without_offer()
-                if not self.parser.should_keep_alive():  # a parser takes nothing after such a request
-                    self.parser = httptools.HttpRequestParser(self)
-                self.parser.feed_data(request)
+                if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
+                    self._parser = self._new_parser()
+                self._parser.feed_data(request)
             else:
                 return
 
-    def _opens_websocket(self) -> bool:
-        """Whether the request is for a WebSocket, at the path for them, with nothing before it left to be answered.
-
-        The library that takes over bears no line of more than 8 KiB.
-        """
-        return (
-            self._offered
-            and self._idle
-            and not self.pipeline
-            and self.parser.get_method() == b"GET"
-            and self.url.partition(b"?")[0] == PATH
-            and self.url.isascii()
-            and all(len(line) <= MAX_LINE_BYTES for line in (self.url, *(name + value for name, value in self.headers)))
-            and any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
-        )
-
-    def _hand_over(self, rest: bytes) -> None:
-        """Let the WebSocket's protocol have the connection, and the request that opens it."""
-        self._stop_waiting()
-        self._reading.stop()
-        self._unset_keepalive_if_required()
-        self.connections.discard(self)
-        protocol = BoundedWebSocketProtocol(
-            config=self.config, server_state=self.server_state, app_state=self.app_state
-        )
-        self._websocket = protocol
-        self._counted.replace(self, protocol)
-        self.transport.set_protocol(protocol)
-        protocol.connection_made(self.transport)
-        fields = [b"%b: %b\r\n" % field for field in self.headers]
-        protocol.data_received(b"GET %b HTTP/1.1\r\n%b\r\n" % (self.url, b"".join(fields)) + rest)
-
     def _without_offer(self) -> bytes:
-        line = self.parser.get_method(), self.url, self.parser.get_http_version().encode()
-        fields = [b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        line = self._parser.get_method(), self._url, self._parser.get_http_version().encode()
+        fields = [b"%b: %b\r\n" % field for field in self._headers if field[0] != b"upgrade"]
         return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn's words, which say less
-        """Answer what is not HTTP, unless it has been answered."""
-        self._close_with(InvalidRequest())
+    def _opens_websocket(self) -> bool:
+        """Whether the request opens a WebSocket: it has no body, and no request before it waits for its response."""
+        headers = dict(self._headers)
+        return (
+            not self._cycles
+            and self._parser.get_method() == b"GET"
+            and self._parser.get_http_version() == "1.1"
+            and self._url.partition(b"?")[0] == PATH
+            and self._url.isascii()
+            and headers.get(b"upgrade", b"").lower() == b"websocket"
+            and headers.get(b"content-length", b"0") == b"0"
+            and b"transfer-encoding" not in headers
+        )
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nobody."""
-        self._stop_waiting()
-        super().connection_lost(exc)
+    def _open_websocket(self, rest: memoryview) -> None:
+        connection = self._connection
+        if not connection.pool.start(connection):
+            connection.refuse(error_response(connection.pool.full()))
+            return
+        websocket = WebSocketHandler(connection, self._scope("websocket", "2.4"))
+        connection.hand_over(websocket, rest)
+        websocket.open()
 
-    def _begin_to_count(self) -> None:
+    def _begin(self) -> None:
+        """Serve a request whose headers are complete, or have it wait for those before it."""
+        connection, method = self._connection, self._parser.get_method()
+        scope = self._scope("http", "2.3")
+        scope["method"] = method.decode("ascii")
+        health = method in (b"GET", b"HEAD") and scope["path"].startswith(HEALTH_PATH)
+        if not connection.pool.start(connection, health=health):
+            raise self._refused(connection.pool.full())
+        cycle = HttpCycle(
+            connection,
+            self.complete,
+            scope,
+            header_bytes=self._header_bytes + len(self._url),
+            keep_alive=self._keeps_alive(),
+            expects_continue=self._expects_continue,
+            waits=not (self._known or health),
+        )
+        self._known = True
+        connection.stop_expecting()
+        self._receiving = cycle
+        self._cycles.append(cycle)
+        if len(self._cycles) == 1:
+            cycle.start(connection.app)
+
+    def _keeps_alive(self) -> bool:
+        return (
+            not self._stopping
+            and self._parser.get_http_version() != "1.0"
+            and self._parser.should_keep_alive()
+            and not self._connection.pool.reserves(self._connection)
+        )
+
+    def _scope(self, kind: str, spec_version: str) -> dict[str, Any]:
+        connection = self._connection
+        url = httptools.parse_url(self._url)
+        path = url.path.decode("ascii")
+        return {
+            "type": kind,
+            "asgi": {"version": connection.asgi_version, "spec_version": spec_version},
+            "http_version": self._parser.get_http_version(),
+            **connection.addresses,
+            "scheme": "http" if kind == "http" else "ws",
+            "root_path": connection.root_path,
+            "path": connection.root_path + (urllib.parse.unquote(path) if "%" in path else path),
+            "raw_path": connection.root_path.encode("ascii") + url.path,
+            "query_string": url.query or b"",
+            "headers": self._headers,
+            "state": connection.app_state.copy(),
+        }
+
+    def _count_anew(self) -> None:
         self._borders += 1
         self._body_bytes = self._framing_bytes = 0
 
-    def _refuse(self) -> None:
+    def _headers_too_large(self) -> HeadersTooLarge:
         most = self._max_header_bytes
-        self._close_with(
-            HeadersTooLarge(
-                f"The URL and the headers of a request may have {most} bytes each, and so may the sizes and trailers "
-                f"of a body in chunks.",
-                limit="max_header_bytes",
-                value=most,
-            )
+        return HeadersTooLarge(
+            f"The URL and the headers of a request may have {most} bytes each, and so may the sizes and trailers of a "
+            f"body in chunks.",
+            limit="max_header_bytes",
+            value=most,
         )
 
-    def _close_with(self, error: GatewayError) -> None:
-        if self._refused:
+    def _refused(self, error: GatewayError) -> Exception:
+        """Refuse a request inside a callback; raising what is returned ends the parsing."""
+        self._refuse(error)
+        return ValueError(error.message)
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer with an error, after the responses to the requests before, and close the connection."""
+        if self._refusal is not None or self._connection.is_closing:
             return
-        self._refused = True
-        self._stop_waiting()
-        # Else it would land in the middle of the answer to the request before, or be taken for it.
-        in_body = not (self._in_headers or self._idle or self.pipeline or self.cycle.response_started)
-        if self._idle or in_body:
-            self.transport.write(answer(error))
-        self.transport.close()
-        self._reading.begin(self.transport)
-
-    def _wait(self) -> None:
-        if self._overdue is None:
-            self._overdue = self.loop.call_later(self._header_seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        self._overdue = None
-        if self._idle:
-            self.transport.close()
-
-    def _stop_waiting(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
+        self._refusal = error
+        broken, self._receiving = self._receiving, None
+        if broken is not None and self._cycles and self._cycles[0] is broken:
+            started = broken.response_started
+            self.lost()
+            if started:
+                self._connection.close()
+        elif broken is not None and broken in self._cycles:
+            self._cycles.remove(broken)
+        if not self._cycles:
+            self._connection.refuse(error_response(error))

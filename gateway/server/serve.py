@@ -15,13 +15,11 @@ from gateway.buffers import fitted
 from gateway.errors import UserError
 from gateway.logs import configure_logs
 from gateway.memory import memory_limit
-from gateway.server.http import BoundedHeadersProtocol
+from gateway.server.connection import Connection
 from gateway.server.workers import sharing
 from gateway.settings import LogLevel, Settings, variable
 
 log = structlog.get_logger("gateway")
-
-KEEP_ALIVE_SECONDS = 75
 
 
 class AddressUnusable(UserError):
@@ -80,19 +78,13 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "host": settings.host,
         "port": settings.port,
         "loop": "uvloop",
-        # httptools answers 400 to a request with both lengths, which h11 lets through; ours bounds the headers.
-        "http": BoundedHeadersProtocol,
-        # Not uvicorn's choice: BoundedHeadersProtocol hands the connections that it upgrades to one of ours.
-        "ws": "none",
-        "ws_max_size": settings.stream_frame_bytes,
-        # Pictures do not get smaller, and a few bytes could be inflated to megabytes.
-        "ws_per_message_deflate": False,
+        "http": Connection,
+        "ws": "none",  # Connection speaks WebSocket itself
         "log_config": None,
         # That a worker died is a line of level info, of which our log makes a warning.
         "log_level": min(settings.log_level, LogLevel.INFO, key=list(LogLevel).index).value,
         "access_log": False,
         "server_header": False,
-        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": int(settings.shutdown_grace_seconds),
     }
 

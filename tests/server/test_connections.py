@@ -1,25 +1,30 @@
-"""The connections of a process: who has a place, who goes, and who comes in when."""
+"""The connections of a process: which of them have a slot, and which one ends for another."""
 
 import asyncio
 
 import pytest
 from prometheus_client import REGISTRY
 
-from gateway.server.connections import NEW_IN_A_TURN, STALLED_SECONDS, Connections
+from gateway.errors import Overloaded
+from gateway.server.connections import COMPARED, STALLED_SECONDS, Connections, Entrance
+
+MOST, RESERVED = 3, 2
 
 
 class Connection:
     """What `Connections` sees of one."""
 
-    def __init__(self) -> None:
-        self.transport = self
-        self.closed = self.aborted = False
+    def __init__(self, bytes_per_second: float = 0.0) -> None:
+        self.transport = self.pace = self
+        self.bytes_per_second = bytes_per_second
+        self.aborted = False
+        self.displaced: Overloaded | None = None
 
     def abort(self) -> None:
         self.aborted = True
 
-    def close(self) -> None:
-        self.closed = True
+    def displace(self, error: Overloaded) -> None:
+        self.displaced = error
 
 
 class Clock:
@@ -39,91 +44,180 @@ def clock() -> Clock:
 
 @pytest.fixture
 def connections(clock) -> Connections:
-    return Connections(3, clock)
+    return Connections(MOST, clock, reserved=RESERVED)
 
 
-def add(connections: Connections, *, busy: bool = False, answered: bool = False) -> Connection:
+def new(connections: Connections) -> Connection:
     connection = Connection()
-    assert connections.add(connection)
-    if busy or answered:
-        connections.busy(connection)
-    if answered:
-        connections.idle(connection)
+    connections.add(connection)
     return connection
 
 
-def test_there_are_as_many_as_the_limit_says_and_no_more(connections):
-    busy = [add(connections, busy=True) for _ in range(3)]
-    assert not connections.add(Connection())
-    connections.remove(busy[0])
-    assert connections.add(Connection())
-    assert len(connections) == 3
+def busy(connections: Connections) -> Connection:
+    connection = new(connections)
+    assert connections.start(connection)
+    return connection
 
 
-def test_the_oldest_without_a_request_makes_room_before_any_that_was_answered(connections):
-    answered, older, newer = add(connections, answered=True), add(connections), add(connections)
-    add(connections)
-    assert (answered.closed, older.closed, newer.closed) == (False, True, False)
+def answered(connections: Connections) -> Connection:
+    connection = busy(connections)
+    connections.idle(connection)
+    return connection
 
 
-def test_else_the_one_that_was_answered_longest_ago_makes_room(connections):
-    older, newer = add(connections, answered=True), add(connections, answered=True)
-    connections.busy(older)
-    connections.idle(older)  # it has asked again meanwhile
-    add(connections, busy=True)
-    add(connections, busy=True)
-    assert (older.closed, newer.closed) == (False, True)
+def uploading(connections: Connections, bytes_per_second: float) -> Connection:
+    connection = busy(connections)
+    connection.bytes_per_second = bytes_per_second
+    connections.await_client(connection)
+    return connection
 
 
-def test_who_has_not_read_for_longest_is_cut_off_and_nobody_who_has_read_of_late(connections, clock):
-    first, second, third = (add(connections, busy=True) for _ in range(3))
+def test_newcomer_beyond_the_limit_is_refused_if_all_are_at_work(connections):
+    members = [busy(connections) for _ in range(MOST)]
+    newcomer = new(connections)
+    assert connections.reserves(newcomer)
+    assert not connections.start(newcomer)
+    assert connections.reserves(newcomer), "it reads why it was refused"
+    connections.remove(members[0])
+    assert connections.start(newcomer)
+    assert len(connections) == MOST
+
+
+def test_health_needs_no_slot(connections):
+    for _ in range(MOST):
+        busy(connections)
+    probe = new(connections)
+    assert connections.start(probe, health=True)
+    assert (connections.reserves(probe), len(connections)) == (True, MOST)
+
+
+def test_newcomer_displaces_none_before_its_request(connections):
+    idle = [new(connections) for _ in range(MOST)]
+    newcomer = new(connections)
+    assert not any(each.displaced for each in idle)
+    assert connections.start(newcomer)
+    assert [bool(each.displaced) for each in idle] == [True, False, False]
+
+
+def test_full_reserve_closes_its_oldest(connections):
+    for _ in range(MOST):
+        busy(connections)
+    oldest, newer = (new(connections) for _ in range(RESERVED))
+    newest = new(connections)
+    assert (oldest.aborted, newer.aborted, newest.aborted) == (True, False, False)
+    assert not connections.start(oldest, health=True)
+
+
+def test_idle_without_a_request_goes_first(connections):
+    first, older, newer = answered(connections), new(connections), new(connections)
+    busy(connections)
+    assert [bool(each.displaced) for each in (first, older, newer)] == [False, True, False]
+
+
+def test_longest_idle_goes_next(connections):
+    older, newer = answered(connections), answered(connections)
+    connections.start(older)
+    connections.idle(older)  # it has had another request meanwhile
+    busy(connections)
+    busy(connections)
+    assert (older.displaced, newer.displaced is None) == (None, False)
+
+
+def test_stalled_reader_goes_before_an_upload(connections, clock):
+    upload, reader = uploading(connections, 0.0), busy(connections)
+    connections.stall(reader)
+    busy(connections)
+    clock.now += STALLED_SECONDS + 0.01
+    busy(connections)
+    assert (reader.aborted, upload.displaced) == (True, None)
+
+
+def test_slowest_upload_goes(connections):
+    uploads = [uploading(connections, speed) for speed in (3.0, 1.0, 2.0)]
+    newcomer = busy(connections)
+    assert [bool(each.displaced) for each in uploads] == [False, True, False]
+    assert uploads[1].displaced.details == {"limit": "max_connections", "value": MOST}
+    connections.serve(uploads[2])  # its body is complete
+    busy(connections)
+    assert [bool(each.displaced) for each in uploads] == [True, True, False]
+    assert newcomer.displaced is None
+
+
+def test_only_the_longest_silent_are_compared():
+    """So that a newcomer costs as much among a hundred thousand connections."""
+    connections = Connections(COMPARED + 1)
+    uploads = [uploading(connections, COMPARED - number) for number in range(COMPARED + 1)]
+    busy(connections)
+    assert [each for each in uploads if each.displaced] == [uploads[COMPARED - 1]]
+    connections.await_client(uploads[0])  # it has sent something
+    busy(connections)
+    assert uploads[COMPARED].displaced
+
+
+def test_displaced_connection_may_read_why(connections):
+    """Its slot is another client's; the connection is in the reserve until it is closed."""
+
+    def displace(error: Overloaded) -> None:
+        connections.release(upload)
+
+    upload = uploading(connections, 1.0)
+    upload.displace = displace
+    for _ in range(MOST):
+        busy(connections)
+    assert (connections.reserves(upload), len(connections)) == (True, MOST)
+    connections.remove(upload)
+    assert not connections.reserves(upload)
+
+
+def test_slowest_reader_is_closed(connections, clock):
+    first, second, third = (busy(connections) for _ in range(MOST))
     for connection in (first, second):
-        connections.stalls(connection)
+        connections.stall(connection)
     clock.now += STALLED_SECONDS - 0.01
     assert not connections.close_slowest_reader()
     clock.now += 0.02
-    connections.reads_on(first)
-    connections.stalls(first)
-    connections.stalls(second)  # as it did before
+    connections.read_on(first)
+    connections.stall(first)
+    connections.stall(second)  # as it did before
     assert connections.close_slowest_reader()
     assert not connections.close_slowest_reader()
     assert (first.aborted, second.aborted, third.aborted) == (False, True, False)
 
 
-def test_one_that_is_gone_is_not_cut_off(connections, clock):
-    gone = add(connections, busy=True)
-    connections.stalls(gone)
+def test_removed_connection_is_not_closed(connections, clock):
+    gone = busy(connections)
+    connections.stall(gone)
     connections.remove(gone)
-    connections.stalls(gone)
+    connections.stall(gone)
     clock.now += 100
     assert not connections.close_slowest_reader()
 
 
-def test_one_that_is_removed_twice_counts_once(connections):
+def test_connection_removed_twice_counts_once(connections):
     def counted() -> float:
         return REGISTRY.get_sample_value("gateway_connections")
 
     before = counted()
-    one, other = add(connections), add(connections)
+    one, other = new(connections), new(connections)
     for connection in (one, one, other):
         connections.remove(connection)
     assert (len(connections), counted()) == (0, before)
 
 
-def test_a_crowd_comes_in_a_few_in_each_turn_of_the_loop(connections):
+def test_crowd_enters_a_few_at_a_time():
     async def scenario() -> None:
+        entrance = Entrance(4)
         entered: list[int] = []
-        at_once = [number for number in range(20) if connections.enter(lambda number=number: entered.append(number))]
-        assert at_once == list(range(NEW_IN_A_TURN))
-        turns = 0
-        while len(entered) < 20 - NEW_IN_A_TURN:
+        at_once = [number for number in range(20) if entrance.enter(lambda number=number: entered.append(number))]
+        assert at_once == list(range(4))
+        while len(entered) < 16:
             before = len(entered)
             await asyncio.sleep(0)
-            turns += 1
-            assert len(entered) - before <= NEW_IN_A_TURN
-        assert entered == list(range(NEW_IN_A_TURN, 20)), "in the order in which they came"
+            assert len(entered) - before <= 4
+        assert entered == list(range(4, 20)), "in the order in which they came"
         for _ in range(3):
             await asyncio.sleep(0)
-        assert connections.enter(lambda: None), "when the crowd is in, one comes in at once"
+        assert entrance.enter(lambda: None), "when the crowd is in, one enters at once"
+        await entrance.wait()
 
     asyncio.run(scenario())

@@ -109,9 +109,9 @@ def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
             client.sendall(bytes(900 * KIB))  # more than there is room for, in all
         wait_for(lambda: told(patient, "gateway_waiting_bytes") > 3 * MIB)
         # While what they sent is still being read, they do not stall.
-        wait_for(lambda: classify(patient).status_code == 200)
+        wait_for(lambda: classify(patient, size=700 * KIB).status_code == 200)
         for _ in range(10):
-            answer = classify(patient)
+            answer = classify(patient, size=700 * KIB)
             assert answer.status_code == 200, answer.text
         # Which of them are the slowest depends on what was read of each; one may be that when it asks for room itself.
         wait_for(lambda: len(select.select(stalled, [], [], 0)[0]) >= 2)
@@ -229,7 +229,8 @@ def test_headers_are_counted(gateway: Gateway):
     assert '"limit":"max_headers","value":20' in body
 
 
-def test_beyond_the_limit_of_connections_an_idle_one_goes_and_where_none_is_idle_the_new_one(patient: Gateway):
+def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patient: Gateway):
+    """Beyond the limit of connections; a request for the service's health displaces none."""
     most = SETTINGS["max_connections"]
     idle = connect(patient)
     idle.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -238,16 +239,32 @@ def test_beyond_the_limit_of_connections_an_idle_one_goes_and_where_none_is_idle
     try:
         wait_for(lambda: all_busy(patient, busy))
         busy.append(begin(patient))
-        assert idle.recv(1) == b"", "the idle one has made room"
-        busy[-1].sendall(b"x")
-        with connect(patient) as refused:
-            refused.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-            status, body = answer_of(refused)
-            assert (status, '"limit":"max_connections"' in body) == (503, True)
-        busy.pop().close()
-        wait_for(lambda: httpx.get(f"{patient.url}/health/live").status_code == 200)
+        assert idle.recv(1) == b"", "the idle one is closed for it"
+        with connect(patient) as probe:
+            probe.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert answer_of(probe)[0] == 200
+        assert not select.select(busy, [], [], 0)[0]
+        assert classify(patient, size=1).status_code == 200
+        (displaced,) = select.select(busy, [], [], 30)[0]
+        status, body = answer_of(displaced)
+        assert (status, '"limit":"max_connections"' in body) == (503, True)
     finally:
         for client in (idle, *busy):
+            client.close()
+
+
+def test_slow_uploads_on_every_connection_keep_nobody_out(patient: Gateway):
+    """Nor do they come back as fast as others are served: each newcomer displaces one of theirs."""
+    most = SETTINGS["max_connections"]
+    uploads = [begin(patient) for _ in range(most + 3)]
+    try:
+        for _ in range(most):
+            assert httpx.get(f"{patient.url}/health/live").status_code == 200
+            assert classify(patient, size=1).status_code == 200
+            uploads.append(begin(patient))
+        assert told(patient, 'gateway_connections_closed_total{reason="slow"}') >= most
+    finally:
+        for client in uploads:
             client.close()
 
 

@@ -255,11 +255,13 @@ def test_what_the_protocol_forbids_ends_the_stream(address, wrong, code):
         ({"Sec_WebSocket_Version": "8"}, b"400"),
         ({"Sec_WebSocket_Key": "short"}, b"400"),
         ({"Upgrade": "h2c"}, b"426"),
-        ({"X_Long": "x" * 9_000}, b"426"),
         ({"Host": "", "Origin": "null"}, b"403"),
+        ({"Content_Length": "5"}, b"426"),
+        ({"Transfer_Encoding": "chunked"}, b"426"),
+        ({"X_Long": "x" * 9_000}, b"101"),
     ],
 )
-def test_a_handshake_that_is_wrong_is_answered_and_forgotten(address, headers, status):
+def test_a_handshake_out_of_the_ordinary_is_answered(address, headers, status):
     with raw(address, request(address, **headers)) as connection:
         assert connection.recv(4_096).split()[1] == status
 

@@ -1,17 +1,17 @@
-"""How long a client may take to read what waits for it."""
+"""How long a client may take to read what was written for it."""
 
 import asyncio
 
 from gateway import metrics
 
 STRETCH_BYTES = 64 * 1024
-"""What a client must take in of what waits for it within `answer_timeout_seconds`."""
+"""What a client must read of what was written for it within `answer_timeout_seconds`."""
 
 
-class ReadingWatch:
-    """Aborts a connection whose client takes in less than STRETCH_BYTES within `seconds`.
+class SlowReaderTimeout:
+    """Aborts a connection whose client reads less than STRETCH_BYTES within `seconds`.
 
-    A short rest must have been read to its end.
+    A shorter rest must have been read to its end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
@@ -19,22 +19,22 @@ class ReadingWatch:
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, transport: asyncio.Transport) -> None:
-        """Watch from now on, if anything waits and nothing is watched yet."""
+    def start(self, transport: asyncio.Transport) -> None:
+        """Start the timer, unless it runs already or everything was read."""
         if self._timer is None and (nbytes := transport.get_write_buffer_size()):
-            self._timer = self._loop.call_later(self._seconds, self._judge, transport, nbytes)
+            self._timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
 
     def stop(self) -> None:
-        """Watch no longer: everything was read, or the connection is gone."""
+        """Stop the timer: everything was read, or the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _judge(self, transport: asyncio.Transport, before_bytes: int) -> None:
+    def _expire(self, transport: asyncio.Transport, before_bytes: int) -> None:
         self._timer = None
         left_bytes = transport.get_write_buffer_size()
         if left_bytes and left_bytes > before_bytes - STRETCH_BYTES:
             metrics.CONNECTIONS_CLOSED.labels("unread").inc()
             transport.abort()
         else:
-            self.begin(transport)
+            self.start(transport)

@@ -1,0 +1,292 @@
+"""One TCP connection from accept to close: its timer, and the decision whether its socket is read."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from gateway.errors import Overloaded
+from gateway.inference.pace import Pace
+from gateway.server.connections import RESERVE_SECONDS, Connections
+from gateway.server.handler import Handler, Phase
+from gateway.server.http import HttpHandler
+from gateway.server.slow_reader import SlowReaderTimeout
+from gateway.settings import Settings
+from gateway.turns import TURN_SECONDS
+
+KEEP_ALIVE_SECONDS = 75.0
+"""How long a connection may be idle after a response."""
+PING_SECONDS = 20.0
+"""How often a WebSocket client that sends nothing is pinged; without a pong until the next ping it is disconnected."""
+CLOSE_SECONDS = 10.0
+"""How long a WebSocket client may take to answer a close frame."""
+LINGER_SECONDS = 2.0
+"""How long a refused client may go on sending: a connection that is closed with bytes unread is reset, and a reset may
+take the response away before the client has read it."""
+LINGER_BYTES = 2**20
+"""How much a refused client may send meanwhile."""
+
+
+class Connection(asyncio.Protocol):
+    """Owns a connection: its transport, its timer, and the bytes that were received and not parsed yet.
+
+    A handler parses and runs the application. `regulate` alone decides whether the socket is read and which timer runs;
+    it is called after every event, and by the handler after whatever may change its phase.
+    """
+
+    handler: Handler
+    transport: asyncio.Transport
+    addresses: dict[str, tuple[str, int | None] | None]
+    """As an ASGI scope has them."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.loop = _loop or asyncio.get_running_loop()
+        self.app = config.loaded_app
+        self.asgi_version = config.asgi_version
+        self.root_path = config.root_path
+        self.server_state = server_state
+        self.app_state = app_state
+        self.settings: Settings = app_state["settings"]
+        self.pool: Connections = app_state["connections"]
+        self.phase = Phase.REQUEST
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.pace = Pace(
+            min_bytes_per_second=self.settings.min_upload_bytes_per_second,
+            grace_seconds=self.settings.upload_grace_seconds,
+            now=self.loop.time,
+        )
+        self._unparsed: deque[memoryview] = deque()
+        self._parse_scheduled = False
+        self._entered = False
+        self._reads = True
+        self._awaits = False
+        self._lingers = False
+        self._linger_bytes = LINGER_BYTES
+        self._timer: asyncio.TimerHandle | None = None
+        self._slow_reader = SlowReaderTimeout(self.loop, self.settings.answer_timeout_seconds)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a timer or an ASGI task runs that will end what the connection waits for."""
+        return self._timer is not None or self.handler.runs
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more is parsed or written."""
+        return self._lingers or self.transport.is_closing()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # always of this kind
+        """Take a slot of the pool, and begin to read now or in a later iteration of the event loop."""
+        self.transport = transport
+        self.addresses = {
+            "server": _address(transport.get_extra_info("sockname")),
+            "client": _address(transport.get_extra_info("peername")),
+        }
+        self.handler = HttpHandler(self)
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
+        self.pool.add(self)
+        self._entered = self.pool.reserves(self) or self.pool.entrance.enter(self._enter)
+        self.regulate()
+
+    def _enter(self) -> None:
+        self._entered = True
+        self.regulate()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's
+        """Stop the timers, give the slot back, and let the application know."""
+        self.server_state.connections.discard(self)
+        self.pool.remove(self)
+        self._slow_reader.stop()
+        self._unparsed.clear()
+        self.writable.set()  # nothing is written any more, and nobody may wait for it
+        self._set_phase(Phase.CLOSED)
+        self.handler.lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse now, or after what came before."""
+        if self._lingers:
+            self._linger_bytes -= len(data)
+            if self._linger_bytes < 0:
+                self.close()
+            return
+        self.pace.receive(len(data))
+        self._unparsed.append(memoryview(data))
+        if not self._parse_scheduled:
+            self._parse()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the application writes."""
+        self.writable.clear()
+        self.pool.stall(self)
+        self._slow_reader.start(self.transport)
+        self.regulate()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self.writable.set()
+        self.pool.read_on(self)
+        self._slow_reader.stop()
+        self.regulate()
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if not self.is_closing:
+            self.handler.shutdown()
+            self.regulate()
+
+    def displace(self, error: Overloaded) -> None:
+        """Another client needs the slot."""
+        if self._lingers:
+            self.transport.abort()
+        else:
+            self.handler.displace(error)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run the application in a task, for whose end the server waits when it stops."""
+        tasks = self.server_state.tasks
+        task = self.loop.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    def hand_over(self, handler: Handler, rest: memoryview) -> None:
+        """Let another handler continue with the bytes behind those of the handshake."""
+        self.handler = handler
+        if rest:
+            self._unparsed.appendleft(rest)
+
+    def expect_reading(self) -> None:
+        """A response is complete: the client has `answer_timeout_seconds` to read it."""
+        self._slow_reader.start(self.transport)
+
+    def stop_expecting(self) -> None:
+        """A response begins: what is written from now on says nothing about how the last one was read."""
+        if self.writable.is_set():
+            self._slow_reader.stop()
+
+    def refuse(self, response: bytes) -> None:
+        """Write a response to a client that may still be sending, and close the connection once it was read."""
+        if self.is_closing:
+            return
+        self.pool.release(self)
+        self.transport.write(response)
+        self.finish()
+
+    def finish(self) -> None:
+        """Write nothing more, and discard what the client sends until it closes the connection or time is over."""
+        if self.is_closing:
+            return
+        self._unparsed.clear()
+        if not self.transport.can_write_eof():
+            self.close()
+            return
+        self._lingers = True
+        self.transport.write_eof()
+        self.regulate()
+
+    def close(self) -> None:
+        """Close the connection once the client has read what was written."""
+        self.transport.close()
+        self._slow_reader.start(self.transport)
+        self.regulate()
+
+    def regulate(self) -> None:
+        """Decide whether the socket is read, and which timer runs."""
+        handler, closing = self.handler, self.transport.is_closing()
+        if self.phase is Phase.CLOSED:
+            return
+        parses = self._entered and not self._lingers and not closing and handler.parses
+        if self._unparsed and parses and not self._parse_scheduled:
+            self._parse_scheduled = True
+            self.loop.call_soon(self._parse)
+        if not closing:
+            reads = self._lingers or (self._entered and not self._unparsed and handler.reads)
+            if reads is not self._reads:
+                self._reads = reads
+                if reads:
+                    self.transport.resume_reading()
+                else:
+                    self.transport.pause_reading()
+            awaits = reads and not self._lingers and handler.awaits_client
+            if awaits and not self.pace.waits:
+                self.pace.wait()
+                self.pool.await_client(self)
+            elif self._awaits and not awaits:
+                self.pace.receive(0)
+                self.pool.serve(self)
+            self._awaits = awaits
+        phase = Phase.FLUSHING if closing else Phase.LINGERING if self._lingers else handler.phase
+        if phase is not self.phase or (self._timer is None and phase is not Phase.SERVING):
+            self._set_phase(phase)
+
+    def _set_phase(self, phase: Phase) -> None:
+        self.phase = phase
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = self._seconds(phase)
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire)
+
+    def _seconds(self, phase: Phase) -> float | None:
+        """How long a phase may last."""
+        match phase:
+            case Phase.REQUEST if self.pool.reserves(self):
+                return RESERVE_SECONDS
+            case Phase.REQUEST:
+                return self.settings.upload_idle_timeout_seconds
+            case Phase.IDLE:
+                return KEEP_ALIVE_SECONDS
+            case Phase.OPEN:
+                return PING_SECONDS
+            case Phase.CLOSING:
+                return CLOSE_SECONDS
+            case Phase.LINGERING:
+                return LINGER_SECONDS
+            case Phase.FLUSHING:
+                return self.settings.answer_timeout_seconds
+            case Phase.SERVING | Phase.CLOSED:
+                return None
+
+    def _expire(self) -> None:
+        self._timer = None
+        match self.phase:
+            case Phase.LINGERING:
+                self.close()
+            case Phase.FLUSHING:
+                if not self.transport.get_write_buffer_size():  # otherwise the slow-reader timeout decides
+                    self.transport.abort()
+            case _:
+                self.handler.expire()
+        self.regulate()
+
+    def _parse(self) -> None:
+        """Parse until everything is parsed, the handler takes no more, or other clients have waited long enough."""
+        self._parse_scheduled = False
+        unparsed = self._unparsed
+        ends = time.perf_counter() + TURN_SECONDS
+        while unparsed and not self.is_closing and self.handler.parses:
+            data = unparsed.popleft()
+            piece_bytes = self.handler.piece_bytes
+            if len(data) > piece_bytes:
+                unparsed.appendleft(data[piece_bytes:])
+                data = data[:piece_bytes]
+            self.handler.feed(data)
+            if unparsed and time.perf_counter() > ends:
+                break
+        self.regulate()
+
+
+def _address(name: Sequence[Any] | str | None) -> tuple[str, int | None] | None:
+    if isinstance(name, tuple):
+        return str(name[0]), int(name[1])
+    return (name, None) if name and isinstance(name, str) else None

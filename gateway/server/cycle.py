@@ -1,0 +1,183 @@
+"""One HTTP request and its response, as ASGI messages."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from starlette.types import ASGIApp, Message
+
+from gateway.errors import InternalError
+from gateway.logs import AlreadyLogged
+from gateway.server.responses import error_response, head
+
+if TYPE_CHECKING:
+    from gateway.server.connection import Connection
+
+NO_BODY = frozenset({204, 304})
+
+log = structlog.get_logger("gateway")
+
+
+class HttpCycle:
+    """Runs the application for one request. `complete` is called once the response is complete."""
+
+    def __init__(
+        self,
+        connection: "Connection",
+        complete: Callable[["HttpCycle"], None],
+        scope: dict[str, Any],
+        *,
+        header_bytes: int,
+        keep_alive: bool,
+        expects_continue: bool,
+        waits: bool,
+    ) -> None:
+        self._connection = connection
+        self._transport = connection.transport
+        self._complete = complete
+        self._scope = scope
+        self._header_bytes = header_bytes
+        self._expects_continue = expects_continue
+        self._waits = waits  # for other first requests of new connections
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()  # bytes of the body, its end, the response's end, or a disconnect
+        self._body: list[bytes] = []
+        self._more_body = True
+        self._disconnected = False
+        self._chunked = self._is_head = False
+        self._left_bytes: int | None = None  # of the response's announced length
+        self.buffered_bytes = 0
+        """How much of the body the application has to take."""
+        self.keep_alive = keep_alive
+        self.response_started = self._response_complete = False
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the request takes while it waits."""
+        return self._header_bytes + self.buffered_bytes
+
+    @property
+    def runs(self) -> bool:
+        """Whether the application runs."""
+        return self._task is not None and not self._task.done()
+
+    def start(self, app: ASGIApp) -> None:
+        """Run the application in a task."""
+        self._task = self._connection.start(self._run(app))
+
+    def receive_body(self, data: bytes) -> None:
+        """A part of the body has come; it is discarded once the response is complete."""
+        if not self._response_complete:
+            self._body.append(data)
+            self.buffered_bytes += len(data)
+            self._changed.set()
+
+    def end_body(self) -> None:
+        """The body is complete."""
+        self._more_body = False
+        self._changed.set()
+
+    def disconnect(self) -> None:
+        """The client is gone."""
+        self._disconnected = True
+        self._changed.set()
+
+    async def _run(self, app: ASGIApp) -> None:
+        try:
+            if self._waits:
+                await self._connection.pool.first_requests.wait()
+            await app(self._scope, self._receive, self._send)
+        except Exception as exc:
+            if not isinstance(exc, AlreadyLogged):
+                log.exception("unexpected_error")
+        finally:
+            if not (self._response_complete or self._disconnected):
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """The application has ended without a response, or in the middle of one."""
+        if not self.response_started:
+            self._connection.refuse(error_response(InternalError()))
+        else:
+            self._connection.close()
+
+    async def _receive(self) -> Message:
+        if self._expects_continue and not self._connection.is_closing:
+            self._expects_continue = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not (self._disconnected or self._response_complete):
+            await self._changed.wait()
+            self._changed.clear()
+        if self._disconnected or self._response_complete:
+            return {"type": "http.disconnect"}
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        self.buffered_bytes = 0
+        self._connection.regulate()
+        return {"type": "http.request", "body": body, "more_body": self._more_body}
+
+    async def _send(self, message: Message) -> None:
+        writable = self._connection.writable
+        if not writable.is_set():
+            await writable.wait()
+        if self._disconnected or self._connection.is_closing:
+            return
+        kind = message["type"]
+        if not self.response_started:
+            if kind != "http.response.start":
+                raise RuntimeError(f"expected http.response.start, not {kind}")
+            self._start_response(message)
+        elif self._response_complete or kind != "http.response.body":
+            raise RuntimeError(f"unexpected {kind}")
+        else:
+            self._send_body(message.get("body", b""), more=message.get("more_body", False))
+
+    def _start_response(self, message: Message) -> None:
+        status = message["status"]
+        headers = [*self._connection.server_state.default_headers, *message.get("headers", ())]
+        closes = False
+        for name, value in headers:
+            match name.lower():
+                case b"content-length":
+                    self._left_bytes = int(value)
+                case b"transfer-encoding":
+                    self._chunked = value.lower() == b"chunked"
+                case b"connection":
+                    closes = b"close" in value.lower()
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        self._is_head = self._scope["method"] == "HEAD"
+        if self._left_bytes is None and not self._chunked and not self._is_head and status not in NO_BODY:
+            self._chunked = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        lines = head(status, headers)
+        self.response_started = True
+        self._expects_continue = False
+        self._transport.write(lines + b"\r\n")
+
+    def _send_body(self, body: bytes, *, more: bool) -> None:
+        if self._is_head:
+            pass
+        elif self._chunked:
+            if body:
+                body = b"%x\r\n%b\r\n" % (len(body), body)
+            if not more:
+                body += b"0\r\n\r\n"
+            if body:
+                self._transport.write(body)
+        else:
+            left_bytes = (self._left_bytes or 0) - len(body)
+            if left_bytes < 0 or (left_bytes and not more):
+                raise RuntimeError("the response's body has another length than announced")
+            self._left_bytes = left_bytes
+            if body:
+                self._transport.write(body)
+        if not more:
+            self._response_complete = True
+            self._body.clear()
+            self.buffered_bytes = 0
+            self._changed.set()
+            self._complete(self)

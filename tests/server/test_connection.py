@@ -1,0 +1,303 @@
+"""One connection: in every state of both protocols a timer or an ASGI task runs."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from gateway.errors import Overloaded
+from gateway.inference.buffer import UploadBuffer
+from gateway.server.connection import Connection
+from gateway.server.connections import Connections
+from gateway.server.handler import Phase
+from gateway.settings import Settings
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+UPGRADE = (
+    b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+LARGE_BYTES = 16 * 2**20
+"""More than the buffers of a socket on both sides."""
+
+
+def frame(opcode: int, payload: bytes = b"") -> bytes:
+    return struct.pack("!BB", 0x80 | opcode, 0x80 | len(payload)) + bytes(4) + payload
+
+
+class Recorded(Connection):
+    """A connection that notes each phase, and whether anything would end it."""
+
+    made: list["Recorded"]
+
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.made.append(self)
+        self.phases: list[Phase] = []
+        self.unwatched: list[Phase] = []
+
+    def regulate(self) -> None:
+        super().regulate()
+        self.phases.append(self.phase)
+        if self.phase is not Phase.CLOSED and not self.is_watched:
+            self.unwatched.append(self.phase)
+
+
+class Service:
+    """An application that does what a test says, behind connections that a test sees."""
+
+    def __init__(self, **settings) -> None:
+        self.connections: list[Recorded] = []
+        self.clients: list[asyncio.StreamWriter] = []
+        self.go_on = asyncio.Event()
+        self.application: Callable[..., Awaitable[None]]
+        self.port = 0
+        config = uvicorn.Config(self._serve, interface="asgi3", ws="none", lifespan="off", log_config=None)
+        config.load()
+        chosen = Settings(_env_file=None, **settings)
+        self.pool = Connections(chosen.max_connections)
+        self.state = ServerState()
+        app_state = {"settings": chosen, "connections": self.pool, "uploads": UploadBuffer(2**20)}
+        kind = type("Made", (Recorded,), {"made": self.connections})
+        self.create = lambda: kind(config, self.state, app_state)
+
+    async def _serve(self, scope, receive, send) -> None:
+        await self.application(scope, receive, send)
+
+    async def connect(self, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Recorded]:
+        known = len(self.connections)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.clients.append(writer)
+        writer.write(first)
+        await until(lambda: len(self.connections) > known)
+        return reader, writer, self.connections[-1]
+
+
+@contextlib.asynccontextmanager
+async def service(application, **settings) -> AsyncIterator[Service]:
+    running = Service(**settings)
+    running.application = lambda scope, receive, send: application(running, scope, receive, send)
+    server = await asyncio.get_running_loop().create_server(running.create, "127.0.0.1", 0)
+    running.port = server.sockets[0].getsockname()[1]
+    try:
+        async with asyncio.timeout(30):
+            yield running
+    finally:
+        server.close()
+        for client in running.clients:
+            client.transport.abort()
+        for connection in running.connections:
+            connection.transport.abort()
+        await until(lambda: all(connection.phase is Phase.CLOSED for connection in running.connections))
+        for task in list(running.state.tasks):
+            task.cancel()
+        await asyncio.gather(*running.state.tasks, return_exceptions=True)
+    for connection in running.connections:
+        assert not connection.unwatched
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # no event
+        await asyncio.sleep(0.001)
+
+
+async def reaches(connection: Recorded, phase: Phase) -> None:
+    """Wait for a phase, in which something must run that ends it."""
+    await until(lambda: connection.phase in (phase, Phase.CLOSED))
+    assert connection.phase is phase, connection.phases
+    assert phase is Phase.CLOSED or connection.is_watched
+
+
+async def respond(running, scope, receive, send) -> None:
+    """Respond once the test goes on, without reading the body."""
+    await running.go_on.wait()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x"})
+
+
+async def respond_at_length(running, scope, receive, send) -> None:
+    """Respond with more than the client reads."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
+
+
+async def read_body(running, scope, receive, send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await respond(running, scope, receive, send)
+
+
+async def stream(running, scope, receive, send) -> None:
+    """Accept once the test goes on, and close at the first message."""
+    await receive()
+    await running.go_on.wait()
+    await send({"type": "websocket.accept"})
+    await receive()
+    await send({"type": "websocket.close"})
+
+
+async def echo_nothing(running, scope, receive, send) -> None:
+    """Accept, and take one message when the test goes on."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    await running.go_on.wait()
+    while (await receive())["type"] == "websocket.receive":
+        pass
+
+
+async def request_phases() -> set[Phase]:
+    async with service(respond) as running:
+        _, writer, connection = await running.connect()
+        await reaches(connection, Phase.REQUEST)
+        writer.write(GET[:10])
+        await reaches(connection, Phase.REQUEST)
+        writer.write(GET[10:])
+        await reaches(connection, Phase.SERVING)
+        writer.write(GET * 3)  # pipelined
+        running.go_on.set()
+        await reaches(connection, Phase.IDLE)
+        writer.write(b"\r\n")
+        await reaches(connection, Phase.REQUEST)
+        writer.write(POST + b"x")  # of which the application reads nothing
+        await reaches(connection, Phase.REQUEST)
+        writer.write(b"x" * 9)
+        await reaches(connection, Phase.IDLE)
+        writer.write(b"?\r\n\r\n")
+        await reaches(connection, Phase.LINGERING)
+        writer.close()
+        await reaches(connection, Phase.CLOSED)
+        return set(connection.phases) | {connection.phase}
+
+
+async def flushing_phases() -> set[Phase]:
+    async with service(respond_at_length) as running:
+        _, writer, connection = await running.connect(GET)
+        await reaches(connection, Phase.FLUSHING)
+        writer.transport.abort()
+        await reaches(connection, Phase.CLOSED)
+        return set(connection.phases)
+
+
+async def upload_phases() -> set[Phase]:
+    async with service(read_body) as running:
+        _, writer, connection = await running.connect(POST + b"x")
+        await reaches(connection, Phase.SERVING)
+        writer.transport.abort()
+        await reaches(connection, Phase.CLOSED)
+        _, _, connection = await running.connect(POST + b"x")
+        await reaches(connection, Phase.SERVING)
+        connection.displace(Overloaded("another one"))
+        await reaches(connection, Phase.LINGERING)
+        return set(connection.phases)
+
+
+async def stream_phases() -> set[Phase]:
+    async with service(stream) as running:
+        _, writer, connection = await running.connect(UPGRADE + b"\r\n")
+        await reaches(connection, Phase.SERVING)
+        running.go_on.set()
+        await reaches(connection, Phase.OPEN)
+        writer.write(frame(1, b"x"))
+        await reaches(connection, Phase.CLOSING)
+        writer.write(frame(8, struct.pack("!H", 1000)))
+        await reaches(connection, Phase.CLOSED)
+        return set(connection.phases)
+
+
+async def broken_stream_phases() -> set[Phase]:
+    async with service(echo_nothing) as running:
+        _, writer, connection = await running.connect(UPGRADE + b"\r\n" + frame(1, b"x") * 100)
+        await reaches(connection, Phase.OPEN)
+        running.go_on.set()
+        writer.write(b"\xff\xff")
+        await reaches(connection, Phase.LINGERING)
+        _, writer, connection = await running.connect(UPGRADE + b"\r\n")
+        await reaches(connection, Phase.OPEN)
+        connection.shutdown()
+        await reaches(connection, Phase.CLOSING)
+        _, writer, connection = await running.connect(UPGRADE.replace(b"==", b"") + b"\r\n")
+        await reaches(connection, Phase.LINGERING)
+        return set(connection.phases)
+
+
+def test_every_phase_has_a_timer_or_a_task():
+    """A walk through every phase of both protocols; each connection is also looked at after each of its events."""
+
+    async def walk() -> set[Phase]:
+        walks = (request_phases, flushing_phases, upload_phases, stream_phases, broken_stream_phases)
+        return set().union(*[await each() for each in walks])
+
+    seen = asyncio.run(walk())
+    assert seen | {Phase.CLOSED} == set(Phase)
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 5\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
+def test_handshake_with_a_body_is_a_plain_request(framing: bytes):
+    """A WebSocket's handshake has no body: the request is served as HTTP, and its body is bounded as any other."""
+
+    async def scenario() -> None:
+        async with service(respond) as running:
+            running.go_on.set()
+            reader, _, _ = await running.connect(UPGRADE + framing)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [(b"==", b""), (b": 13", b": 8")])
+def test_bytes_behind_a_refused_handshake(wrong: tuple[bytes, bytes]):
+    async def scenario() -> None:
+        async with service(respond) as running:
+            reader, writer, _ = await running.connect(UPGRADE.replace(*wrong) + b"\r\n" + b"x" * 1_000)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+            writer.write(b"y" * 1_000)
+            await reader.read()  # to its end
+
+    asyncio.run(scenario())
+
+
+def test_reset_after_the_handshake_is_a_disconnect():
+    """The application accepts a client that has gone, and receives the disconnect instead of an exception."""
+    received = []
+
+    async def application(running, scope, receive, send) -> None:
+        received.append((await receive())["type"])
+        await running.go_on.wait()
+        await send({"type": "websocket.accept"})
+        received.append((await receive())["type"])
+
+    async def scenario() -> None:
+        async with service(application) as running:
+            _, writer, connection = await running.connect(UPGRADE + b"\r\n")
+            await reaches(connection, Phase.SERVING)
+            writer.transport.abort()
+            await reaches(connection, Phase.CLOSED)
+            running.go_on.set()
+            await until(lambda: not running.state.tasks)
+
+    asyncio.run(scenario())
+    assert received == ["websocket.connect", "websocket.disconnect"]
+
+
+def test_messages_that_wait_stop_the_reading():
+    """While the application takes no message, the connection reads no more than it can hold."""
+
+    async def scenario() -> None:
+        async with service(echo_nothing) as running:
+            _, writer, connection = await running.connect(UPGRADE + b"\r\n")
+            await reaches(connection, Phase.OPEN)
+            flood = frame(1, b"{}") * 100_000
+            writer.transport.set_write_buffer_limits(0)
+            for _ in range(40):
+                writer.write(flood)  # 32 MB in all, more than the sockets hold
+            await until(lambda: not connection.transport.is_reading())
+            assert writer.transport.get_write_buffer_size() > len(flood)
+            running.go_on.set()
+            await until(connection.transport.is_reading)
+
+    asyncio.run(scenario())
