@@ -1,14 +1,22 @@
 """Pictures in buckets, and wherever else fsspec has a file system for: s3://, gs://, https:// and others."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import httpx
+
 from gateway.client import Picture
+from gateway.client.files import read_most
 from gateway.errors import UserError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+MAX_REDIRECTS = 5
+DOWNLOAD_SILENCE_SECONDS = 30.0
+DOWNLOAD_SECONDS = 300.0
+"""A picture at an http:// URL has this long to arrive."""
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
@@ -21,34 +29,88 @@ def is_url(source: str) -> bool:
     return _URL.match(source) is not None
 
 
-def list_urls(url: str, wanted: Callable[[str], bool]) -> Iterator[Picture]:
+def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[Picture]:
     """One object, the objects that match a glob, or those below a prefix whose names are wanted."""
+    if _is_web(url) and not url.endswith("/") and not any(sign in url for sign in "*["):
+        yield picture_at(url, max_file_bytes)
+        return
     system, path = _open(url)
     protocol = url.partition("://")[0]
     try:
         if any(sign in path for sign in "*?["):
             names = iter(system.glob(path))
         elif system.isfile(path):
-            yield Picture(url, partial(_read, system, path))
+            yield Picture(url, partial(_read, system, path, max_file_bytes))
             return
         else:
             names = (name for name in _below(system, path) if wanted(name))
         found = False
         for name in names:
             found = True
-            yield Picture(
-                f"{protocol}://{name.removeprefix(f'{protocol}://').lstrip('/')}", partial(_read, system, name)
-            )
+            found_url = f"{protocol}://{name.removeprefix(f'{protocol}://').lstrip('/')}"
+            if _is_web(found_url):
+                yield picture_at(found_url, max_file_bytes)
+            else:
+                yield Picture(found_url, partial(_read, system, name, max_file_bytes))
     except Exception as exc:  # what each file system's own client raises, such as botocore's NoCredentialsError
         raise RemoteUnavailable(f"{url} cannot be listed: {exc or type(exc).__name__}") from exc
     if not found:
         raise RemoteUnavailable(f"{url} contains no pictures")
 
 
-def picture_at(url: str) -> Picture:
-    """One object, by its URL."""
-    system, path = _open(url)
-    return Picture(url, partial(_read, system, path))
+def picture_at(url: str, max_file_bytes: int) -> Picture:
+    """One object, by its URL, of which at most `max_file_bytes` and one byte are read."""
+    if _is_web(url):
+        return Picture(url, partial(_download, url, max_file_bytes))
+    if "::" in url:
+        return Picture(url, partial(_refuse, "URLs of several parts, with :: between them, are not read"))
+    try:
+        system, path = _open(url)
+    except RemoteUnavailable as exc:
+        return Picture(url, partial(_refuse, str(exc)))
+    return Picture(url, partial(_read, system, path, max_file_bytes))
+
+
+def _refuse(reason: str) -> bytes:
+    raise OSError(reason)
+
+
+def _is_web(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+def _download(url: str, max_file_bytes: int) -> bytes:
+    """What a web server has at a URL; raises OSError."""
+    try:
+        with (
+            httpx.Client(follow_redirects=True, max_redirects=MAX_REDIRECTS, timeout=DOWNLOAD_SILENCE_SECONDS) as web,
+            web.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response,
+        ):
+            response.raise_for_status()
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise OSError("the server sends it compressed, which was not asked for")
+            return read_most(_Download(response, time.monotonic() + DOWNLOAD_SECONDS), max_file_bytes)
+    except httpx.HTTPStatusError as exc:
+        raise OSError(f"the server answers with status {exc.response.status_code}") from exc
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, httpx.CookieConflict, ValueError) as exc:
+        raise OSError(str(exc) or type(exc).__name__) from exc
+
+
+class _Download:
+    """A response as a stream with a deadline: a server may send a byte now and then, for ever."""
+
+    def __init__(self, response: httpx.Response, deadline: float) -> None:
+        self._pieces = response.iter_raw()
+        self._rest = b""
+        self._deadline = deadline
+
+    def read(self, size: int, /) -> bytes:
+        if not self._rest:
+            self._rest = next(self._pieces, b"")
+            if time.monotonic() > self._deadline:
+                raise OSError(f"it has not arrived within {DOWNLOAD_SECONDS:g} s")
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
 
 
 def _below(system: Any, path: str) -> Iterator[str]:  # noqa: ANN401  # fsspec has no types
@@ -57,16 +119,16 @@ def _below(system: Any, path: str) -> Iterator[str]:  # noqa: ANN401  # fsspec h
             yield f"{folder.rstrip('/')}/{name}"
 
 
-def _read(system: Any, path: str) -> bytes:  # noqa: ANN401
+def _read(system: Any, path: str, max_file_bytes: int) -> bytes:  # noqa: ANN401
     try:
-        data: bytes = system.cat_file(path)
+        data: bytes = system.cat_file(path, end=max_file_bytes + 1)
     except FileNotFoundError as exc:  # whose text is the name alone
         raise OSError(exc.strerror or "there is no such object") from exc
     except OSError:
         raise
     except Exception as exc:  # what each file system's own client raises
         raise OSError(str(exc)) from exc
-    return data
+    return data[: max_file_bytes + 1]
 
 
 def _open(url: str) -> tuple[Any, str]:

@@ -12,7 +12,7 @@ from gateway.bulk.journal import Journal, journal_of
 from gateway.bulk.meter import Meter
 from gateway.bulk.rows import Row, row_of
 from gateway.bulk.sinks import converter
-from gateway.bulk.sources import LeftOut, count, pictures
+from gateway.bulk.sources import Sources, count
 from gateway.client import Gateway, GatewayError, Picture
 from gateway.errors import UserError
 
@@ -43,10 +43,15 @@ class BulkJob:
 
 
 def rows(
-    job: BulkJob, gateway: Gateway, left: Iterable[Picture], meter: Meter, tick: Callable[[Meter], None]
+    job: BulkJob,
+    gateway: Gateway,
+    left: Callable[[int], Iterable[Picture]],
+    meter: Meter,
+    tick: Callable[[Meter], None],
 ) -> Generator[Row, None, None]:
     """A row for each picture as it is ready; raises TooManyFailures, and what the client raises.
 
+    `left` gives the pictures, of which files are read up to so many bytes, as the service's `max_file_bytes` says.
     `tick` is called after each row, and when the run waits for the service.
     """
 
@@ -56,7 +61,7 @@ def rows(
 
     ask = gateway.embed if job.features else gateway.classify
     meter.start()
-    results = ask(left, on_wait=wait, **(job.parameters or {}))
+    results = ask(left(gateway.limits().max_file_bytes), on_wait=wait, **(job.parameters or {}))
     with closing(results):
         for result in results:
             meter.count(result)
@@ -74,8 +79,7 @@ class FileRun:
         self.job, self.out = job, out
         self._convert = converter(out, features=job.features)
         self.journal = Journal(journal_of(out), features=job.features, options=job.parameters)
-        self.left_out = LeftOut()
-        self._pictures = pictures(job.sources, column=job.column, left_out=self.left_out)
+        self.sources = Sources(job.sources, column=job.column)
         with _writing(self.journal.path):
             self._begin(resume=resume, overwrite=overwrite)
         self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)
@@ -111,12 +115,15 @@ class FileRun:
         What was done stays in the journal, whatever happens. Raises OutputUnwritable, and what `rows` raises.
         """
         _count_in_background(self.job, self.meter)
-        with closing(rows(self.job, gateway, self.journal.left(self._pictures), self.meter, tick)) as answers:
+        with closing(rows(self.job, gateway, self._left, self.meter, tick)) as answers:
             for row in answers:
                 with _writing(self.journal.path):
                     self.journal.write([row])
         with _writing(self.out):
             self.journal.finish(self.out, self._convert)
+
+    def _left(self, max_file_bytes: int) -> Iterator[Picture]:
+        return self.journal.left(self.sources.pictures(max_file_bytes))
 
 
 @contextmanager

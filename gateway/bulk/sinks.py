@@ -1,6 +1,5 @@
 """The formats of the output, chosen by its file name extension."""
 
-import csv
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from gateway.bulk.parquet import arrow, parquet
 from gateway.bulk.rows import FEATURES, Row, columns
+from gateway.csv_cells import csv_line
 from gateway.errors import UserError
 
 ROW_GROUP = 10_000
@@ -37,17 +37,17 @@ def converter(out: Path, *, features: bool = False) -> Convert | None:
 
 
 def write_csv(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
-    """Rows as CSV (RFC 4180); `predictions` and vectors are JSON."""
+    """Rows as CSV (RFC 4180) without formulas; `predictions` and vectors are JSON."""
+    names = columns(features=features)
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns(features=features), extrasaction="ignore")
-        writer.writeheader()
+        file.write(csv_line(names))
         for row in rows:
             inner = {
                 name: json.dumps(row[name], ensure_ascii=False)
                 for name in ("predictions", FEATURES)
                 if row.get(name) is not None
             }
-            writer.writerow({**row, **inner})
+            file.write(csv_line({**row, **inner}.get(name) for name in names))
 
 
 def write_parquet(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:

@@ -14,13 +14,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from glob import has_magic, iglob
+from functools import partial
+from glob import has_magic
 from pathlib import Path
 
 from gateway.bulk.archives import ARCHIVE_SUFFIXES, read_archive
 from gateway.bulk.remote import is_url, list_urls, picture_at
-from gateway.bulk.tables import TABLE_SUFFIXES, read_paths
+from gateway.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, NoPath, TableUnreadable, read_paths
+from gateway.bulk.walk import EVERYTHING, Pattern, split, walk
 from gateway.client import Picture
+from gateway.client.files import DEFAULT_FILE_BYTES, read_file
 from gateway.errors import UserError
 from gateway.ingest.image_info import SUFFIXES
 
@@ -40,10 +43,13 @@ def is_image_name(name: str) -> bool:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Files that were not taken for pictures, by their names."""
+    """Files that were not taken for pictures, by their names, and folders that were met twice."""
 
     number: int = 0
     example: str = ""
+    folders: int = 0
+    """Folders that a link leads to and that were read under another name."""
+    folder: str = ""
 
     def takes(self, name: str) -> bool:
         """Whether a file is meant as a picture; counts it if not."""
@@ -53,16 +59,29 @@ class LeftOut:
         self.example = self.example or name
         return False
 
+    def again(self, folder: str) -> None:
+        """Count a folder that was met before."""
+        self.folders += 1
+        self.folder = self.folder or folder
 
-def pictures(
-    sources: Iterable[str], *, column: str | None = None, left_out: LeftOut | None = None
-) -> Iterator[Picture]:
-    """The pictures of all sources, one after another; raises SourceMissing before the first one is asked for.
 
-    `left_out` counts the files of folders, archives and buckets that are not.
-    """
-    opened = [_open(source, column, left_out or LeftOut()) for source in sources]
-    return (picture for source in opened for picture in source())
+Reading = Callable[[int], Iterator[Picture]]
+"""The pictures of a source, of which a file is read up to so many bytes and one more."""
+
+
+class Sources:
+    """Where pictures come from; raises SourceMissing and TableUnreadable before the first picture is asked for."""
+
+    def __init__(self, sources: Iterable[str], *, column: str | None = None) -> None:
+        self.left_out = LeftOut()
+        self._opened = [_open(source, column, self.left_out) for source in sources]
+
+    def pictures(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[Picture]:
+        """The pictures of all sources, one after another.
+
+        Each has at most `max_file_bytes` and one byte. What cannot be read is a picture, too, whose `read` says why.
+        """
+        return (picture for reading in self._opened for picture in reading(max_file_bytes))
 
 
 def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
@@ -71,7 +90,7 @@ def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
     for source in sources:
         if source == STDIN or is_url(source) or _is_tar(source):
             return None
-        for _ in _open(source, column, LeftOut())():
+        for _ in Sources([source], column=column).pictures():
             number += 1
     return number
 
@@ -80,60 +99,83 @@ def _is_tar(source: str) -> bool:
     return source.lower().endswith(tuple(ARCHIVE_SUFFIXES - {".zip"}))
 
 
-def _open(source: str, column: str | None, left_out: LeftOut) -> Callable[[], Iterator[Picture]]:
+def _open(source: str, column: str | None, left_out: LeftOut) -> Reading:
     if source == STDIN:
         return _stdin
     if is_url(source):
-        return lambda: list_urls(source, left_out.takes)
+        return partial(list_urls, source, left_out.takes)
     path = Path(source)
     if path.is_dir():
-        return lambda: _folder(source, left_out)
+        return partial(_walk, source, EVERYTHING, left_out.takes, left_out.again)
     if path.is_file():
         if path.suffix.lower() in TABLE_SUFFIXES:
-            return lambda: _table(path, column)
+            return _open_table(path, column)
         if source.lower().endswith(tuple(ARCHIVE_SUFFIXES)):
-            return lambda: read_archive(path, left_out.takes)
-        return lambda: iter([_file(source)])
-    if has_magic(source):
-        if next(iglob(source, recursive=True), None) is None:  # noqa: PTH207  # Path.glob takes no absolute pattern
+            return partial(read_archive, path, left_out.takes)
+        return partial(_one, source)
+    if has_magic(source) and not os.path.lexists(source):
+        folder, pattern = split(source, has_magic)
+        if not Path(folder).is_dir() or next(walk(folder, pattern, LeftOut().again), None) is None:
             raise SourceMissing(f"no file matches {source!r}")
-        return lambda: (_file(each) for each in iglob(source, recursive=True) if Path(each).is_file())  # noqa: PTH207
+        return partial(_walk, folder, pattern, bool, left_out.again)
+    if os.path.lexists(source):
+        return partial(_one, source)  # a FIFO, a device, a link that leads nowhere: its row shows what it is
     raise SourceMissing(f"there is no file or folder {source!r}")
 
 
-def _table(table: Path, column: str | None) -> Iterator[Picture]:
-    for number, path in enumerate(read_paths(table, column), 1):
-        yield Picture(f"{table}:{number}", _no_path) if path is None else _local_or_remote(path)
+def _one(path: str, max_file_bytes: int) -> Iterator[Picture]:
+    yield _file(path, max_file_bytes)
 
 
-def _no_path() -> bytes:
-    raise OSError("this row of the table has no path")
-
-
-def _folder(folder: str, left_out: LeftOut) -> Iterator[Picture]:
-    """Depth first, by name, so that a second run meets the same order; holds the names of one folder at each depth."""
+def _open_table(table: Path, column: str | None) -> Reading:
     try:
-        with os.scandir(folder) as entries:
-            # A name and a flag each: a folder of 100,000 files takes some 10 MB here, and no DirEntry is kept.
-            found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
-    except OSError as exc:
-        raise SourceMissing(f"the folder {folder!r} cannot be read: {exc.strerror}") from exc
-    for name, is_folder in found:
-        if is_folder:
-            yield from _folder(f"{folder}/{name}", left_out)
-        elif left_out.takes(path := os.path.join(folder, name)):  # noqa: PTH118  # Path objects by the hundred thousand
-            yield _file(path)
+        next(read_paths(table, column), None)
+    except OSError:
+        return partial(_one, str(table))
+    return partial(_table, table, column)
 
 
-def _file(path: str) -> Picture:
-    return Picture(os.path.normpath(path), Path(path).read_bytes)
+def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[Picture]:
+    try:
+        for number, path in enumerate(read_paths(table, column), 1):
+            if isinstance(path, NoPath):
+                yield Picture(f"{table}:{number}", partial(_refuse, path.reason))
+            else:
+                yield _local_or_remote(path, max_file_bytes)
+    except (OSError, TableUnreadable) as exc:  # it has changed since it was looked at
+        yield Picture(str(table), partial(_refuse, str(exc)))
 
 
-def _local_or_remote(path: str) -> Picture:
-    return picture_at(path) if is_url(path) else _file(path)
+def _refuse(reason: str) -> bytes:
+    raise OSError(reason)
 
 
-def _stdin() -> Iterator[Picture]:
+def _walk(
+    folder: str,
+    pattern: Pattern,
+    takes: Callable[[str], bool],
+    again: Callable[[str], None],
+    max_file_bytes: int,
+) -> Iterator[Picture]:
+    for path, error in walk(folder, pattern, again):
+        if error is not None:
+            reason = f"the folder cannot be read: {error.strerror}"
+            yield Picture(os.path.normpath(path), partial(_refuse, reason))
+        elif takes(path):
+            yield _file(path, max_file_bytes)
+
+
+def _file(path: str, max_file_bytes: int) -> Picture:
+    return Picture(os.path.normpath(path), partial(read_file, path, max_file_bytes))
+
+
+def _local_or_remote(path: str, max_file_bytes: int) -> Picture:
+    if path.startswith("file://"):
+        path = path.removeprefix("file://")
+    return picture_at(path, max_file_bytes) if is_url(path) else _file(path, max_file_bytes)
+
+
+def _stdin(max_file_bytes: int) -> Iterator[Picture]:
     if sys.stdin.isatty():
         raise SourceMissing("'-' reads paths from stdin, but nothing is piped to it")
     rest = b""
@@ -148,10 +190,13 @@ def _stdin() -> Iterator[Picture]:
             separator = b"\0" if b"\0" in rest else b"\n" if b"\n" in rest else None
         if separator is not None:
             *complete, rest = rest.split(separator)
-            yield from map(_named, filter(None, complete))
+            for raw in filter(None, complete):
+                yield _named(raw, max_file_bytes)
+        if len(rest) > MAX_LINE_BYTES:
+            raise SourceMissing(f"'-' reads paths from stdin, and a line has more than {MAX_LINE_BYTES >> 20} MiB")
     if rest:
-        yield _named(rest)
+        yield _named(rest, max_file_bytes)
 
 
-def _named(raw: bytes) -> Picture:
-    return _local_or_remote(os.fsdecode(raw).rstrip("\r"))
+def _named(raw: bytes, max_file_bytes: int) -> Picture:
+    return _local_or_remote(os.fsdecode(raw).rstrip("\r"), max_file_bytes)

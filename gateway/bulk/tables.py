@@ -4,26 +4,49 @@ import csv
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from gateway.bulk.parquet import parquet
+from gateway.bulk.parquet_paths import column_reader
 from gateway.bulk.remote import is_url
+from gateway.bulk.rows import printable
+from gateway.client.files import open_regular
+from gateway.csv_cells import restored
 from gateway.errors import UserError
 from gateway.ingest.image_info import SUFFIXES
+from gateway.visible import visible
 
+NAMES_SHOWN = 20
+CHARACTERS_SHOWN = 200
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".txt"})
 COLUMNS = ("path", "file", "filename", "image", "url")
 """The names by which a column of paths is known, where none is given."""
+MAX_LINE_BYTES = 2**20
+"""Bytes of one line of a table or a list; a longer one has no path."""
+MAX_SKIPPED_BYTES = 256 * 2**20
+"""A line that goes on for longer than this ends its table."""
 
 
 class TableUnreadable(UserError):
     """The table has no column of paths, or is not a table."""
 
 
-def read_paths(table: Path, column: str | None = None) -> Iterator[str | None]:
-    """The paths of a table, row by row, None where a row has none; relative ones are taken from the table's folder.
+@dataclass(frozen=True, slots=True)
+class NoPath:
+    """A row of a table from which no path can be read, and why."""
 
-    Raises TableUnreadable.
+    reason: str
+
+
+EMPTY = NoPath("this row of the table has no path")
+TOO_LONG = NoPath(f"this line of the table has more than {MAX_LINE_BYTES >> 20} MiB")
+
+
+def read_paths(table: Path, column: str | None = None) -> Iterator[str | NoPath]:
+    """The paths of a table, row by row; relative ones are taken from the table's folder.
+
+    Raises TableUnreadable, and OSError, before the first row; a later row that is damaged is a NoPath.
     """
     match table.suffix.lower():
         case ".csv":
@@ -34,73 +57,133 @@ def read_paths(table: Path, column: str | None = None) -> Iterator[str | None]:
             rows = _lines(table)
         case _:
             rows = _jsonl(table, column)
-    try:
-        for number, value in enumerate(rows, 1):
-            if value is None or value == "":
-                yield None
-            elif not isinstance(value, str):
-                raise TableUnreadable(f"row {number} of {table} has {value!r} for a path: name the column by --column")
-            else:
-                yield value if is_url(value) else str(table.parent / value)
-    except UnicodeDecodeError as exc:
-        raise TableUnreadable(f"{table} is not a table in UTF-8: {exc.reason}") from exc
+    for number, value in enumerate(rows, 1):
+        found = EMPTY if value is None or value == "" else value
+        if not isinstance(found, str | NoPath):
+            row = f"row {number} of {visible(table)}"
+            found = NoPath(f"{row} has {_short(found)} for a path: name the column by --column")
+        if number == 1 and isinstance(found, NoPath) and found is not EMPTY:
+            raise TableUnreadable(found.reason)
+        yield str(table.parent / found) if isinstance(found, str) and not is_url(found) else found
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """The lines of a file, None for each that has more than MAX_LINE_BYTES; ends at one that does not end."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) <= MAX_LINE_BYTES:
+            yield line
+            continue
+        yield None
+        skipped = 0
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE_BYTES)
+            skipped += len(line)
+            if skipped > MAX_SKIPPED_BYTES:
+                return
 
 
 def _column(table: Path, names: list[str], column: str | None) -> str:
     if column is not None:
         if column not in names:
-            raise TableUnreadable(f"{table} has no column {column!r}; its columns are {', '.join(names)}")
+            raise TableUnreadable(f"{visible(table)} has no column {column!r}; its columns are {_listed(names)}")
         return column
     for known in COLUMNS:
         if known in names:
             return known
     if any(is_url(name) or os.path.splitext(name)[1].lower() in SUFFIXES for name in names):  # noqa: PTH122  # a cell
         raise TableUnreadable(
-            f"{table} has no header, but a first line with {', '.join(names)}: write one above it, such as path"
+            f"{visible(table)} has no header, but a first line with {_listed(names)}: write one above it, such as path"
         )
     if len(names) == 1:
         if found := next((sign for sign in ";\t|" if sign in names[0]), None):
-            raise TableUnreadable(f"{table} has one column, {names[0]!r}: separate columns by commas, not by {found!r}")
+            raise TableUnreadable(
+                f"{visible(table)} has one column, {_short(names[0])}: separate columns by commas, not by {found!r}"
+            )
         return names[0]
-    raise TableUnreadable(f"which column of {table} has the paths? Name it with --column: {', '.join(names)}")
+    raise TableUnreadable(f"which column of {visible(table)} has the paths? Name it with --column: {_listed(names)}")
+
+
+def _listed(names: list[str]) -> str:
+    text = visible(", ".join(names[:NAMES_SHOWN]))[:CHARACTERS_SHOWN]
+    return f"{text}, …" if len(names) > NAMES_SHOWN else text
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[:CHARACTERS_SHOWN]}…"
 
 
 def _csv(table: Path, column: str | None) -> Iterator[object]:
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        name = _column(table, list(reader.fieldnames or []), column)
-        for row in reader:
-            yield row[name]
+    too_long = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal too_long
+        for number, line in enumerate(bounded_lines(file)):
+            too_long += line is None
+            # A name may be other bytes than UTF-8. The first line may begin with Windows' mark.
+            yield (line or b"\n").decode("utf-8" if number else "utf-8-sig", "surrogateescape")
+
+    with open_regular(table) as file:
+        reader = csv.reader(lines())
+        place: int | None = None
+        while True:
+            row: list[str] | None = None
+            try:
+                row = next(reader, None)
+            except csv.Error as exc:
+                yield NoPath(f"line {reader.line_num} of {visible(table)} is not CSV: {exc}")
+                continue
+            while too_long:
+                too_long -= 1
+                yield TOO_LONG
+            if row is None:
+                return
+            if row and place is None:
+                _require_utf_8(table, row)
+                place = row.index(_column(table, row, column))
+            elif row and place is not None:
+                yield restored(row[place]) if place < len(row) else None
+
+
+def _require_utf_8(table: Path, names: list[str]) -> None:
+    if any("\0" in name or printable(name) != name for name in names):
+        raise TableUnreadable(f"{visible(table)} is not a table in UTF-8: save it as UTF-8")
 
 
 def _lines(table: Path) -> Iterator[object]:
-    with table.open("rb") as file:  # names may be other bytes than UTF-8
-        for line in file:
-            if path := os.fsdecode(line).strip("\r\n"):
+    with open_regular(table) as file:  # names may be other bytes than UTF-8
+        for line in bounded_lines(file):
+            if line is None:
+                yield TOO_LONG
+            elif path := os.fsdecode(line).strip("\r\n"):
                 yield path
 
 
 def _jsonl(table: Path, column: str | None) -> Iterator[object]:
     name = column
-    with table.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-            except ValueError as exc:
-                raise TableUnreadable(f"line {number} of {table} is not JSON") from exc
-            if isinstance(row, str):
-                yield row
+    with open_regular(table) as file:
+        for number, line in enumerate(bounded_lines(file), 1):
+            where = f"line {number} of {visible(table)}"
+            if line is None:
+                yield TOO_LONG
                 continue
-            if not isinstance(row, dict):
-                raise TableUnreadable(f"line {number} of {table} is neither an object nor a string")
-            name = name or _column(table, list(row), None)
-            if name not in row:
-                raise TableUnreadable(f"line {number} of {table} has no member {name!r}")
-            yield row[name]
+            try:
+                row = json.loads(line.removeprefix(b"\xef\xbb\xbf").decode())
+            except (ValueError, RecursionError):
+                yield NoPath(f"{where} is not JSON in UTF-8")
+                continue
+            if isinstance(row, dict):
+                name = name or _column(table, list(row), None)
+                yield row[name] if name in row else NoPath(f"{where} has no member {name!r}")
+            else:
+                yield row if isinstance(row, str) else NoPath(f"{where} is neither an object nor a string")
 
 
 def _parquet(table: Path, column: str | None) -> Iterator[object]:
-    with parquet().ParquetFile(table) as file:
-        name = _column(table, file.schema_arrow.names, column)
-        for batch in file.iter_batches(columns=[name], batch_size=4096):
-            yield from batch.column(0).to_pylist()
+    with column_reader(table) as reader:
+        if (names := reader.names()) is None:
+            raise TableUnreadable(f"{visible(table)} cannot be read as a Parquet file")
+        try:
+            yield from reader.values(_column(table, names, column))
+        except OSError as exc:
+            yield NoPath(f"{visible(table)}: {exc}")

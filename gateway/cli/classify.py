@@ -16,6 +16,7 @@ import typer
 from gateway.cli.progress import only_waits, shown
 from gateway.cli.terminal import Repository, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway.visible import visible
 
 if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be there at once
     from rich.table import Table
@@ -183,11 +184,11 @@ def _to_file(
             raise UserError(f"{error}{_how_to_go_on(out)}") from error
         meter = run.meter
         say(
-            f"{out}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
+            f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
             f"{duration(meter.seconds)}, "
             f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
-        return _summary(meter, run.left_out, job)
+        return _summary(meter, run.sources.left_out, job)
 
     return work
 
@@ -195,26 +196,25 @@ def _to_file(
 def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
     from gateway.bulk.meter import Meter
     from gateway.bulk.run import TooManyFailures, rows
-    from gateway.bulk.sources import LeftOut, pictures
+    from gateway.bulk.sources import Sources
 
-    left_out = LeftOut()
-    found = pictures(job.sources, column=job.column, left_out=left_out)
+    found = Sources(job.sources, column=job.column)
 
     def work(gateway: "Gateway") -> Exit:
         meter = Meter()
         try:
             if sys.stdout.isatty():
-                with shown(transient=True) as show, closing(rows(job, gateway, found, meter, show)) as answers:
+                with shown(transient=True) as show, closing(rows(job, gateway, found.pictures, meter, show)) as answers:
                     table, left = _table(answers)
                 _print_table(table, left)
             else:
-                with closing(rows(job, gateway, found, meter, only_waits())) as answers:
+                with closing(rows(job, gateway, found.pictures, meter, only_waits())) as answers:
                     for row in answers:
                         _print_line(row)
         except TooManyFailures as exc:
             say(str(exc))
             return Exit.GAVE_UP
-        return _summary(meter, left_out, job)
+        return _summary(meter, found.left_out, job)
 
     return work
 
@@ -233,6 +233,7 @@ def _print_line(row: dict[str, Any]) -> None:
 def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
     """The first rows as a table, and how many more there are."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None)
     for name in ("picture", "label", "score", "or what is wrong"):
@@ -242,7 +243,8 @@ def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
         number += 1
         if number <= TABLE_ROWS:
             best = "" if row["score"] is None else f"{row['score']:.3f}"
-            table.add_row(row["path"], row["label"] or "", best, row["message"] or "")
+            cells = row["path"], row["label"] or "", best, row["message"] or ""
+            table.add_row(*(Text(visible(cell)) for cell in cells))  # as text: no markup of Rich's
     return table, max(0, number - TABLE_ROWS)
 
 
@@ -260,8 +262,11 @@ def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
     if left_out.number:
         files = counted(left_out.number, "file")
         say(f"left out, as the name is not a picture's: {files}, such as {left_out.example!r}; a glob takes any name")
+    if left_out.folders:
+        folders = counted(left_out.folders, "folder")
+        say(f"not read again, as a link leads back to what was read: {folders}, such as {left_out.folder!r}")
     if not meter.before and not meter.done:
-        say(f"no pictures in {', '.join(job.sources)}")
+        say(f"no pictures in {visible(', '.join(job.sources))}")
     if not meter.failed:
         return Exit.OK
     say(f"without an answer: {counted(meter.failed, 'picture')}")
@@ -275,7 +280,7 @@ def _how_to_go_on(out: Path | None, how: str = "") -> str:
 
     if out is None or not (part := journal_of(out)).exists() or not part.stat().st_size:
         return ""
-    return f"; {part} has the rows so far; {' '.join(filter(None, ('--resume', how)))} continues"
+    return f"; {visible(part)} has the rows so far; {' '.join(filter(None, ('--resume', how)))} continues"
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.settings import LogFormat, Settings
 from gateway.tracing import require_sdk
+from gateway.visible import visible_lines
 
 if TYPE_CHECKING:
     from gateway.embedded.display import Display
@@ -306,5 +307,5 @@ def main() -> None:
     try:
         app()
     except UserError as exc:
-        typer.secho(f"error: {exc}", err=True, fg="red")
+        typer.secho(f"error: {visible_lines(exc)}", err=True, fg="red")
         sys.exit(1)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gateway.cli.terminal import say
+from gateway.visible import visible
 
 if TYPE_CHECKING:
     from gateway.bulk.meter import Meter
@@ -26,7 +27,9 @@ def shown(*, transient: bool = False) -> Iterator[Callable[["Meter"], None]]:
             task = bar.add_task("starting", total=None)
 
             def show(meter: "Meter") -> None:
-                bar.update(task, total=meter.total, completed=meter.before + meter.done, description=meter.told())
+                bar.update(
+                    task, total=meter.total, completed=meter.before + meter.done, description=visible(meter.told())
+                )
 
             yield show
         return

@@ -1,6 +1,5 @@
 """`gateway stream`: a video, a camera or a network stream, and what is seen in it over time."""
 
-import csv
 import json
 import sys
 import time
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from gateway.cli.terminal import say
+from gateway.csv_cells import csv_line
 from gateway.errors import UserError
+from gateway.visible import visible
 
 if TYPE_CHECKING:
     from gateway.bulk.follow import FrameAnswer
@@ -91,19 +92,23 @@ def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], No
             write(answer.row)
         elif not answer.error and answer.label != shown:
             shown = answer.label
-            print(f"{clock(answer.seconds)}  {answer.label}  {answer.score:.2f}", flush=True)  # noqa: T201  # results
+            print(f"{clock(answer.seconds)}  {visible(answer.label)}  {answer.score:.2f}", flush=True)  # noqa: T201  # results
 
 
 def _writer(out: Path | None, columns: Iterable[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:
     """Writes rows as they come, so that an interruption leaves what was seen; JSON lines on stdout without a file."""
     file: TextIO = sys.stdout if out is None else stack.enter_context(out.open("w", encoding="utf-8", newline=""))
     if out is not None and out.suffix == ".csv":
-        table = csv.DictWriter(file, list(columns))
-        table.writeheader()
-        return table.writerow
+        names = list(columns)
+        file.write(csv_line(names))
+
+        def write_cells(row: dict[str, Any]) -> None:
+            file.write(csv_line(row[name] for name in names))
+
+        return write_cells
 
     def write(row: dict[str, Any]) -> None:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.write(json.dumps(row) + "\n")  # in ASCII: it may be a terminal's
         file.flush()
 
     return write
@@ -127,7 +132,7 @@ class _Meter:
             self._seconds = answer.seconds
             if self._shown and time.monotonic() - self._told > SECONDS_BETWEEN_LINES:
                 self._told = time.monotonic()
-                typer.echo(f"\r\x1b[2K{self._line()}  {answer.label} {answer.score:.2f}", nl=False, err=True)
+                typer.echo(f"\r\x1b[2K{self._line()}  {visible(answer.label)} {answer.score:.2f}", nl=False, err=True)
             yield answer
 
     def finish(self) -> None:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from gateway.visible import visible_lines
+
 Repository = Annotated[
     Path,
     typer.Option(
@@ -18,4 +20,4 @@ Repository = Annotated[
 
 def say(text: str) -> None:
     """A line of progress, on stderr so that stdout stays for results."""
-    typer.echo(f"gateway | {text}", err=True)
+    typer.echo(f"gateway | {visible_lines(text)}", err=True)

@@ -211,10 +211,11 @@ class AsyncGateway:
     ) -> AsyncGenerator[list[Result], None]:
         """Results as they are ready, several at a time where several are."""
         pictures: Iterator[Picture] | AsyncIterator[Picture]
-        pictures = pictures_of_async(images) if isinstance(images, AsyncIterable) else pictures_of(images)
         total, started = number_of(images), time.monotonic()
         done = failed = 0
         limits = await self.limits()
+        most = limits.max_file_bytes
+        pictures = pictures_of_async(images, most) if isinstance(images, AsyncIterable) else pictures_of(images, most)
         batches = Batches(pictures, limits, most_images=self.batch_images, most_bytes=self.batch_bytes)
         sending = Sending(self._http, batches, asked, Throttle(self.concurrency))
         async with aclosing(sending.results()) as lists:

@@ -4,12 +4,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from .errors import FileTooLarge, GatewayError
 from .faults import UnreadableFile
+from .files import DEFAULT_FILE_BYTES
 from .pictures import Picture
+from .readers import Readers
 
 READERS = 8
 """Pictures that are read at once: from a bucket one by one would take most of the time."""
@@ -21,7 +22,7 @@ class ServiceLimits:
     """What one request may bring."""
 
     max_files: int = 1000
-    max_file_bytes: int = 20 * 2**20
+    max_file_bytes: int = DEFAULT_FILE_BYTES
     max_request_bytes: int = 2 * 2**30
 
 
@@ -54,11 +55,11 @@ class Batches:
         self._loaded: deque[Loaded] = deque()
         self._taken = 0
         self._ended = False
-        self._readers = ThreadPoolExecutor(READERS, "gateway-client-read")
+        self._readers = Readers(READERS, "gateway-client-read")
 
     def close(self) -> None:
         """Let go of the readers."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._readers.shutdown()
 
     async def take(self) -> list[Loaded]:
         """The next pictures for one request, and those that cannot be sent; [] when there are no more."""
@@ -101,8 +102,8 @@ class Batches:
     def _read(self, index: int, picture: Picture) -> Loaded:
         try:
             data = picture.read()
-        except OSError as exc:
-            reason = exc.strerror or str(exc)
+        except (OSError, MemoryError) as exc:
+            reason = (exc.strerror if isinstance(exc, OSError) else "there is too little memory") or str(exc)
             return Loaded(index, picture, b"", UnreadableFile(f"The file cannot be read: {reason}."))
         if len(data) > self._limits.max_file_bytes:
             value = self._limits.max_file_bytes

@@ -7,6 +7,7 @@ from types import AsyncGeneratorType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from .asynchronous import AsyncGateway, OnProgress, Options
+from .batches import ServiceLimits
 from .pictures import Source
 from .results import Model, Result
 from .sending import Asked, OnWait
@@ -93,6 +94,10 @@ class Gateway:
         """Yield one result for each picture, with its vector; see AsyncGateway.embed."""
         asked = self._gateway._asked_vectors(model, version, top_k, timeout, on_wait, normalize=normalize)
         yield from self._each(images, asked, progress)
+
+    def limits(self) -> ServiceLimits:
+        """What one request may bring; asked for once."""
+        return self._run(self._gateway.limits())
 
     def models(self) -> list[Model]:
         """What can be asked."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from . import png_writer
+from .files import DEFAULT_FILE_BYTES, read_file
 
 Source = Any
 """A path, bytes of an image file, a PIL image, an array uint8 [H, W], [H, W, 3] or [H, W, 4] in RGB, or a Picture."""
@@ -31,13 +32,12 @@ def is_one(given: object) -> bool:
     )
 
 
-def picture_of(given: Source) -> Picture:
-    """One picture in the one form; raises TypeError where it is none."""
+def picture_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Picture:
+    """One picture in the one form; raises TypeError where it is none. A file is read up to a limit and one byte."""
     if isinstance(given, Picture):
         return given
     if isinstance(given, str | os.PathLike):
-        path = Path(given)
-        return Picture(os.fspath(given), path.read_bytes, given)
+        return Picture(os.fspath(given), partial(read_file, Path(given), max_file_bytes), given)
     if isinstance(given, bytes | bytearray | memoryview):
         return Picture("", partial(bytes, given), given)
     if _is_pil(given):
@@ -49,15 +49,15 @@ def picture_of(given: Source) -> Picture:
     )
 
 
-def pictures_of(given: Source | Iterable[Source]) -> Iterator[Picture]:
+def pictures_of(given: Source | Iterable[Source], max_file_bytes: int) -> Iterator[Picture]:
     """One picture or several, each in the one form as it is asked for."""
-    return map(picture_of, [given] if is_one(given) else given)
+    return (picture_of(each, max_file_bytes) for each in ([given] if is_one(given) else given))
 
 
-async def pictures_of_async(given: AsyncIterable[Source]) -> AsyncIterator[Picture]:
+async def pictures_of_async(given: AsyncIterable[Source], max_file_bytes: int) -> AsyncIterator[Picture]:
     """Pictures that come in their own time."""
     async for each in given:
-        yield picture_of(each)
+        yield picture_of(each, max_file_bytes)
 
 
 def number_of(given: object) -> int | None:

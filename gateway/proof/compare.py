@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.client.files import MAX_FILE_BYTES, read_file
 from gateway.errors import UserError
 from gateway.ingest.resizing import Resize
 from gateway.proof.dataset import Sample
@@ -121,7 +122,7 @@ def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sampl
     """Ask a gateway for both versions of each file, sent as it is; raises UserError."""
     for sample in samples:
         try:
-            data = sample.path.read_bytes()
+            data = read_file(sample.path, MAX_FILE_BYTES)
             answers = [SampleAnswer(sample, version.scores(data)) for version in (first, second)]
         except (PictureRefused, OSError) as exc:
             yield NotCompared(sample.path, str(exc))

@@ -16,6 +16,7 @@ from rich.table import Table
 from gateway.proof.compare import CHANCE, Compared, Pair, Probabilities
 from gateway.proof.reference import shown
 from gateway.repository.summary import console
+from gateway.visible import visible
 
 SHOWN, ON_THE_SHEET = 20, 400
 """Pictures in the table, and on the sheet: those furthest apart, where there are more."""
@@ -50,7 +51,7 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
             out.print(f"… and {len(compared.different) - SHOWN} that are closer")
         out.print()
     for refused in compared.refused[:SHOWN]:
-        out.print(escape(f"not compared: {refused.path}: {refused.reason}"))
+        out.print(escape(f"not compared: {visible(refused.path)}: {visible(refused.reason)}"))
     if len(compared.refused) > SHOWN:
         out.print(f"… and {len(compared.refused) - SHOWN} more")
     if not compared.pairs:

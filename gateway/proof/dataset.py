@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.csv_cells import restored
 from gateway.errors import UserError
 from gateway.files import read_text
 from gateway.proof.image_files import image_files
@@ -113,8 +114,8 @@ def _rows(place: Path) -> list[tuple[int, list[str]]]:
 def _row(place: Path, number: int, row: list[str], classes: _Classes) -> Sample:
     if len(row) < 2:
         raise DatasetError(f"{place}, line {number}: a path and a label are expected")
-    path = place.parent / row[0].strip()
+    path = place.parent / restored(row[0].strip())
     if not path.is_file():
         raise DatasetError(f"{place}, line {number}: there is no file {path}")
-    names = [name for name in row[1].split(SEPARATOR) if name.strip()]
+    names = [name for name in restored(row[1]).split(SEPARATOR) if name.strip()]
     return Sample(path, frozenset(classes.number(name, f"{place}, line {number}") for name in names))

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.client.files import read_file
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
 from gateway.ingest.image_info import SUFFIXES
 from gateway.ingest.in_process import prepare
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import Upload, file_too_large
 from gateway.repository.entry import Decode, Entry
 
 
@@ -61,7 +62,10 @@ def reader(resize: Resize | None = None) -> Callable[[Path], ImageFile]:
 
     def read(path: Path) -> ImageFile:
         try:
-            return ImageFile(path, prepare(Upload(0, path.name, path.read_bytes()), policy, resize).payload)
+            data = read_file(path, policy.limits.max_file_bytes)
+            if len(data) > policy.limits.max_file_bytes:
+                raise file_too_large(policy.limits)
+            return ImageFile(path, prepare(Upload(0, path.name, data), policy, resize).payload)
         except ImageError as exc:
             return ImageFile(path, b"", str(exc))
         except OSError as exc:

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from gateway.client.files import MAX_FILE_BYTES, read_file
 from gateway.networks.originals import Answers, original_answers
 from gateway.proof.image_files import ImageFile, NotCompared
 from gateway.proof.over_http import OverHttp, PictureRefused
@@ -170,7 +171,7 @@ def compare_over_http(
     transforms = reference_transforms(entry.preprocessing)
     for path in paths:
         try:
-            served, vector = gateway.answer(path.read_bytes())
+            served, vector = gateway.answer(read_file(path, MAX_FILE_BYTES))
             image = pil_image(path)
         except PictureRefused as exc:
             yield NotCompared(path, str(exc))

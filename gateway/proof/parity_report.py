@@ -9,6 +9,7 @@ from gateway.proof.parity import Comparison, Parity
 from gateway.repository.pillow_order import release_of
 from gateway.repository.preprocessing import Preprocessing
 from gateway.repository.summary import console
+from gateway.visible import visible
 
 SHOWN = 40
 """Images with a row of their own: those furthest off, where there are more."""
@@ -47,7 +48,7 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     if len(ordered) > SHOWN:
         out.print(f"… and {len(ordered) - SHOWN} images that are closer")
     for refused in parity.refused:
-        out.print(f"not compared: {refused.path}: {refused.reason}")
+        out.print(f"not compared: {visible(refused.path)}: {visible(refused.reason)}")
     out.print()
     out.print(f"reference        {reference(preprocessing)}")
     out.print(f"images           {len(parity.comparisons)}")

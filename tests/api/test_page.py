@@ -16,6 +16,7 @@ import pytest
 from gateway import errors
 from gateway.api.page import CONTENT_SECURITY_POLICY, files
 from gateway.app import create_app
+from gateway.csv_cells import csv_line
 from gateway.settings import Settings
 
 STATIC = Path(str(files.directory))
@@ -220,6 +221,12 @@ def test_the_results_as_csv_are_read_back():
     rows = [["filename", "label"], ['a "b", c.png', "crane,\nbird"], ["d.png", ""]]
     text = in_node(f"csv({json.dumps(rows)})")
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
+
+
+def test_the_csv_of_the_page_has_no_formulas():
+    """The same lines as the command writes."""
+    row = ["=1", "+1", "-1", "@a", "\t=1", "\r", ' "=1', "'=1", "\uff1d1", "a;=1", "cat", -1, 0.5, ""]
+    assert in_node(f"csv({json.dumps([row])})") == csv_line(row)
 
 
 def test_the_python_of_the_page_is_python():

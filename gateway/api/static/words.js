@@ -28,11 +28,14 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
-/** Rows as CSV (RFC 4180), the first one with the columns' names. */
+/** A text that no spreadsheet takes for a formula, as gateway/csv_cells.py writes it: one that may be has ' before it. */
+const neutral = (text) => (/^[ "'\0\v\f\u00a0\u3000\ufeff]*[=+\-@\t\r\n＝＋－＠]/.test(text) ? `'${text}` : text);
+
+/** Rows as CSV (RFC 4180) without formulas, the first one with the columns' names. */
 export function csv(rows) {
   const cell = (value) => {
-    const text = String(value ?? "");
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    const text = typeof value === "string" ? neutral(value) : String(value ?? "");
+    return /[",;|\t\r\n']/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
