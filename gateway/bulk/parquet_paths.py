@@ -86,7 +86,7 @@ def _plain(value: object) -> object:
     """A value as JSON; what is no path is shortened."""
     if value is None or (isinstance(value, str) and len(value) <= MAX_VALUE_CHARACTERS):
         return value
-    return [repr(value)[:100]]
+    return [repr(value[:100] if isinstance(value, str | bytes) else value)[:100]]
 
 
 if __name__ == "__main__":

@@ -2,21 +2,35 @@
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 import httpx
 
 from .batches import Batches, ServiceLimits
+from .documents import (
+    MAX_DOCUMENT_BYTES,
+    MAX_PROBLEM_BYTES,
+    Malformed,
+    body_of,
+    integer,
+    objects,
+    optional_text,
+    parsed,
+    text,
+    texts,
+)
 from .errors import NotFound
 from .faults import UnexpectedAnswer, Unreachable
+from .files import MAX_FILE_BYTES
 from .pictures import Picture, Source, number_of, pictures_of, pictures_of_async
 from .results import Model, Progress, Result
 from .sending import Asked, OnWait, Sending
 from .throttle import Throttle
-from .wire import error_of
+from .wire import Silence, error_of, not_a_gateway
 
 USER_AGENT = "triton-gateway-client"
 OnProgress = Callable[[Progress], None]
@@ -34,7 +48,7 @@ class Options(TypedDict, total=False):
     retry_seconds: float
     """How long a picture is sent again, as Retry-After says, while the service cannot answer it; by default 60."""
     timeout_seconds: float
-    """Longest silence on a connection, by default 120."""
+    """Longest time without progress, by default 120: until a part is sent, the next result arrives, or a document."""
     transport: httpx.AsyncBaseTransport
     """For tests."""
 
@@ -50,7 +64,8 @@ class AsyncGateway:
         self.batch_bytes = options.get("batch_bytes", 16 * 2**20)
         self.retry_seconds = options.get("retry_seconds", 60.0)
         self._limits: ServiceLimits | None = None
-        headers = {"User-Agent": USER_AGENT}
+        # Compressed bodies are refused, as they may be bombs, and no cookies are kept.
+        headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
         if api_key is not None:
             headers["X-API-Key"] = api_key
         self._http = httpx.AsyncClient(
@@ -59,6 +74,8 @@ class AsyncGateway:
             timeout=httpx.Timeout(options.get("timeout_seconds", 120.0), connect=10.0, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=max(1, self.concurrency)),
             transport=options.get("transport"),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            follow_redirects=False,  # the API key goes to this host alone
         )
 
     async def __aenter__(self) -> "AsyncGateway":
@@ -124,10 +141,17 @@ class AsyncGateway:
     async def models(self) -> list[Model]:
         """What can be asked."""
         document = await self._get("models")
-        return [
-            Model(each["name"], each["version"], tuple(each["versions"]), each["ready"], tuple(each["labels"]))
-            for each in document["models"]
-        ]
+        with self._understood("models"):
+            return [
+                Model(
+                    text(each, "name"),
+                    optional_text(each, "version"),
+                    texts(each, "versions"),
+                    each.get("ready") is True,
+                    texts(each, "labels"),
+                )
+                for each in objects(document, "models")
+            ]
 
     async def limits(self) -> ServiceLimits:
         """What one request may bring; asked for once."""
@@ -137,28 +161,39 @@ class AsyncGateway:
             except NotFound:
                 self._limits = ServiceLimits()
             else:
-                values = {each["name"]: each["value"] for each in document["limits"]}
-                self._limits = ServiceLimits(
-                    **{name: values[name] for name in ServiceLimits.__dataclass_fields__ if name in values}
-                )
+                with self._understood("limits"):
+                    known = ServiceLimits.__dataclass_fields__
+                    given = [each for each in objects(document, "limits") if text(each, "name") in known]
+                    self._limits = ServiceLimits(**{each["name"]: max(1, integer(each, "value")) for each in given})
+                most = min(self._limits.max_file_bytes, MAX_FILE_BYTES)
+                self._limits = replace(self._limits, max_file_bytes=most)
         return self._limits
+
+    @contextmanager
+    def _understood(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except Malformed as exc:
+            raise UnexpectedAnswer(f"{self._http.base_url}{path} is not a gateway's: {exc}.") from exc
 
     async def _get(self, path: str) -> dict[str, Any]:
         """A JSON object; raises GatewayError."""
         try:
-            response = await self._http.get(path)
-        except httpx.TransportError as exc:
+            async with Silence(self._http.timeout.read), self._http.stream("GET", path) as response:
+                body = await body_of(response, MAX_DOCUMENT_BYTES if response.is_success else MAX_PROBLEM_BYTES)
+        except TimeoutError as exc:
+            reason = f"it has not answered within {self._http.timeout.read:g} s"
+            raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
             reason = str(exc).rstrip(".") or type(exc).__name__
             raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
-        if not response.is_success:
-            raise error_of(response)
+        with self._understood(path):
+            if not response.is_success:
+                raise error_of(response, body)
         try:
-            document = response.json()
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
-            raise UnexpectedAnswer(f"{response.url} does not answer like a gateway; is the URL right?")
-        return document
+            return parsed(body)
+        except Malformed as exc:
+            raise not_a_gateway(response) from exc
 
     def _asked(
         self,

@@ -7,12 +7,14 @@ import sys
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from .batches import Batches, Loaded
+from .documents import Malformed, integer, number, objects, optional_integer, optional_object, optional_text, text
 from .errors import (
     GatewayError,
     RequestError,
@@ -25,7 +27,7 @@ from .errors import (
 from .faults import ConnectionLost, UnexpectedAnswer, Unreachable
 from .results import Frame, Prediction, Result
 from .throttle import Throttle
-from .wire import error_from, lines
+from .wire import Silence, error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
 """Told why nothing is sent for how many seconds."""
@@ -133,9 +135,12 @@ class Sending:
         finally:
             self._throttle.release()
 
-    async def _deliver(self, waiting: list[Loaded]) -> None:
-        """Send pictures until each of them has a result; raises what no further attempt mends."""
-        patience = _Patience(self._asked.retry_seconds)
+    async def _deliver(self, waiting: list[Loaded], patience: _Patience | None = None) -> None:
+        """Send pictures until each of them has a result; raises what no further attempt mends.
+
+        The parts of a request share its patience: it is renewed by each picture that has a result.
+        """
+        patience = patience or _Patience(self._asked.retry_seconds)
         while waiting:
             before = len(waiting)
             waiting, fault = await self._send(waiting)
@@ -149,13 +154,13 @@ class Sending:
             ):
                 # Too much for one request; or one of them is what the connection breaks on, which halving finds.
                 middle = len(waiting) // 2
-                await self._deliver(waiting[:middle])
-                await self._deliver(waiting[middle:])
+                await self._deliver(waiting[:middle], patience)
+                await self._deliver(waiting[middle:], patience)
                 return
             if isinstance(fault, TooManyFrames):  # together with the others they have more than one request may
                 middle = (len(waiting) + 1) // 2
-                await self._deliver(waiting[:middle])
-                await self._deliver(waiting[middle:])
+                await self._deliver(waiting[:middle], patience)
+                await self._deliver(waiting[middle:], patience)
                 return
             if isinstance(fault, RequestError | UnexpectedAnswer) and not isinstance(fault, _TOO_MUCH):
                 raise fault
@@ -174,15 +179,21 @@ class Sending:
         left = dict(enumerate(waiting))
         fault: GatewayError | None = None
         try:
-            async for line in lines(self._http, self._asked.path, waiting, self._asked.parameters):
-                error = error_from(line["error"]) if line["error"] else None
-                last = _last_error(line) if len(waiting) > 1 else None
-                if isinstance(last, TooManyFrames):  # perhaps because of what came before it
-                    fault = last
-                elif error is not None and error.retryable:
-                    fault = error
-                elif (loaded := left.pop(line["index"], None)) is not None:
-                    await self._put(_result(loaded, line, error))
+            async with aclosing(lines(self._http, self._asked.path, waiting, self._asked.parameters)) as received:
+                async for line in received:
+                    error = _error(line)
+                    last = _last_error(line) if len(waiting) > 1 else None
+                    index = integer(line, "index")
+                    if isinstance(last, TooManyFrames):  # perhaps because of what came before it
+                        fault = last
+                    elif error is not None and error.retryable:
+                        fault = error
+                    elif (loaded := left.get(index)) is not None:
+                        result = _result(loaded, line, error)
+                        del left[index]
+                        await self._put(result)
+        except Malformed as exc:
+            fault = UnexpectedAnswer(f"A result of {self._http.base_url} is not a gateway's: {exc}.")
         except GatewayError as exc:
             fault = exc
         if not left:
@@ -197,12 +208,13 @@ class Sending:
 
     async def _alive(self) -> bool:
         try:
-            return (await self._http.get("health/live")).is_success
-        except httpx.HTTPError:
+            async with Silence(self._http.timeout.read), self._http.stream("GET", "health/live") as response:
+                return response.is_success
+        except (httpx.HTTPError, TimeoutError):
             return False
 
     async def _fail(self, loaded: Loaded, error: GatewayError) -> None:
-        await self._put(_result(loaded, {}, error))
+        await self._put(Result(loaded.index, loaded.picture.name, loaded.picture.source, error=error))
 
     async def _put(self, result: Result) -> None:
         """Hand a result on; waits while too many have not been looked at."""
@@ -213,43 +225,59 @@ class Sending:
             await self._room.wait()
 
 
-def _result(loaded: Loaded, line: Mapping[str, Any], error: GatewayError | None) -> Result:
-    model = line.get("model") or {}
+def _result(loaded: Loaded, line: dict[str, Any], error: GatewayError | None) -> Result:
+    model = optional_object(line, "model") or {}
     return Result(
         loaded.index,
         loaded.picture.name,
         loaded.picture.source,
-        line.get("width"),
-        line.get("height"),
+        optional_integer(line, "width"),
+        optional_integer(line, "height"),
         _predictions(line),
         error,
-        model.get("name"),
-        model.get("version"),
+        optional_text(model, "name"),
+        optional_text(model, "version"),
         tuple(
             Frame(
-                each["index"], each["time_s"], _predictions(each), error_from(each["error"]) if each["error"] else None
+                integer(each, "index"),
+                None if each.get("time_s") is None else number(each, "time_s"),
+                _predictions(each),
+                _error(each),
             )
-            for each in line.get("frames", ())
+            for each in objects(line, "frames")
         ),
-        _vector(line.get("embedding")),
+        _vector(optional_text(line, "embedding")),
     )
 
 
-def _last_error(line: Mapping[str, Any]) -> GatewayError | None:
+def _error(line: dict[str, Any]) -> GatewayError | None:
+    if "error" not in line:
+        raise Malformed("a result has no member 'error'")
+    document = optional_object(line, "error")
+    return error_from(document) if document else None
+
+
+def _last_error(line: dict[str, Any]) -> GatewayError | None:
     """What befell a picture, or the last of its frames."""
-    told = line["error"] or (line["frames"][-1]["error"] if line.get("frames") else None)
-    return error_from(told) if told else None
+    frames = objects(line, "frames")
+    return _error(line) or (_error(frames[-1]) if frames else None)
 
 
-def _predictions(line: Mapping[str, Any]) -> tuple[Prediction, ...]:
-    return tuple(Prediction(each["label"], each["class_id"], each["score"]) for each in line.get("predictions", ()))
+def _predictions(line: dict[str, Any]) -> tuple[Prediction, ...]:
+    return tuple(
+        Prediction(text(each, "label"), integer(each, "class_id"), number(each, "score"))
+        for each in objects(line, "predictions")
+    )
 
 
 def _vector(encoded: str | None) -> "array[float] | None":
     """A vector out of the base64 of its 32-bit floats, little-endian."""
     if encoded is None:
         return None
-    vector = array("f", base64.b64decode(encoded))
+    try:
+        vector = array("f", base64.b64decode(encoded, validate=True))
+    except ValueError as exc:
+        raise Malformed("'embedding' is not the base64 of 32-bit floats") from exc
     if sys.byteorder == "big":
         vector.byteswap()
     return vector

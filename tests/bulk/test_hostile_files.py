@@ -472,11 +472,11 @@ def test_damaged_csv_costs_its_own_rows_alone(tmp_path):
 
 
 def test_a_parquet_bomb_is_a_row(tmp_path, monkeypatch):
-    """A value of 1 MiB that a dictionary repeats, and a file that is damaged behind its list of columns."""
+    """A value of 900 kB that a dictionary repeats, and a file that is damaged behind its list of columns."""
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.parquet"
-    values = ["a.png"] * 2000 + ["x" * MIB] * 20_000
-    indices = pyarrow.array([0] * 2000 + [1] * 20_000, pyarrow.int32())
+    values = ["a.png"] * 2000 + ["x" * 900_000] * 2_000
+    indices = pyarrow.array([0] * 2000 + [1] * 2_000, pyarrow.int32())
     column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array([values[0], values[-1]]))
     pyarrow.parquet.write_table(pyarrow.table({"path": column}), table, compression="zstd")
     assert table.stat().st_size < MIB
