@@ -148,6 +148,17 @@ def as_pickled_constant(evidence: Path) -> dict[str, Member]:
     return {CONSTANTS: edited(edit), "data/constants/tensor_9": saved(Trap(evidence))}
 
 
+def as_shared_weight(evidence: Path) -> dict[str, Member]:
+    """A member that one weight has as numbers, and another one as a pickle."""
+
+    def edit(values: dict) -> None:
+        values["config"]["scores.bias"].update(path_name="weight_9")
+        values["config"]["features.weight"].update(path_name="weight_9", use_pickle=True)
+
+    data = saved(Trap(evidence))
+    return {WEIGHTS: edited(edit), "data/weights/weight_9": data + bytes(-len(data) % 4)}
+
+
 def as_all_weights(evidence: Path) -> dict[str, Member]:
     return {"data/weights/model.pt": saved({"features.weight": Trap(evidence)})}
 
@@ -192,7 +203,7 @@ def as_enumeration(evidence: Path) -> dict[str, Member]:
 
 HOSTILE = [
     *(as_sample, as_opaque_constant, as_pickled_weight, as_pickled_constant, as_all_weights, as_all_constants),
-    *(as_size, as_guard, as_name, as_enumeration),
+    *(as_shared_weight, as_size, as_guard, as_name, as_enumeration),
 ]
 DROPPED = {as_sample, as_guard}
 """What no model needs is left out, and the rest answers as ever."""
@@ -284,12 +295,26 @@ def with_pickled_tensors(source: Path, target: Path) -> Path:
     )
 
 
+def as_before_2_8(source: Path, target: Path) -> Path:
+    """As older releases of torch.export wrote them: members in no folder."""
+    exported = torch.export.load(source)
+    with zipfile.ZipFile(source) as given, zipfile.ZipFile(target, "w") as taken:
+        graph = given.read(f"{source.stem}/{GRAPH}")
+        version = json.loads(graph)["schema_version"]
+        taken.writestr("version", f"{version['major']}.{version['minor']}")
+        taken.writestr("serialized_exported_program.json", graph)
+        taken.writestr("serialized_state_dict.pt", saved(dict(exported.state_dict)))
+        taken.writestr("serialized_constants.pt", saved(dict(exported.constants)))
+        taken.writestr("serialized_example_inputs.pt", saved(exported.example_inputs))
+    return target
+
+
 def with_extra_files(source: Path, target: Path) -> Path:
     torch.export.save(torch.export.load(source), target, extra_files={"note": "hello"})
     return target
 
 
-@pytest.mark.parametrize("form", [None, without_samples, with_pickled_tensors, with_extra_files])
+@pytest.mark.parametrize("form", [None, without_samples, with_pickled_tensors, as_before_2_8, with_extra_files])
 def test_an_honest_program_gives_the_same_answers(program, tmp_path, form):
     path = form(program, tmp_path / "honest.pt2") if form else program
     with torch.no_grad():
@@ -405,6 +430,7 @@ def test_torchscript_that_reaches_files_is_refused(tmp_path, evidence, kind):
         "__torch__.torch.classes.dist_rpc.Any.x()",
         "'\"'; torch.save(images, 'f'); '\"'",
         '"""\n " """; torch.save(images, "f")',
+        r'n = "\x4"',
     ],
 )
 def test_no_spelling_of_an_operator_that_reaches_files_passes(script, tmp_path, line):
@@ -415,7 +441,7 @@ def test_no_spelling_of_an_operator_that_reaches_files_passes(script, tmp_path, 
     code = next(name for name in members(script) if "networks/builders" in name and name.endswith(".py"))
     path = altered(script, tmp_path / "hostile.pt", {code: change})
     assert "last = self.last\n    " + line in zipfile.ZipFile(path).read(f"{script.stem}/{code}").decode()
-    with pytest.raises(ModelFileError, match=r"reaches files|operators of|strings that|custom classes"):
+    with pytest.raises(ModelFileError, match=r"reaches files|operators of|strings that|custom classes|damaged"):
         load_torchscript(path)
 
 

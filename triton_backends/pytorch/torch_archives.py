@@ -101,7 +101,7 @@ _OBJECTS = frozenset({"as_custom_obj", "custom_obj", "custom_obj_name", "class_f
 _LAYERS = "nn_module_stack"
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError),
-    *(TypeError, AttributeError, RecursionError),
+    *(TypeError, AttributeError, RecursionError, SyntaxError, MemoryError),
 )
 """What Python raises for an archive, a JSON text or a pickle that is not what it should be."""
 
@@ -268,22 +268,22 @@ def _copy_program(source: _Archive, target: BinaryIO) -> None:
                 continue
             config = f"{folder}model_{kind}_config.json"
             listed = _json(source, config)
-            for tensor, payload in listed["config"].items():
-                _copy_payload(copy, folder, tensor, payload)
+            # Tensors may share a member: one that any of them has unpickled is checked as a pickle.
+            pickled = {each["path_name"] for each in listed["config"].values() if each["use_pickle"]}
+            named = {each["path_name"]: tensor for tensor, each in listed["config"].items()}
+            for name, tensor in named.items():
+                _copy_payload(copy, folder, name, tensor, pickled=name in pickled)
             copy.write(config, json.dumps(_checked(listed, "", source.named(config), loose_keys=True)).encode())
         # torch asks for this member; an empty one stands for no examples.
         copy.write(_SAMPLES, b"")
 
 
-def _copy_payload(copy: _Copy, folder: str, tensor: str, payload: dict[str, Any]) -> None:
-    name, source = payload["path_name"], copy.source
+def _copy_payload(copy: _Copy, folder: str, name: str, tensor: str, *, pickled: bool) -> None:
     if not _PAYLOAD.fullmatch(name):
         kind = "an opaque object, which is a pickle" if name.startswith("opaque") else "a custom object"
         raise UnsafeArchive(f"its constant {tensor!r}, member {folder + name!r}, is {kind}, and no tensor")
-    name = folder + name
-    if f"{copy.folder}{name}" in copy.zip.NameToInfo:
-        return  # tensors may share their memory
-    if payload.get("use_pickle"):
+    name, source = folder + name, copy.source
+    if pickled:
         copy.write(name, _clean_saved(source.text(name), source.named(name)))
     else:
         copy.copy([name])
