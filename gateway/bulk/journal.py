@@ -10,14 +10,28 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from gateway.bulk.asked import Asked, Options
 from gateway.bulk.rows import FEATURES, Row, printable
 from gateway.client import BY_CODE, Picture
+from gateway.client.files import open_regular
 from gateway.errors import UserError
 from gateway.files import whole_file
+
+MAX_ROW_BYTES = 64 * 2**20
+"""Bytes of one row, with its frames or its vector."""
+_TEXT, _NUMBER = str | None, int | float | None
+_TYPES = {
+    "path": str,
+    **dict.fromkeys(("error", "message", "status", "label", "model", "version"), _TEXT),
+    **dict.fromkeys(("class_id", "width", "height"), int | None),
+    "score": _NUMBER,
+    **dict.fromkeys(("predictions", "features", "frames"), list | None),
+}
+"""The types of a row's members."""
 
 
 class JournalUnreadable(UserError):
@@ -39,6 +53,8 @@ class Journal:
         self.done: Counter[bytes] = Counter()
         """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
         self.rows = 0
+        self.dropped = 0
+        """Rows that `resume` left out, since their picture has another one."""
         self.failed: Counter[str] = Counter()
         """Rows of pictures without an answer, by the codes of their errors."""
         self._file: BinaryIO | None = None
@@ -54,9 +70,19 @@ class Journal:
         Raises JournalUnreadable, or OptionsDiffer where the rows were asked for otherwise.
         """
         self._asked.check()
+        first: dict[bytes, bytes] = {}
+        conflicting = set()
+        for row in self.read():
+            name, content = _digest(row["path"]), _digest(json.dumps(row, sort_keys=True))
+            if first.setdefault(name, content) != content:
+                conflicting.add(name)
         with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
             for row in self.checked():
                 if row["error"] is None or not _passing(row["error"]):
+                    # Which of two rows is right, no one can know. A picture that is listed twice is asked again.
+                    if (name := _digest(row["path"])) in conflicting or name in self.done:
+                        self.dropped += 1
+                        continue
                     row["path"] = printable(row["path"])  # an older version wrote surrogates
                     file.write(_line(row))
                     self._count(row)
@@ -72,8 +98,10 @@ class Journal:
 
     def read(self) -> Iterator[Row]:
         """The rows on the disk."""
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+        with open_regular(self.path) as file:
+            for number, line in enumerate(iter(partial(file.readline, MAX_ROW_BYTES + 1), b""), 1):
+                if len(line) > MAX_ROW_BYTES:
+                    raise JournalUnreadable(f"line {number} of {self.path} has more than {MAX_ROW_BYTES >> 20} MiB")
                 if not line.endswith(b"\n"):
                     return
                 row = _parsed(line)
@@ -151,13 +179,15 @@ def _passing(code: str) -> bool:
 def _parsed(line: bytes) -> Row | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and row.keys() >= {"path", "error"} else None
+    if not isinstance(row, dict) or not row.keys() >= {"path", "error"}:
+        return None
+    return row if all(isinstance(row.get(name), kinds) for name, kinds in _TYPES.items()) else None
 
 
 def _line(row: Row) -> bytes:
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
 
 
 def _digest(name: str) -> bytes:

@@ -172,6 +172,9 @@ def _to_file(
     run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
     if run.meter.before:
         say(f"rows from before: {run.meter.before:,}")
+    if run.journal.dropped:
+        dropped = counted(run.journal.dropped, "row")
+        say(f"left out, as their picture has another row, and it is asked again where the two differ: {dropped}")
 
     def work(gateway: "Gateway") -> Exit:
         try:

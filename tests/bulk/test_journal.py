@@ -158,3 +158,31 @@ def test_nothing_is_left_beside_the_output_or_by_a_run_without_rows(path, tmp_pa
     empty.begin()
     empty.abandon()
     assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_of_equal_rows_one_stays_and_of_others_none(path):
+    """No output has a row twice, nor one of which nobody knows whether it is right."""
+    journal(path, row("a"), row("b"), row("a"), row("b", "invalid_image"), row("c"))
+    again = resumed(path)
+    assert (again.rows, again.dropped) == (2, 3)
+    assert names(again.left(pictures("a", "b", "c"))) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\0\xff\xfe",
+        b"[" * 100_000,
+        b'{"path":7,"error":null}',
+        b'{"path":"a","error":7}',
+        b"[]",
+        b"",
+        b'{"path":"a","error":null,"score":"high"}',
+        b'{"path":"a","error":null,"predictions":7}',
+    ],
+)
+def test_a_line_that_is_no_row_is_refused_with_its_number(path, line):
+    path.write_bytes(b'{"path":"b","error":null}\n' + line + b"\n")
+    with pytest.raises(JournalUnreadable, match="line 2"):
+        Journal(path).resume()
+    assert path.read_bytes().endswith(line + b"\n")
