@@ -160,7 +160,8 @@ def create_backend(settings: Settings) -> TritonBackend:
         schedule=schedule,
         heal=settings.heal,
         share=Share(settings.triton_aperture, settings.max_images_in_flight),
-        split=settings.model_split,
+        splits=(settings.model_split, settings.model_shadow),
+        load=settings.load_models,
     )
     return TritonBackend(
         tritons,

@@ -170,6 +170,12 @@ MODEL_READY = Gauge(
     ["model"],
     multiprocess_mode="livemin",
 )
+MODEL_MISSING = Gauge(
+    "gateway_model_missing",
+    "1 while a model that this Triton should serve is not loaded there.",
+    ["triton", "model"],
+    multiprocess_mode="livemax",
+)
 HEALINGS = Counter(
     "gateway_healings_total",
     "Times that models were reloaded, by outcome: healed, failed, or in vain (they fail as before).",
@@ -216,6 +222,15 @@ def forget_model(name: str) -> None:
     else:
         with contextlib.suppress(KeyError):
             MODEL_READY.remove(name)
+
+
+def forget_missing(address: str, model: str) -> None:
+    """Report no longer whether a model is missing at a Triton that is not used any more."""
+    if SHARED_FOLDER in os.environ:
+        MODEL_MISSING.labels(address, model).set(float("nan"))
+    else:
+        with contextlib.suppress(KeyError):
+            MODEL_MISSING.remove(address, model)
 
 
 def exposition() -> bytes:

@@ -93,6 +93,8 @@ class Settings(BaseSettings):
     """Triton's gRPC endpoint as host:port; several, with commas, or a name with several addresses, take turns."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
     """Model that answers requests that name none."""
+    load_models: Annotated[tuple[str, ...], NoDecode] = ()
+    """Models to be loaded beside the default one wherever Triton does not serve them; * for all of its repository."""
     model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
@@ -268,7 +270,7 @@ class Settings(BaseSettings):
     def _is_a_headers_name(cls, name: str) -> str:
         return setting_values.header_name(name)
 
-    @field_validator("cors_origins", "triton_url", mode="before")
+    @field_validator("cors_origins", "triton_url", "load_models", mode="before")
     @classmethod
     def _split_at_commas(cls, parts: object) -> object:
         return setting_values.listed(parts) if isinstance(parts, str) else parts

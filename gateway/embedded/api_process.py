@@ -34,7 +34,8 @@ class ApiFailed(UserError):
 class ApiProcess:
     """`gateway serve` in a process group of its own, so that Ctrl-C on the terminal does not reach it.
 
-    It is killed when this process dies, and its workers when it dies (`gateway.server.workers`).
+    It is killed when this process dies, and its workers when it dies (`gateway.server.workers`). `load_models` replaces
+    the setting of that name.
     """
 
     name = "the API"
@@ -44,6 +45,7 @@ class ApiProcess:
         settings: Settings,
         triton_url: str,
         *,
+        load_models: str = "",
         command: Sequence[str] = SERVE,
         hang_seconds: float = HANG_SECONDS,
     ) -> None:
@@ -53,6 +55,7 @@ class ApiProcess:
             variable("triton_url"): triton_url,
             variable("port"): str(settings.port),
             variable("model"): settings.model,
+            variable("load_models"): load_models or ",".join(settings.load_models),
         }
         self._command = command
         self._hang_seconds = hang_seconds
@@ -95,6 +98,15 @@ class ApiProcess:
         if answered:
             self._answered_at = time.monotonic()
         return time.monotonic() - self._answered_at < self._hang_seconds
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether images are classified, and the reason where they are not; waits for two seconds at most."""
+        host, port = reachable(self._settings.host), self._settings.port
+        try:
+            status, body = get(host, port, "/health/ready", timeout_seconds=LISTEN_SECONDS)
+        except OSError:
+            return False, f"the API does not answer on port {port}"
+        return status == HTTPStatus.OK, _reason(body, self._settings.model)
 
     def hangs(self) -> bool:
         """False: until it is ready it has its time to start."""
@@ -140,6 +152,21 @@ class ApiProcess:
         except OSError as exc:
             return False, f"it does not answer on port {port}: {exc}"
         return any_status or status == HTTPStatus.OK, f"it says: {_detail(body)}"
+
+
+def _reason(body: bytes, model: str) -> str:
+    """The reason that GET /health/ready gives, in one line."""
+    try:
+        endpoints = json.loads(body)["endpoints"]
+    except (ValueError, KeyError, TypeError):
+        endpoints = []
+    reasons = [
+        f"{each['name']}: {each['reason'].strip().partition(chr(10))[0]}"
+        for endpoint in endpoints
+        for each in endpoint["models_not_ready"]
+    ]
+    errors = [endpoint["error"]["message"] for endpoint in endpoints if endpoint["error"]]
+    return "; ".join(dict.fromkeys(reasons or errors)) or f"{model} does not answer; GET /health/ready shows why"
 
 
 def _detail(body: bytes) -> str:

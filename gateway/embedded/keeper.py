@@ -45,7 +45,7 @@ class Kept(Protocol):
         ...
 
     def ready(self) -> bool:
-        """Whether it does its work."""
+        """Whether it answers after its start; that it does its work is for Readiness to find out."""
         ...
 
     def answers(self) -> bool:
@@ -60,7 +60,7 @@ class Kept(Protocol):
 class Keeper:
     """Watches a started process; call `check` again and again, which never waits for long.
 
-    Models that fail inside a healthy Triton are not its concern: the API sees and heals those.
+    Models that fail, or were not loaded, inside a healthy Triton are not its concern: the API sees and recovers those.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Keeper:
         if not self._ready:
             self._ready = self._kept.ready()
             if self._ready:
-                self._say(f"{name} is ready again after {self._clock() - self._started_at:.1f} s")
+                self._say(f"{name} answers again after {self._clock() - self._started_at:.1f} s")
                 self._silences = 0
                 return
             if self._clock() - self._started_at > self._start_timeout_seconds:
@@ -124,3 +124,38 @@ class Keeper:
         self._started_at = self._checked_at = self._clock()
         self._ready = False
         self._silences = 0
+
+
+class Readiness:
+    """Reports when images cannot be classified any more, and when they can be again; call `check` again and again.
+
+    `ask` returns whether a real inference succeeded lately, and the reason where it did not.
+    """
+
+    def __init__(
+        self, ask: Callable[[], tuple[bool, str]], say: Say, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._say = say
+        self._clock = clock
+        self._asked_at = clock()
+        self._lost_at: float | None = None
+        """When readiness was lost; None while the service is ready."""
+        self._reason = ""
+
+    def check(self) -> None:
+        """Ask, every CHECK_SECONDS, and report what has changed."""
+        if self._clock() - self._asked_at < CHECK_SECONDS:
+            return
+        ready, reason = self._ask()
+        self._asked_at = self._clock()
+        if ready:
+            if self._lost_at is not None:
+                self._say(f"ready again after {self._asked_at - self._lost_at:.1f} s")
+            self._lost_at = None
+            self._reason = ""
+        else:
+            self._lost_at = self._asked_at if self._lost_at is None else self._lost_at
+            if reason != self._reason:
+                self._say(f"not ready: {reason}")
+            self._reason = reason

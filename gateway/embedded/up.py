@@ -16,7 +16,7 @@ from gateway.embedded.default_model import default_model
 from gateway.embedded.devices import Devices, choose_devices
 from gateway.embedded.display import SAID, Display, Say
 from gateway.embedded.groups import UNDERTAKER
-from gateway.embedded.keeper import Keeper
+from gateway.embedded.keeper import Keeper, Readiness
 from gateway.embedded.memory_plan import plan_memory
 from gateway.embedded.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
 from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
@@ -28,6 +28,7 @@ from gateway.memory import killed_for_memory
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
+from gateway.triton.expected import ALL
 from gateway.triton.footprint import RECORD, measure, record
 
 POLL_SECONDS = 0.2
@@ -79,9 +80,9 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     try:
         with display.waiting(f"starting Triton with the models of {model_repository}"):
             start(triton, say, settings.triton_start_timeout_seconds)
-        say(f"Triton is ready after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
+        say(f"Triton has loaded its models after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
-            api = ApiProcess(settings, triton.url)
+            api = ApiProcess(settings, triton.url, load_models=ALL)
             api.start()
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
@@ -89,14 +90,15 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say(f"  {request(settings, address)}")
         say("Ctrl-C stops everything")
         _record_memory(triton)
-        keepers = (
+        checks = (
             Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
             Keeper(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
+            Readiness(api.readiness, say),
         )
         memory = MemoryWatch(say)
         while True:
-            for keeper in keepers:
-                keeper.check()
+            for each in checks:
+                each.check()
             UNDERTAKER.check()
             memory.check()
             time.sleep(POLL_SECONDS)
@@ -225,7 +227,7 @@ def run_triton(
     try:
         with display.waiting(f"starting Triton with the models of {model_repository}"):
             start(triton, display.say, settings.triton_start_timeout_seconds)
-        display.say(f"Triton is ready on {triton.url} (gRPC)")
+        display.say(f"Triton has loaded its models and listens on {triton.url} (gRPC)")
         code = triton.wait()
         raise UpFailed(f"Triton ended with code {code}")
     except KeyboardInterrupt:

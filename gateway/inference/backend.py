@@ -193,7 +193,7 @@ class Backend(Protocol):
         ...
 
     async def model(self, name: str) -> ModelInfo:
-        """One of `models`; raises ModelNotFound."""
+        """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
         ...
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:

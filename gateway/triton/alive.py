@@ -9,7 +9,7 @@ from gateway.errors import GatewayError, Overloaded
 from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.triton.endpoint import Endpoint
-from gateway.triton.healing import READY
+from gateway.triton.expected import READY
 
 PAUSE_SECONDS = 1.0
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -34,11 +34,13 @@ from gateway.triton.contract import (
 )
 from gateway.triton.descriptions import ALL_CLASSES, READY, REMEMBERED_SECONDS, Descriptions, Traits
 from gateway.triton.endpoint import Endpoint
+from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.model_config import parameters, steps
 from gateway.turns import Turn
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Before a model that was just there is asked for again."""
+NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reason to clients with a key."
 T = TypeVar("T")
 
 
@@ -51,6 +53,18 @@ class Evidence(Protocol):
 
     def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
         """A request, sent at a moment of time.monotonic, failed."""
+        ...
+
+    def lacks(self, model_name: str, model_version: str = "") -> bool:
+        """Whether a model should be served and is not."""
+        ...
+
+    def lacking(self) -> Sequence[str]:
+        """The ensembles that should be served and are not."""
+        ...
+
+    def expect(self, models: Collection[str]) -> None:
+        """Models should be served from now on."""
         ...
 
 
@@ -114,13 +128,18 @@ class Models:
             return InferResult(result.model_name, result.model_version, tuple(rows), traits.multi_label)
         if not model_version:
             self._answered.discard(model_name)
-        raise missing
+        raise self._not_served(model_name, model_version, missing)
 
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._descriptions.describe(name, index) for name in sorted(_names(index))))
-        return [info for info in found if info is not None]
+        described = {info.name: info for info in found if info is not None}
+        lacking = self._evidence.lacking() if self._evidence else ()
+        for name in lacking:
+            if not any(name in pinned_versions(other, [name]) for other in _names(index)):
+                described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
+        return [described[name] for name in sorted(described)]
 
     async def near(self, name: str) -> str | None:
         """The model that somebody who asked for this name may have meant; None where there is it, or none like it."""
@@ -153,6 +172,8 @@ class Models:
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:
+            if self._evidence is not None and self._evidence.lacks(name):
+                raise ModelUnavailable(NOT_LOADED) from exc
             raise ModelNotFound(
                 f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
                 f"repository, or ask with 'smoothing=none'."
@@ -167,9 +188,12 @@ class Models:
         The old ones answer until the new ones can. Raises ModelNotFound, or LoadFailed with Triton's reason.
         """
         index = await self._index_with(name)
+        models = (name, *pinned_versions(name, _names(index)))
+        if self._evidence is not None:
+            self._evidence.expect(models)
         try:
             # Its steps come with it, with what has changed in them.
-            for model in (name, *pinned_versions(name, _names(index))):
+            for model in models:
                 await self._endpoint.load(model)
         except GatewayError as exc:
             raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
@@ -210,7 +234,15 @@ class Models:
                 return await read(ensemble, version)
             except ModelNotFound as exc:
                 missing = exc
-        raise missing
+        raise self._not_served(model_name, model_version, missing)
+
+    def _not_served(self, model_name: str, model_version: str, error: ModelNotFound) -> GatewayError:
+        """The error of a model that Triton does not find: one that it should serve is only missing for the moment."""
+        if self._evidence is not None and self._evidence.lacks(model_name, model_version):
+            unavailable = ModelUnavailable(NOT_LOADED)
+            unavailable.__cause__ = error.__cause__
+            return unavailable
+        return error
 
     async def _index_with(self, name: str) -> RepositoryIndexResponse:
         index = await self._endpoint.index()

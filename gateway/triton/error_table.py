@@ -28,6 +28,10 @@ class SequenceLost(InferenceFailed):
     """Triton has no state of this sequence: it was idle for too long, or its model was reloaded."""
 
 
+class LoadNotAllowed(InferenceFailed):
+    """Triton loads its models by itself (--model-control-mode=none or poll), and takes no request to load one."""
+
+
 NOT_LOADED = "The model is not loaded, or not yet; GET /models says why."
 
 BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
@@ -39,6 +43,7 @@ BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
     ("has no available versions", ModelUnavailable),
     ("is not available", ModelUnavailable),
     ("must specify the START flag", SequenceLost),
+    ("explicit model load / unload is not allowed", LoadNotAllowed),
     ("unknown model", ModelNotFound),
     ("is not found", ModelNotFound),
 )

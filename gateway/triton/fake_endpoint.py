@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.utils import InferenceServerException
 
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
@@ -22,7 +23,7 @@ from gateway.triton.contract import (
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
 )
-from gateway.triton.error_table import SequenceLost, StubDied
+from gateway.triton.error_table import SequenceLost, StubDied, translate
 from gateway.triton.steps import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
@@ -49,6 +50,13 @@ class FakeTriton:
     refuses_to_load: set[str] = field(default_factory=set)
     refuses_to_renew: set[str] = field(default_factory=set)
     unloaded: set[str] = field(default_factory=set)
+    """By a request; the ensembles over them are unloaded with them, and come back with them."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Models that could not be loaded, and why; after a restart, Triton knows nothing of the ensembles over them."""
+    never_loaded: set[str] = field(default_factory=set)
+    """Models that are in the repository, and that Triton has not loaded since its start."""
+    loads_by_itself: bool = False
+    """Whether Triton has another --model-control-mode than explicit."""
     latency_seconds: Callable[[], float] | None = None
     load_seconds: float = 0.0
     labelled: bool = True
@@ -67,6 +75,31 @@ class FakeTriton:
     def kill(self, step: str) -> None:
         """End the process of a step's first instance."""
         self.dead.add(step)
+
+    def restart(self) -> None:
+        """Start anew and load every model, those of `refuses_to_load` in vain."""
+        self.dead.clear()
+        self.unloaded.clear()
+        self.failed = dict.fromkeys(self.refuses_to_load & self.steps(), "no memory")
+        over = {name for name, steps in self.ensembles.items() if self.failed.keys() & set(map(_model, steps))}
+        self.never_loaded = over | (self.refuses_to_load & self.ensembles.keys())
+
+    def bring(self, model: str) -> None:
+        """Load a model, the steps that it lacks, and the ensembles that have waited for it; raises InferenceFailed."""
+        for name in (*map(_model, self.ensembles.get(model, ())), model):
+            if name in self.refuses_to_load:
+                if name in self.steps():
+                    self.unloaded.discard(name)
+                    self.failed[name] = "no memory"
+                raise InferenceFailed from InferenceServerException(f"load failed for model '{name}': no memory")
+            if name in self.unloaded | self.failed.keys() | self.never_loaded:
+                self.mend(name)
+            self.unloaded.discard(name)
+            self.never_loaded.discard(name)
+            if self.failed.pop(name, None):
+                for ensemble, steps in self.ensembles.items():
+                    if name in map(_model, steps) and not self.failed.keys() & set(map(_model, steps)):
+                        self.never_loaded.discard(ensemble)
 
     def healings(self, step: str) -> int:
         """How often a step was unloaded."""
@@ -106,8 +139,10 @@ class FakeTriton:
     def answer(self, call: Call, *, vectors: bool = False) -> InferResult:
         """What a request gets; raises what Endpoint.infer raises."""
         steps = self.ensembles.get(call.model_name)
-        if steps is None:
+        if steps is None or call.model_name in self.never_loaded:
             raise ModelNotFound
+        if self.failed.keys() & {call.model_name, *map(_model, steps)}:
+            raise ModelUnavailable
         if self.unloaded.intersection((call.model_name, *map(_model, steps))):
             raise ModelUnavailable
         self._turn += 1
@@ -167,17 +202,26 @@ class FakeEndpoint:
         await self._reach()
         index = RepositoryIndexResponse()
         for name in sorted({*self.triton.ensembles, *self.triton.steps()}):
-            gone = name in self.triton.unloaded or self.triton.unloaded.intersection(
-                map(_model, self.triton.ensembles.get(name, ()))
-            )
-            index.models.add(name=name, version="1", state=UNAVAILABLE if gone else READY)
+            steps = {name, *map(_model, self.triton.ensembles.get(name, ()))}
+            if name in self.triton.never_loaded:
+                index.models.add(name=name)
+            elif name in self.triton.failed:
+                index.models.add(name=name, version="1", state=UNAVAILABLE, reason=self.triton.failed[name])
+            elif steps & (self.triton.unloaded | self.triton.failed.keys()):
+                index.models.add(name=name, version="1", state=UNAVAILABLE, reason="unloaded")
+            else:
+                index.models.add(name=name, version="1", state=READY)
         return index
 
     async def config(self, name: str, version: str = "") -> ModelConfig:  # noqa: ARG002  # each has one version
         """A model's configuration."""
         await self._reach()
-        if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL}:
+        if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL} - self.triton.never_loaded:
             raise ModelNotFound
+        if {name, *map(_model, self.triton.ensembles.get(name, ()))} & (
+            self.triton.unloaded | self.triton.failed.keys()
+        ):
+            raise ModelUnavailable
         return self.triton.config(name)
 
     async def load(self, name: str) -> None:
@@ -185,11 +229,10 @@ class FakeEndpoint:
         await self._reach()
         await asyncio.sleep(self.triton.load_seconds)
         self.triton.done.append(("load", name))
-        if name in self.triton.refuses_to_load:
-            raise InferenceFailed
-        if name in self.triton.unloaded:
-            self.triton.unloaded.discard(name)
-            self.triton.mend(name)
+        if self.triton.loads_by_itself:
+            words = "explicit model load / unload is not allowed if polling is enabled"
+            raise translate(error := InferenceServerException(words, "StatusCode.UNAVAILABLE")) from error
+        self.triton.bring(name)
 
     async def renew(self, name: str) -> None:
         """Give a model new processes; the old ones answer meanwhile."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Container
 from contextlib import AbstractContextManager
 from enum import Enum, auto
 
@@ -11,15 +11,22 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import GatewayError
+from gateway.inference.backend import ModelState
 from gateway.triton.endpoint import Endpoint
+from gateway.triton.error_table import LoadNotAllowed
+from gateway.triton.expected import LOADING, READY, faults
 from gateway.triton.machine_lock import machine_lock
 
 log = structlog.get_logger("gateway")
 
-READY = "READY"
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, VAIN_BACKOFF_SECONDS = 1.0, 60.0, 600.0
 JITTER_SECONDS = 0.3
 """Gateways on other machines, which no lock reaches, start at different moments and see what the first one does."""
+LOAD_JITTER = 0.15
+"""Share of an interval between attempts to load by which it varies."""
+NOT_ALLOWED = (
+    "this Triton lets no gateway load models: restart it, or start it with --model-control-mode=explicit --load-model=*"
+)
 
 
 class HealOutcome(Enum):
@@ -57,6 +64,8 @@ class Healer:
         self._take_turn = take_turn
         self._backoffs: dict[tuple[str, ...], tuple[float, float]] = {}
         """For sets of steps the moment before which they are left alone, and the seconds of the next interval."""
+        self._load_backoffs: dict[str, tuple[float, float]] = {}
+        """The same for models that are not loaded."""
         self._owed: set[str] = set()
         """What was unloaded here and could not be loaded: no other gateway is at that."""
 
@@ -104,19 +113,45 @@ class Healer:
                 await asyncio.wait({reloading})
                 raise
 
-    async def load(self, models: Collection[str]) -> None:
-        """Load what somebody unloaded and did not load again."""
-        # Each once, where it comes last: an ensemble after all of its steps.
-        models = list(dict.fromkeys(reversed(list(models))))[::-1]
-        key = tuple(sorted(models))
-        if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
-            return
-        log.warning("orphans_loaded", triton=self._endpoint.address, models=models)
-        try:
-            for model in models:
+    async def load(self, model: str) -> bool:
+        """Load a model that should be served and is not; returns whether that was tried now.
+
+        Triton loads an ensemble's steps with it, and with a step the ensembles that have waited for it. Each model has
+        intervals of its own between attempts, up to LAST_BACKOFF_SECONDS. Raises LoadNotAllowed.
+        """
+        if self._clock() < self._load_backoffs.get(model, (0.0, 0.0))[0]:
+            return False
+        # A lock for each model: one whose load hangs must not delay the others.
+        with self._take_turn(f"{self._endpoint.address} {model}") as mine:
+            await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
+            if not mine:
+                return False
+            try:
+                rows = [each for each in (await self._endpoint.index()).models if each.name == model]
+            except GatewayError:
+                return False  # Triton is away
+            states = [ModelState(each.name, each.version, each.state, each.reason) for each in rows]
+            if not faults(model, states) or any(each.state == LOADING for each in states):
+                return False
+            self.status = f"loading {model}"
+            log.warning("loading_missing", triton=self._endpoint.address, model=model)
+            _, seconds = self._load_backoffs.get(model, (0.0, FIRST_BACKOFF_SECONDS))
+            try:
                 await self._endpoint.load(model)
-        except GatewayError as exc:
-            self._failed(key, exc)
+            except GatewayError as exc:
+                self._load_failed(model, exc)
+                if isinstance(exc, LoadNotAllowed):
+                    raise
+            else:
+                self.status = f"loaded {model}"
+            finally:
+                pause_seconds = seconds * random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)  # noqa: S311  # no secret
+                self._load_backoffs[model] = (self._clock() + pause_seconds, min(2 * seconds, LAST_BACKOFF_SECONDS))
+        return True
+
+    def no_longer_missing(self, missing: Container[str]) -> None:
+        """Load any model but the `missing` ones without delay when it is missing the next time."""
+        self._load_backoffs = {model: kept for model, kept in self._load_backoffs.items() if model in missing}
 
     async def states(self) -> set[str]:
         """The models of which a version is READY; empty where Triton does not answer."""
@@ -170,6 +205,10 @@ class Healer:
         metrics.HEALINGS.labels("failed").inc()
         log.error("healing_failed", triton=self._endpoint.address, cause=str(error.__cause__ or error))
         self._back_off(key)
+
+    def _load_failed(self, model: str, error: GatewayError) -> None:
+        self.status = NOT_ALLOWED if isinstance(error, LoadNotAllowed) else f"{model} cannot be loaded, retrying"
+        log.error("loading_failed", triton=self._endpoint.address, model=model, cause=str(error.__cause__ or error))
 
     def _back_off(self, key: tuple[str, ...], longest: float = LAST_BACKOFF_SECONDS) -> None:
         _, seconds = self._backoffs.get(key, (0.0, FIRST_BACKOFF_SECONDS))

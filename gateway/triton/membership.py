@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from gateway.triton.addresses import Addresses, Lookup, look_up
 from gateway.triton.balancing import Load, in_order, width
 from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import Endpoint
+from gateway.triton.expected import ExpectedModels, Shares
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.healing import Healer
 from gateway.triton.trials import Schedule
@@ -56,8 +57,8 @@ class Member:
 class Tritons:
     """The Tritons behind one or several `host:port`, each with its watch. `start` it inside its event loop.
 
-    `split` has for models the versions that get shares of their requests; `connect` makes the endpoint of an address,
-    `lookup` asks DNS.
+    `splits` name the versions of models that get parts of their requests, `load` the models that should be loaded;
+    `connect` makes the endpoint of an address, `lookup` asks DNS.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Tritons:
         schedule: Schedule,
         heal: bool,
         share: Share | None = None,
-        split: Mapping[str, Mapping[str, int]] | None = None,
+        splits: Sequence[Shares] = (),
+        load: Collection[str] = (),
         connect: Callable[[str], Endpoint] = GrpcEndpoint,
         lookup: Lookup = look_up,
     ) -> None:
@@ -77,7 +79,7 @@ class Tritons:
         self._schedule = schedule
         self._heals = heal
         self._share = share or Share()
-        self._split = split
+        self._splits, self._load = splits, load
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
@@ -106,7 +108,21 @@ class Tritons:
 
     def ready(self, model_name: str, model_version: str, but: Collection[str] = ()) -> list[Member]:
         """Those that answer for a model, without some addresses."""
-        return [m for m in self.members if m.address not in but and m.watch.answers(model_name, model_version)]
+        serving = self.serving(model_name, model_version)
+        return [m for m in serving if m.address not in but and m.watch.answers(model_name, model_version)]
+
+    def serving(self, model_name: str, model_version: str) -> list[Member]:
+        """Those where a model is watched, whether it answers now or not; all where it is watched nowhere."""
+        return [m for m in self.members if m.watch.knows(model_name, model_version)] or self.members
+
+    def may_return(self, model_name: str, model_version: str, without: Member) -> bool:
+        """Whether a model that one Triton does not have is one that another serves, or should serve."""
+        others = (member.watch for member in self.members if member is not without)
+        return any(
+            watch.lacks(model_name, model_version)
+            or (watch.knows(model_name, model_version) and not watch.answers(model_name, model_version))
+            for watch in others
+        )
 
     @asynccontextmanager
     async def models_at(self, address: str) -> AsyncIterator[Models]:
@@ -164,7 +180,7 @@ class Tritons:
             model_name=self._model_name,
             schedule=self._schedule,
             healer=Healer(endpoint) if self._heals else None,
-            split=self._split,
+            expected=ExpectedModels(self._model_name, splits=self._splits, load=self._load),
             tell=self._tell,
         )
         member = Member(endpoint, watch, Models(endpoint, watch), Load())
@@ -176,6 +192,7 @@ class Tritons:
         if member.task is not None:
             member.task.cancel()
         metrics.forget_triton(address)
+        member.watch.forget_metrics()
         retirement = asyncio.create_task(_retire(member.endpoint))
         self._retiring.add(retirement)
         retirement.add_done_callback(self._retiring.discard)

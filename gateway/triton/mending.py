@@ -1,11 +1,12 @@
-"""What is broken at one Triton, and its repair: dead processes, models that fail every trial, models left unloaded."""
+"""What is broken at one Triton, and its repair: dead processes, models that fail every trial, models not loaded."""
 
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection
 
-from gateway.errors import GatewayError, ModelUnavailable
-from gateway.triton.error_table import StubDied
+from gateway.errors import GatewayError
+from gateway.triton.error_table import LoadNotAllowed
+from gateway.triton.expected import NOT_LISTED, UNLOADED, ExpectedModels, has_failed
 from gateway.triton.healing import Healer, HealOutcome
 from gateway.triton.record import Known, Record
 from gateway.triton.steps import Step
@@ -26,6 +27,7 @@ class Mending:
     def __init__(
         self,
         known: Known,
+        expected: ExpectedModels,
         trials: Trials,
         healer: Healer | None,
         schedule: Schedule,
@@ -40,7 +42,7 @@ class Mending:
         """Ensembles whose steps are being reloaded."""
         self.mended_at = float("-inf")
         """When something was last reloaded."""
-        self._known = known
+        self._known, self._expected = known, expected
         self._trials = trials
         self._healer = healer
         self._schedule = schedule
@@ -51,7 +53,12 @@ class Mending:
         """Steps that could not be loaded anew while others of their versions answer: for lack of memory, say."""
         self._left_to_others: dict[str, float] = {}
         """Steps that another gateway was reloading, and since when."""
-        self._unavailable_since: float | None = None
+        self._reloading: set[str] = set()
+        """Steps that are being reloaded, and the ensembles over them."""
+        self._unloaded_since: dict[str, float] = {}
+        """Expected models that somebody unloaded, and since when."""
+        self._not_listed: set[str] = set()
+        """Expected models that Triton's repository did not have."""
 
     @property
     def status(self) -> str:
@@ -87,7 +94,37 @@ class Mending:
                 # A step through which other models answer is not at fault, unless every step is such a one.
                 own = tuple(step for step in record.steps if step not in sound)
                 await self._reload(self._healer, own or record.steps)
-        await self._load_orphans(self._healer)
+
+    async def load_missing(self) -> None:
+        """Load models that should be served and are not, at growing intervals for as long as it takes."""
+        if self._healer is None:
+            return
+        now, missing = self._clock(), self._expected.missing
+        for step, since in list(self._left_to_others.items()):
+            if now - since > self._schedule.orphaned_seconds:
+                self._expected.kept.add(step)  # where it is loaded by now, it is not missing
+                del self._left_to_others[step]
+        unloaded = {each.name for each in missing if each.reason == UNLOADED} - self._expected.kept
+        self._unloaded_since = {name: self._unloaded_since.get(name, now) for name in unloaded}
+        patient = {
+            name for name, since in self._unloaded_since.items() if now - since <= self._schedule.orphaned_seconds
+        }
+        not_listed = {each.name for each in missing if each.reason == NOT_LISTED}
+        # Those that the repository has now, such as after its storage was mounted, are loaded without delay.
+        self._healer.no_longer_missing({each.name for each in missing} - (self._not_listed - not_listed))
+        self._not_listed = not_listed
+        left_alone = self._reloading | {step.name for step in self._dead} | patient | not_listed
+        attempted = False
+        for each in sorted(missing, key=has_failed, reverse=True):
+            if attempted and not has_failed(each):
+                return  # it may have waited for one that failed; Triton then loads it by itself
+            if each.name not in left_alone:
+                left_alone.add(each.name)
+                try:
+                    attempted |= await self._healer.load(each.name)
+                except LoadNotAllowed:
+                    self._expected.expect_all()
+                    return
 
     async def _reload(self, healer: Healer, wanted: tuple[Step, ...]) -> None:
         names = {step.name for step in wanted}
@@ -96,6 +133,7 @@ class Mending:
         hurt = [record for record in using if any(step.meets(wanted) for step in record.steps)] or using
         gently = self._gently(wanted, using, hurt)
         self.under_repair = {record.name for record in (hurt if gently else using)}
+        self._reloading = {*names, *(record.name for record in using)}
         self._tell()
 
         async def still_fails() -> bool:
@@ -136,7 +174,7 @@ class Mending:
                 else:
                     healer.proved(names)
         finally:
-            self.under_repair = set()
+            self.under_repair, self._reloading = set(), set()
             self._tell()
 
     def _gently(self, wanted: tuple[Step, ...], using: Collection[Record], hurt: Collection[Record]) -> bool:
@@ -156,22 +194,3 @@ class Mending:
 
         if await healer.reload((model,), (), still_fails) not in {HealOutcome.TOO_EARLY, HealOutcome.FAILED}:
             self.lone.discard(model)
-
-    async def _load_orphans(self, healer: Healer) -> None:
-        """Load what another gateway unloaded to heal it, and did not load again."""
-        now = self._clock()
-        late = [step for step, since in self._left_to_others.items() if now - since > self._schedule.orphaned_seconds]
-        if late:
-            in_service = await healer.states()
-            if in_service and (missing := [step for step in late if step not in in_service]):
-                await healer.load(missing)
-            for step in late:
-                del self._left_to_others[step]
-        error = self._known.default.trial.error if self._known.default.trial else None
-        if not isinstance(error, ModelUnavailable) or isinstance(error, StubDied):
-            self._unavailable_since = None
-            return
-        self._unavailable_since = self._unavailable_since or now
-        if now - self._unavailable_since > self._schedule.orphaned_seconds:
-            await healer.load([*(state.name for state in self._known.not_ready), self._known.default.name])
-            self._unavailable_since = None

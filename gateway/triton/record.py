@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, InferenceFailed
-from gateway.inference.backend import ModelHealth, ModelState, Trial
+from gateway.inference.backend import ModelHealth, Trial
 from gateway.triton.steps import Step
 
 
@@ -65,5 +65,3 @@ class Known:
         self.default = default
         self.records = {default.name: default}
         """By the names of the ensembles."""
-        self.not_ready: tuple[ModelState, ...] = ()
-        """What Triton says of the models that it cannot ask, while the default one does not answer."""

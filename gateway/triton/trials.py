@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed
-from gateway.inference.backend import Call, ModelState, Trial
+from gateway.inference.backend import Call, Trial
 from gateway.inference.probe import probe
 from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, has_labels
 from gateway.triton.endpoint import Endpoint, step_configs
 from gateway.triton.error_table import StubDied
-from gateway.triton.healing import READY
+from gateway.triton.expected import READY
 from gateway.triton.model_config import steps
 from gateway.triton.record import Record
 from gateway.triton.steps import steps_of
@@ -34,7 +35,7 @@ class Schedule:
     quick_seconds: float = 0.5
     """Between trials while one fails."""
     orphaned_seconds: float = 30.0
-    """How long a model may stay unloaded before it is loaded again: whoever unloaded it to heal it has died over it."""
+    """How long a model may stay unloaded before it is loaded again: the gateway that unloaded it has died meanwhile."""
     trust_intervals: int = 4
     """For so many intervals clients' answers stand for trials. Not for ever: the cache may have answered them."""
     others_intervals: int = 2
@@ -83,9 +84,9 @@ class Trials:
                 return exc
         return None
 
-    async def ensembles(self, *, but: Container[str]) -> list[str]:
+    async def ensembles(self, index: RepositoryIndexResponse, *, but: Container[str]) -> list[str]:
         """The names of the ensembles that Triton lists as ready and that keep the contract, without some."""
-        ready = {model.name for model in (await self._endpoint.index()).models if model.state == READY}
+        ready = {model.name for model in index.models if model.state == READY}
         found = []
         for name in sorted(ready - self._no_ensembles):
             if name in but:
@@ -96,18 +97,6 @@ class Trials:
             else:
                 self._no_ensembles.add(name)
         return found
-
-    async def models_not_ready(self) -> tuple[ModelState, ...]:
-        """What Triton says of the models that are not ready; () where it does not answer."""
-        try:
-            index = await self._endpoint.index()
-        except GatewayError:
-            return ()
-        return tuple(
-            ModelState(model.name, model.version, model.state, model.reason)
-            for model in index.models
-            if model.state != READY
-        )
 
     async def _probe(self, record: Record) -> None:
         metrics.PROBES.inc()

@@ -23,7 +23,7 @@ from gateway.errors import (
 from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
 from gateway.triton.balancing import less_loaded
-from gateway.triton.error_table import StubDied
+from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.membership import Member, Tritons
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
@@ -119,10 +119,12 @@ class TritonBackend:
         return await self._choose(()).models.all()
 
     async def model(self, name: str) -> ModelInfo:
-        """One of `models`; raises ModelNotFound."""
+        """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
         found = {info.name: info for info in await self.models()}
         if name in found:
             return found[name]
+        if any(member.watch.lacks(name) for member in self._tritons.members):
+            raise ModelUnavailable(NOT_LOADED)
         near = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
         raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
@@ -259,6 +261,8 @@ class TritonBackend:
         try:
             result = await member.models.infer(call)
         except ModelNotFound as error:
+            if self._tritons.may_return(call.model_name, call.model_version, member):
+                raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
             near = None
             with contextlib.suppress(GatewayError):  # a hint is no reason for another error
@@ -279,9 +283,10 @@ class TritonBackend:
 
     def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Member:
         """A Triton that answers and is not tried yet; where none is, any, so that its error is reported."""
-        members = self._tritons.members
+        model_name = model_name or self._model_name
+        members = self._tritons.serving(model_name, model_version)
         fresh = [member for member in members if member.address not in tried] or members
-        ready = self._tritons.ready(model_name or self._model_name, model_version, tried)
+        ready = self._tritons.ready(model_name, model_version, tried)
         return less_loaded(ready or fresh, self._generator)
 
 

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 
 import structlog
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.errors import (
@@ -16,13 +18,13 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.backend import EndpointHealth
+from gateway.inference.backend import EndpointHealth, ModelState
 from gateway.triton.contract import pinned
 from gateway.triton.endpoint import Endpoint
-from gateway.triton.error_table import StubDied
+from gateway.triton.error_table import NOT_LOADED, StubDied
+from gateway.triton.expected import ExpectedModels
 from gateway.triton.healing import Healer
 from gateway.triton.mending import Mending
-from gateway.triton.promised import Promised
 from gateway.triton.record import Known, Record
 from gateway.triton.trials import Schedule, Trials
 
@@ -43,7 +45,7 @@ class Watch:
         model_name: str,
         schedule: Schedule,
         healer: Healer | None,
-        split: Mapping[str, Mapping[str, int]] | None = None,
+        expected: ExpectedModels | None = None,
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,15 +54,24 @@ class Watch:
         self._default, self._records = self._known.default, self._known.records
         self._schedule = schedule
         self._trials = Trials(endpoint, schedule, clock)
-        self._promised = Promised(split or {})
+        self._expected = expected or ExpectedModels(model_name)
         self._tell_model = tell
         self._clock = clock
-        self._suspicion, self._sickness = asyncio.Event(), asyncio.Event()
+        self._suspicion, self._sickness, self._absence = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._mending = Mending(
-            self._known, self._trials, healer, schedule, try_again=self._try, tell=self._tell, clock=clock
+            self._known,
+            self._expected,
+            self._trials,
+            healer,
+            schedule,
+            try_again=self._try,
+            tell=self._tell,
+            clock=clock,
         )
         self._reached = False
-        self._discovered_at = float("-inf")
+        self._reported: dict[tuple[str, str], ModelState] = {}
+        """The missing models and versions that were logged."""
+        self._warned: tuple[str, ...] = ()
         self._told: dict[str, bool] = {}
 
     @property
@@ -74,7 +85,17 @@ class Watch:
         Of a model that is not known here, whether this Triton answers at all.
         """
         records = self._of(model_name, model_version)
+        if (model_version or not records) and self.lacks(model_name, model_version):
+            return False
         return any(map(self._answers, records)) if records else self._reached
+
+    def lacks(self, model_name: str, model_version: str = "") -> bool:
+        """Whether a model should be served here and is not: to ask for it is no mistake."""
+        return self._expected.lacks(model_name, model_version)
+
+    def knows(self, model_name: str, model_version: str = "") -> bool:
+        """Whether a model is watched here."""
+        return bool(self._of(model_name, model_version))
 
     def health(self) -> EndpointHealth:
         """What is known."""
@@ -82,10 +103,10 @@ class Watch:
             address=self.endpoint.address,
             ready=self.ready,
             trial=self._default.trial,
-            models_not_ready=self._known.not_ready,
+            models_not_ready=self._expected.missing,
             warnings=(
                 *(warning for record in self._records.values() for warning in record.warnings),
-                *self._promised.warnings,
+                *self._expected.warnings,
             ),
             healing=self._mending.status,
             models=tuple(record.health(ready=self._answers(record)) for record in self._records.values()),
@@ -117,8 +138,24 @@ class Watch:
         self._mending.lone.add(model)
         self._sickness.set()
 
+    def expect(self, models: Collection[str]) -> None:
+        """Load models that should be served from now on, where that has failed."""
+        self._expected.expect(models)
+
+    def lacking(self) -> list[str]:
+        """The watched models that should be served here and are not."""
+        return [name for name in self._records if self.lacks(name)]
+
+    def forget_metrics(self) -> None:
+        """Report nothing of this Triton's models any more."""
+        for name, _ in self._reported:
+            metrics.forget_missing(self.endpoint.address, name)
+
     def forget(self, names: Collection[str]) -> None:
         """Watch models no longer that were unloaded on purpose."""
+        others = [record for name, record in self._records.items() if name not in names]
+        steps = {step.name for name in names if name in self._records for step in self._records[name].steps}
+        self._expected.forget({*names} | (steps - {step.name for record in others for step in record.steps}))
         for name in names:
             if self._records.get(name) not in (None, self._default):
                 self._drop(name)
@@ -128,20 +165,28 @@ class Watch:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._again_and_again(self.try_all, self._suspicion))
             group.create_task(self._again_and_again(self.heal, self._sickness))
+            # Beside the other, since a load may take minutes.
+            group.create_task(self._again_and_again(self.load_missing, self._absence))
 
     async def try_all(self) -> None:
         """Try every model whose turn it is."""
-        await self._discover()
+        with contextlib.suppress(GatewayError):
+            await self._compare(await self.endpoint.index())
         await asyncio.gather(*(self._try(record) for record in list(self._records.values()) if self._is_due(record)))
-        self._known.not_ready = () if self.ready else await self._trials.models_not_ready()
         self._drop_unloaded()
         self._tell()
         if self._failing:
             self._sickness.set()
+        if self._expected.missing:
+            self._absence.set()
 
     async def heal(self) -> None:
         """Mend what can be mended."""
         await self._mending.mend()
+
+    async def load_missing(self) -> None:
+        """Load models that should be served and are not."""
+        await self._mending.load_missing()
 
     async def _again_and_again(self, step: Callable[[], Awaitable[None]], sooner: asyncio.Event) -> None:
         while True:
@@ -159,16 +204,16 @@ class Watch:
 
     @property
     def _failing(self) -> bool:
-        return self._mending.needed or not all(record.sound for record in self._records.values())
+        # A model that is not loaded may stay so for days, and the index shows when it is; the default one is urgent.
+        return self._mending.needed or not all(
+            record.sound or (record is not self._default and self.lacks(record.name))
+            for record in self._records.values()
+        )
 
     @property
     def tried(self) -> bool:
         """Whether the default model was tried at all."""
         return self._default.trial is not None
-
-    def knows(self, ensemble: str) -> bool:
-        """Whether a model is watched here."""
-        return ensemble in self._records
 
     async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
         """Whether a model that is watched fails at any of its instances now; raises GatewayError as `infer` does."""
@@ -188,6 +233,9 @@ class Watch:
         record.suspected = False
         tried = await self._trials.run(record)
         error = tried.trial.error
+        if isinstance(error, ModelNotFound | ModelUnavailable) and self.lacks(record.name):
+            error = self._not_loaded(record.name, error)
+            tried = replace(tried, trial=replace(tried.trial, error=error))
         self._reached = not isinstance(error, TritonUnreachable)
         if error is None:
             record.passed(tried.trial, tried.sent_at, tried.ended_at)
@@ -198,15 +246,21 @@ class Watch:
             self._mending.died(record.step(error.step))
         # Else it shows the death that a reload has mended since: to ask a dead process takes a second or two.
 
-    async def _discover(self) -> None:
-        """Take note of the ensembles that Triton lists."""
-        if self._clock() - self._discovered_at >= 2 * self._schedule.interval_seconds:
-            with contextlib.suppress(GatewayError):
-                for name in await self._trials.ensembles(but=self._records):
-                    self._records.setdefault(name, Record(name))
-                if not self._mending.under_repair:  # what is being reloaded comes back
-                    await self._promised.look(self.endpoint)
-                self._discovered_at = self._clock()
+    async def _compare(self, index: RepositoryIndexResponse) -> None:
+        """Take note of the models that Triton lists, and of those that it should serve and does not."""
+        if not self._mending.under_repair:  # what is being reloaded comes back
+            self._expected.update(index)
+        for name in await self._trials.ensembles(index, but=self._records):
+            self._records.setdefault(name, Record(name))
+
+    def _not_loaded(self, model: str, error: ModelNotFound | ModelUnavailable) -> ModelUnavailable:
+        """The error of a model that should be loaded, with Triton's reason as its cause."""
+        if isinstance(error, StubDied):
+            return error
+        reasons = [each.reason for each in self._expected.missing if each.name == model]
+        unavailable = ModelUnavailable(NOT_LOADED)
+        unavailable.__cause__ = LookupError(reasons[0]) if reasons else error.__cause__
+        return unavailable
 
     def _answers(self, record: Record) -> bool:
         if not record.sound or record.name in self._mending.under_repair or self._mending.hurts(record):
@@ -236,10 +290,9 @@ class Watch:
             error = record.trial.error if record.trial else None
             if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
                 under_repair = record.name in self._mending.under_repair
-                if isinstance(error, StubDied) or under_repair or self._mending.hurts(record):
-                    continue
-                self._drop(record.name)
-                self._discovered_at = float("-inf")
+                hurt = isinstance(error, StubDied) or under_repair or self._mending.hurts(record)
+                if not hurt and not self.lacks(record.name):
+                    self._drop(record.name)
 
     def _drop(self, name: str) -> None:
         self._records.pop(name, None)
@@ -248,6 +301,7 @@ class Watch:
 
     def _tell(self) -> None:
         """Log and count what has changed."""
+        self._tell_missing()
         for record in list(self._records.values()):
             ready = self._answers(record)
             if self._told.get(record.name) == ready or record.trial is None:
@@ -257,6 +311,30 @@ class Watch:
             if record is self._default:
                 metrics.TRITON_READY.labels(self.endpoint.address).set(ready)
             self._log(record, ready=ready)
+
+    def _tell_missing(self) -> None:
+        for warning in self._expected.warnings:
+            if warning not in self._warned:
+                log.warning("contract", triton=self.endpoint.address, problem=warning)
+        self._warned = self._expected.warnings
+        missing = {(each.name, each.version): each for each in self._expected.missing}
+        for key, each in missing.items():
+            before = self._reported.get(key)
+            if before is None or before.reason != each.reason:
+                log.warning(
+                    "model_missing",
+                    triton=self.endpoint.address,
+                    model=each.name,
+                    version=each.version,
+                    state=each.state,
+                    cause=each.reason,
+                )
+        names, names_before = ({name for name, _ in keys} for keys in (missing, self._reported))
+        for name in names ^ names_before:
+            metrics.MODEL_MISSING.labels(self.endpoint.address, name).set(name in names)
+            if name not in names:
+                log.info("model_not_missing", triton=self.endpoint.address, model=name)
+        self._reported = missing
 
     def _log(self, record: Record, *, ready: bool) -> None:
         error = record.trial.error if record.trial else None

@@ -51,6 +51,10 @@ def ready(**tritons: str) -> dict[str, str]:
     return {f'gateway_triton_ready{{triton="{name}"}}': values for name, values in tritons.items()}
 
 
+def model_missing(values: str) -> dict[str, str]:
+    return {'gateway_model_missing{triton="triton:8001",model="flowers"}': values}
+
+
 def model_ready(**models: str) -> dict[str, str]:
     return {f'gateway_model_ready{{model="{name}"}}': values for name, values in models.items()}
 
@@ -116,6 +120,7 @@ CASES = [
     ),
     Case("GatewayHealingInVain", healings("in vain", "0x25 1x60"), healings("in vain", "2x90")),
     Case("GatewayModelNotReady", model_ready(a="0x90", b="1x90"), model_ready(a="1x27 0x3", b="1x90")),
+    Case("GatewayModelMissing", model_missing("0x10 1x80"), model_missing("0x20 1x4 0x66")),
     Case("GatewayHealsAgainAndAgain", healings("healed", "0+1x90"), healings("healed", "0x20 1x10 2x60"), 60),
     Case(
         "GatewayImagesQuarantined",

@@ -80,7 +80,7 @@ def test_a_process_that_died_is_started_again_after_a_pause_and_said_to_be_ready
     assert said == ["Triton ended with code -9; starting it again in 0.5 s"]
     run(keeper, clock, 0.5 + CHECK_SECONDS + 0.5)
     assert kept.starts == 1
-    assert said[-1].startswith("Triton is ready again after")
+    assert said[-1].startswith("Triton answers again after")
 
 
 def test_a_process_that_is_silent_for_a_while_is_started_again(keeper, kept, said, clock):

@@ -181,7 +181,7 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(light_repository, tmp
         assert not psutil.wait_procs(family, timeout=60)[1]
         for step in (
             "starting Triton with the models of",
-            r"Triton is ready after [\d.]+ s",
+            r"Triton has loaded its models after [\d.]+ s",
             r"ready after [\d.]+ s: open http",
             r"stopped after [\d.]+ s",
         ):

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
+from gateway.triton.expected import ExpectedModels, Shares
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.healing import Healer
 from gateway.triton.machine_lock import machine_lock
@@ -40,11 +41,14 @@ def watch_of(
     schedule: Schedule = SCHEDULE,
     jitter_seconds: float = 0.0,
     take_turn: Callable[[str], AbstractContextManager[bool]] = machine_lock,
+    splits: Sequence[Shares] = (),
+    load: Sequence[str] = (),
     **options: object,
 ) -> Watch:
     endpoint = FakeEndpoint("10.0.0.1:8001", triton)
     healer = Healer(endpoint, jitter_seconds=jitter_seconds, take_turn=take_turn) if heal else None
-    return Watch(endpoint, model_name=MODEL, schedule=schedule, healer=healer, **options)
+    expected = ExpectedModels(MODEL, splits=splits, load=load)
+    return Watch(endpoint, model_name=MODEL, schedule=schedule, healer=healer, expected=expected, **options)
 
 
 class Fleet:

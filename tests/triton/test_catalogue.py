@@ -86,7 +86,9 @@ def test_a_model_is_loaded_with_its_versions_and_unloaded_with_the_steps_that_no
 
 def test_what_triton_refuses_to_load_is_said_with_its_reason():
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(refuses_to_load={"ensemble_model"})))
-    with pytest.raises(LoadFailed, match=r"Triton cannot load 'ensemble_model': The inference server could not answer"):
+    with pytest.raises(
+        LoadFailed, match=r"Triton cannot load 'ensemble_model': load failed for model 'ensemble_model': no memory"
+    ):
         asyncio.run(models.load("ensemble_model"))
     with pytest.raises(ModelNotFound, match=r"no model 'nothing' in Triton's repository"):
         asyncio.run(models.load("nothing"))

@@ -10,6 +10,7 @@ from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.healing import (
     FIRST_BACKOFF_SECONDS,
     LAST_BACKOFF_SECONDS,
+    LOAD_JITTER,
     VAIN_BACKOFF_SECONDS,
     Healer,
     HealOutcome,
@@ -162,15 +163,37 @@ def test_a_gateway_that_stops_while_it_heals_loads_what_it_has_unloaded():
     asyncio.run(test())
 
 
-def test_orphans_are_loaded_and_left_alone_for_a_while_where_they_cannot_be():
+def test_missing_model_is_loaded_at_growing_intervals():
+    """They grow to LAST_BACKOFF_SECONDS, and no further, for as long as the model cannot be loaded."""
+
     async def test() -> None:
-        healing = Healing(FakeTriton(unloaded={"net"}, refuses_to_load={"net"}))
-        await healing.healer.load(STEPS)
-        await healing.healer.load(STEPS)
-        assert healing.triton.done == [("load", "net")]
+        healing, intervals = Healing(FakeTriton(failed={"net": "no memory"}, refuses_to_load={"net"})), []
+        assert await healing.healer.load("net")
+        for _ in range(12):
+            before = healing.now
+            while not await healing.healer.load("net"):
+                healing.now += 0.1
+            intervals.append(healing.now - before)
+        assert (
+            FIRST_BACKOFF_SECONDS * (1 - LOAD_JITTER) <= intervals[0] <= FIRST_BACKOFF_SECONDS * (1 + LOAD_JITTER) + 1
+        )
+        assert intervals[3] > 2 * intervals[1]
+        assert LAST_BACKOFF_SECONDS * (1 - LOAD_JITTER) <= intervals[-1] <= LAST_BACKOFF_SECONDS * (1 + LOAD_JITTER) + 1
         healing.triton.refuses_to_load.clear()
-        healing.now += FIRST_BACKOFF_SECONDS
-        await healing.healer.load(STEPS)
+        healing.now += 2 * LAST_BACKOFF_SECONDS
+        assert await healing.healer.load("net")
         assert "net" in await healing.healer.states()
 
     asyncio.run(test())
+
+
+def test_served_model_is_not_loaded_again():
+    healing = Healing()
+    assert not asyncio.run(healing.healer.load("net"))
+    assert healing.triton.done == []
+
+
+def test_missing_model_that_another_gateway_loads_is_left_to_it():
+    healing = Healing(FakeTriton(failed={"net": "no memory"}), its_turn=False)
+    assert not asyncio.run(healing.healer.load("net"))
+    assert healing.triton.done == []

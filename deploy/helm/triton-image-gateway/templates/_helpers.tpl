@@ -34,6 +34,8 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- define "tig.settings" -}}
 {{- /* Not merge, to which false and 0 are as good as nothing. */ -}}
 {{- $settings := deepCopy (include "tig.profile" . | fromYaml).settings -}}
+{{- /* As Triton's --load-model=*: what could not be loaded is loaded as soon as it can be. */ -}}
+{{- $_ := set $settings "GATEWAY_LOAD_MODELS" "*" -}}
 {{- range $name, $value := .Values.gateway.settings -}}{{- $_ := set $settings $name $value -}}{{- end -}}
 {{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
 {{- $_ := set $settings "GATEWAY_PORT" "8080" -}}

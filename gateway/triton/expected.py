@@ -1,0 +1,158 @@
+"""The models that a Triton should serve, and which of them it does not."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+
+from gateway.inference.backend import ModelState
+from gateway.settings import variable
+from gateway.triton.contract import pinned
+
+ALL = "*"
+READY, LOADING = "READY", "LOADING"
+UNLOADED = "unloaded"
+"""Triton's reason for a model that was unloaded by a request, and not because of a fault."""
+NOT_LISTED = "Triton's model repository does not have it"
+NO_REASON = "it was not loaded, or its config.pbtxt cannot be read; Triton's log may say why"
+MAY_WAIT = "it was not loaded, and may need what has failed to load: "
+Shares = Mapping[str, Mapping[str, int]]
+"""By the names of models their versions, with a part of the requests for each."""
+
+
+class ExpectedModels:
+    """Compares what Triton's repository index lists with what should be served there.
+
+    Expected are the default model, those of `load` (`*` for all that the repository has when this Triton is first
+    asked), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
+    request is no longer expected, unless it is the default one. Versions to which `splits` send requests are
+    expected, too, but not loaded: their absence is a warning.
+    """
+
+    def __init__(self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = ()) -> None:
+        self._default = default
+        self._wanted = {*load} - {ALL}
+        self._all = ALL in load
+        self._versions = list(
+            dict.fromkeys(
+                (name, version) for split in splits for name, versions in split.items() for version in versions
+            )
+        )
+        self._known: set[str] = set()
+        """Models that were served or have failed to load, and were not unloaded by a request since."""
+        self.kept: set[str] = set()
+        """Models that are expected though they are unloaded: the gateway that unloaded them for a reload has died."""
+        self._declined: set[str] = set()
+        """Models that failed to load, and were then unloaded on purpose."""
+        self._lacking: set[tuple[str, str]] = set()
+        """Names and versions that should be served and are not."""
+        self.missing: tuple[ModelState, ...] = ()
+        """The models, or versions of models, that should be loaded, and Triton's reason why they are not."""
+        self.warnings: tuple[str, ...] = ()
+        """A sentence for each version of `splits` that is not served, with what to do."""
+
+    def update(self, index: RepositoryIndexResponse) -> None:
+        """Take note of what Triton lists now."""
+        rows: dict[str, list[ModelState]] = defaultdict(list)
+        for model in index.models:
+            rows[model.name].append(ModelState(model.name, model.version, model.state, model.reason))
+        self._learn(rows)
+        failed = sorted({each.name for versions in rows.values() for each in versions if has_failed(each)})
+        missing: list[ModelState] = []
+        expected = {self._default, *self._wanted, *self._known, *self.kept}
+        for name in sorted(expected):
+            versions = rows.get(name, ())
+            if any(each.state == LOADING for each in versions):
+                # It is missing until it is loaded; but versions that served until now do so while others are loaded.
+                missing += [replace(each, state=LOADING) for each in self.missing if each.name == name]
+                continue
+            for fault in faults(name, versions):
+                waits = fault.reason == NO_REASON and failed
+                missing.append(replace(fault, reason=MAY_WAIT + ", ".join(failed)) if waits else fault)
+        self.missing = tuple(missing)
+        served = {(each.name, each.version) for versions in rows.values() for each in versions if each.state == READY}
+        names = {name for name, _ in served}
+        lacking = [
+            (name, version)
+            for name, version in self._versions
+            if (name, version) not in served and pinned(name, version) not in names
+        ]
+        self.warnings = tuple(_warning(name, version) for name, version in lacking)
+        unserved = expected - names
+        if failed:
+            # Triton does not say what those need that it has never loaded: it may be what has failed.
+            unserved |= {name for name, versions in rows.items() if not any(each.state for each in versions)}
+        self._lacking = {*lacking, *((each.name, each.version) for each in missing), *((name, "") for name in unserved)}
+
+    def _learn(self, rows: Mapping[str, Sequence[ModelState]]) -> None:
+        if not rows:
+            return  # the folder may be one that is not mounted yet
+        if self._all:
+            self._known.update(rows)
+            self._all = False  # a model that is added later is loaded by a request
+        self._known &= rows.keys()
+        self.kept &= rows.keys()
+        for name, versions in rows.items():
+            if any(each.state == READY for each in versions):
+                self._known.add(name)
+                self.kept.discard(name)
+                self._declined.discard(name)
+            elif any(map(has_failed, versions)):
+                if name not in self._declined:
+                    self._known.add(name)
+            elif any(each.reason == UNLOADED for each in versions):
+                self._known.discard(name)
+                self._wanted.discard(name)
+
+    def lacks(self, model_name: str, model_version: str = "") -> bool:
+        """Whether a model, or one of its versions, should be served here and is not."""
+        asked = {(model_name, model_version), (model_name, "")}
+        if model_version:
+            asked.add((pinned(model_name, model_version), ""))
+        return not asked.isdisjoint(self._lacking)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Expect models that should be loaded."""
+        names = {*names}
+        self._known |= names
+        self._declined -= names
+
+    def expect_all(self) -> None:
+        """Expect every model of the repository: this Triton loads them by itself, and nothing else does."""
+        self._all = True
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Expect models no longer that were unloaded on purpose."""
+        names = {*names} - {self._default}
+        self._declined |= names
+        self._known -= names
+        self._wanted -= names
+        self.kept -= names
+        self.missing = tuple(each for each in self.missing if each.name not in names)
+        self._lacking = {(name, version) for name, version in self._lacking if name not in names}
+
+
+def faults(name: str, versions: Sequence[ModelState]) -> list[ModelState]:
+    """What Triton says of a model's versions that have failed, or of the model where it serves none."""
+    if failed := [each for each in versions if has_failed(each)]:
+        return failed
+    if any(each.state in {READY, LOADING} for each in versions):
+        return []
+    if not versions:
+        return [ModelState(name, "", "", NOT_LISTED)]
+    last = versions[-1]
+    return [ModelState(name, last.version, last.state, last.reason or NO_REASON)]
+
+
+def has_failed(state: ModelState) -> bool:
+    """Whether Triton has tried to load a version, and could not."""
+    return state.state == "UNAVAILABLE" and state.reason not in {"", UNLOADED}
+
+
+def _warning(name: str, version: str) -> str:
+    return (
+        f"{name} has no version {version} that is ready, so its share of the requests is answered with 503: add it "
+        f"with gateway model add … --version {version} --url …, load it with POST /models/{name}/load, or correct "
+        f"{variable('model_split')}"
+    )

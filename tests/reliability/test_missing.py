@@ -1,0 +1,137 @@
+"""A model that a real Triton could not load is named, answered with 503, and loaded once its fault is mended."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.embedded.runtime import Runtime
+from gateway.embedded.server import EmbeddedTriton
+from gateway.triton.synchronous import BlockingTriton
+from tests.photos import photo, unlike_any
+from tests.processes import Gateway, wait_for
+from tests.reliability.conftest import ready
+from tests.tritons import running_triton
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+
+Break = Callable[[Path], Callable[[], object]]
+
+
+def moved(path: Path) -> Callable[[], object]:
+    away = path.rename(path.with_name(f"{path.name}.away"))
+    return lambda: away.rename(path)
+
+
+def rewritten(path: Path, text: str) -> Callable[[], object]:
+    before = path.read_text()
+    path.write_text(text)
+    return lambda: path.write_text(before)
+
+
+def no_memory(repository: Path) -> Callable[[], object]:
+    return rewritten(repository / "classifier" / "1" / "model.py", "raise MemoryError('no memory')")
+
+
+def broken_config(repository: Path) -> Callable[[], object]:
+    return rewritten(repository / "preprocessor" / "config.pbtxt", "no config {")
+
+
+def not_mounted(repository: Path) -> Callable[[], object]:
+    """Remote storage: the folder is there and empty."""
+    mend = [moved(repository / name) for name in ("classifier", "preprocessor", "ensemble_model", "sequence_model")]
+    hidden = [path.rename(repository.parent / path.name) for path in sorted(repository.glob("*.away"))]
+
+    def mount() -> None:
+        for path in hidden:
+            path.rename(repository / path.name)
+        for each in mend:
+            each()
+
+    return mount
+
+
+FAULTS: dict[str, tuple[Break, str]] = {
+    "no memory": (no_memory, "MemoryError: no memory"),
+    "broken config": (broken_config, "config.pbtxt cannot be read"),
+    "not mounted": (not_mounted, "repository does not have it"),
+}
+
+
+@pytest.fixture(scope="module")
+def own_triton(
+    runtime: Runtime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedTriton]:
+    """A Triton whose repository a test may break, if it mends it again."""
+    repository = Path(shutil.copytree(light_repository, tmp_path_factory.mktemp("missing") / "models"))
+    with running_triton(runtime, repository) as server:
+        yield server
+
+
+@contextmanager
+def started_broken(triton: EmbeddedTriton, harm: Break) -> Iterator[Callable[[], object]]:
+    """The server is killed, and started over a broken repository, as the supervisor does it; gives what mends that."""
+    triton.stop(grace_seconds=0)
+    mend = harm(triton.model_repository)
+    try:
+        triton.start()
+        wait_for(triton.answers)
+        yield mend
+    except BaseException:
+        mend()
+        raise
+
+
+def classify(gateway: Gateway) -> httpx.Response:
+    return httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=60)
+
+
+def missing(gateway: Gateway) -> dict[str, str]:
+    (endpoint,) = httpx.get(f"{gateway.url}/health/ready", timeout=60).json()["endpoints"]
+    return {each["name"]: each["reason"] for each in endpoint["models_not_ready"]}
+
+
+@pytest.mark.parametrize(("harm", "reason"), FAULTS.values(), ids=FAULTS)
+def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_gateway, harm: Break, reason: str):
+    with (
+        started_broken(own_triton, harm) as mend,
+        start_gateway(
+            triton_url=own_triton.url, load_models="*", ready_interval_seconds=0.5, wait_ready=False
+        ) as gateway,
+    ):
+        wait_for(lambda: any(reason in each for each in missing(gateway).values()))
+        assert not ready(gateway)
+        problem = classify(gateway)
+        assert (problem.status_code, problem.json()["code"]) == (503, "model_unavailable")
+        assert int(problem.headers["Retry-After"]) > 0
+        assert reason not in problem.text
+        models = httpx.get(f"{gateway.url}/models", timeout=60).json()["models"]
+        assert [(model["name"], model["ready"]) for model in models] == [("ensemble_model", False)]
+        assert "gateway_model_missing" in httpx.get(f"{gateway.url}/metrics", timeout=60).text
+        assert "model_missing" in gateway.log.read_text()
+        mend()
+        wait_for(lambda: ready(gateway))
+        assert classify(gateway).status_code == 200
+        wait_for(lambda: not missing(gateway))
+
+
+def test_model_that_was_unloaded_on_purpose_stays_unloaded(own_triton, start_gateway):
+    with (
+        start_gateway(triton_url=own_triton.url, load_models="*", ready_interval_seconds=0.2) as gateway,
+        BlockingTriton(own_triton.url) as triton,
+    ):
+        wait_for(lambda: not missing(gateway))
+        loads = gateway.log.read_text().count("loading_missing")
+        triton.unload("sequence_model")
+        probes = ready_probes(gateway)
+        wait_for(lambda: ready_probes(gateway) >= probes + 5)
+        assert not missing(gateway)
+        assert gateway.log.read_text().count("loading_missing") == loads
+
+
+def ready_probes(gateway: Gateway) -> float:
+    text = httpx.get(f"{gateway.url}/metrics", timeout=60).text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("gateway_probes_total"))
