@@ -11,7 +11,7 @@ from gateway.settings import variable
 from gateway.triton.contract import pinned
 
 ALL = "*"
-READY, LOADING = "READY", "LOADING"
+READY, LOADING, UNLOADING = "READY", "LOADING", "UNLOADING"
 UNLOADED = "unloaded"
 """Triton's reason for a model that was unloaded by a request, and not because of a fault."""
 NOT_LISTED = "Triton's model repository does not have it"
@@ -24,8 +24,8 @@ Shares = Mapping[str, Mapping[str, int]]
 class ExpectedModels:
     """Compares what Triton's repository index lists with what should be served there.
 
-    Expected are the default model, those of `load` (`*` for all that the repository has when this Triton is first
-    asked), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
+    Expected are the default model, those of `load` (`*` for all that the repository has when the default one is first
+    served), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
     request is no longer expected, unless it is the default one. Versions to which `splits` send requests are
     expected, too, but not loaded: their absence is a warning.
     """
@@ -90,7 +90,8 @@ class ExpectedModels:
             return  # the folder may be one that is not mounted yet
         if self._all:
             self._known.update(rows)
-            self._all = False  # a model that is added later is loaded by a request
+            # The repository is complete by then. A model that is added later is loaded by a request.
+            self._all = not any(each.state == READY for each in rows.get(self._default, ()))
         self._known &= rows.keys()
         self.kept &= rows.keys()
         for name, versions in rows.items():
@@ -137,7 +138,7 @@ def faults(name: str, versions: Sequence[ModelState]) -> list[ModelState]:
     """What Triton says of a model's versions that have failed, or of the model where it serves none."""
     if failed := [each for each in versions if has_failed(each)]:
         return failed
-    if any(each.state in {READY, LOADING} for each in versions):
+    if any(each.state in {READY, LOADING, UNLOADING} for each in versions):
         return []
     if not versions:
         return [ModelState(name, "", "", NOT_LISTED)]

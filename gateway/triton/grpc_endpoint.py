@@ -1,7 +1,7 @@
 """One Triton at one address over gRPC: the only calls that the gateway makes to it."""
 
 import asyncio
-import time
+import secrets
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -140,7 +140,7 @@ class GrpcEndpoint:
         """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
         config = await self.config(name)
         # Triton loads again what has changed, and one parameter more is a change; the same one twice is none.
-        config.parameters[RENEWED_PARAMETER].string_value = str(time.time_ns())
+        config.parameters[RENEWED_PARAMETER].string_value = secrets.token_hex(8)
         request = pb.RepositoryModelLoadRequest(model_name=name)
         request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
         await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))

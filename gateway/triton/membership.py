@@ -12,6 +12,7 @@ import structlog
 from gateway import metrics
 from gateway.triton.addresses import Addresses, Lookup, look_up
 from gateway.triton.balancing import Load, in_order, width
+from gateway.triton.call_gate import CallGate
 from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import Endpoint
 from gateway.triton.expected import ExpectedModels, Shares
@@ -46,6 +47,7 @@ class Member:
     watch: Watch
     models: Models
     load: Load
+    gate: CallGate = field(default_factory=CallGate)
     task: "asyncio.Task[None] | None" = None
 
     @property

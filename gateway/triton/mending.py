@@ -114,14 +114,14 @@ class Mending:
         self._healer.no_longer_missing({each.name for each in missing} - (self._not_listed - not_listed))
         self._not_listed = not_listed
         left_alone = self._reloading | {step.name for step in self._dead} | patient | not_listed
-        attempted = False
+        failed = False
         for each in sorted(missing, key=has_failed, reverse=True):
-            if attempted and not has_failed(each):
-                return  # it may have waited for one that failed; Triton then loads it by itself
+            if failed and not has_failed(each):
+                return  # it may need one that has failed; Triton then loads it by itself
             if each.name not in left_alone:
                 left_alone.add(each.name)
                 try:
-                    attempted |= await self._healer.load(each.name)
+                    failed |= await self._healer.load(each.name) and has_failed(each)
                 except LoadNotAllowed:
                     self._expected.expect_all()
                     return

@@ -169,7 +169,11 @@ class TritonBackend:
             raise ImageQuarantined
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
-        return await less_loaded(ready, self._generator).models.infer(call)
+        member = less_loaded(ready, self._generator)
+        if not member.gate.is_open:
+            raise ModelUnavailable
+        with member.gate.enter():
+            return await member.models.infer(call)
 
     async def _hold(self, call: Call) -> None:
         """Keep a call back while no Triton is ready, as when the last one was scaled away; not beyond its deadline."""
@@ -197,7 +201,8 @@ class TritonBackend:
     async def _alone(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
         """One image that was under way when a process died: nothing else that is suspected travels beside it.
 
-        The place has just answered with each of its instances, so that a process that dies now died of this image.
+        Its Triton has just answered with each of its instances and has no other call of this process, so that a process
+        that dies now died of this image.
         """
         try:
             async with asyncio.timeout(call.deadline.left_seconds):
@@ -219,11 +224,11 @@ class TritonBackend:
         if not ready:
             raise ModelUnavailable
         member = less_loaded(ready, self._generator)
-        async with asyncio.timeout(call.deadline.left_seconds):
-            if await member.watch.fails_anywhere(call.model_name, call.model_version):
-                raise ModelUnavailable
         try:
-            result = await self._ask_at(member, call)
+            async with asyncio.timeout(call.deadline.left_seconds), member.gate.alone():
+                if await member.watch.fails_anywhere(call.model_name, call.model_version):
+                    raise ModelUnavailable
+                result = await self._ask_at(member, call)
         except StubDied as exc:
             self._quarantine.convict(code)
             metrics.IMAGES_QUARANTINED.inc()
@@ -239,7 +244,13 @@ class TritonBackend:
             member = self._choose(tried, call.model_name, call.model_version)
             tried.append(member.address)
             try:
-                return await self._ask_at(member, call)
+                if not member.gate.is_open:
+                    async with asyncio.timeout(call.deadline.left_seconds):
+                        await member.gate.opened()
+                with member.gate.enter():
+                    return await self._ask_at(member, call)
+            except TimeoutError as error:
+                raise DeadlineExceeded from error
             except (TritonUnreachable, ModelUnavailable) as error:
                 if isinstance(error, StubDied):
                     raise
@@ -287,7 +298,8 @@ class TritonBackend:
         members = self._tritons.serving(model_name, model_version)
         fresh = [member for member in members if member.address not in tried] or members
         ready = self._tritons.ready(model_name, model_version, tried)
-        return less_loaded(ready or fresh, self._generator)
+        # One where an image is tried alone makes other calls wait.
+        return less_loaded([member for member in ready if member.gate.is_open] or ready or fresh, self._generator)
 
 
 def _rows(call: Call, rows: Sequence[int]) -> Call:

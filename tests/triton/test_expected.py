@@ -17,12 +17,12 @@ TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
 
 
 def index_of(**states: str) -> RepositoryIndexResponse:
-    """Models by name: READY, LOADING, unloaded, new (never loaded), or Triton's reason for a failure."""
+    """Models by name: READY, LOADING, UNLOADING, unloaded, new (never loaded), or Triton's reason for a failure."""
     index = RepositoryIndexResponse()
     for name, state in states.items():
         if state == "new":
             index.models.add(name=name)
-        elif state in {"READY", "LOADING"}:
+        elif state in {"READY", "LOADING", "UNLOADING"}:
             index.models.add(name=name, version="1", state=state)
         else:
             index.models.add(name=name, version="1", state="UNAVAILABLE", reason=state)
@@ -65,10 +65,11 @@ def test_model_never_loaded_is_expected_only_on_request(expected):
         assert list(missing(each)) == ["flowers"]
 
 
-def test_all_models_are_those_of_the_first_index():
+def test_all_models_are_those_beside_the_default_model():
     """A model that is added later is loaded by a request, once its files are complete."""
     expected = ExpectedModels("ensemble", load=["*"])
     expected.update(index_of())  # its storage is not mounted yet
+    expected.update(index_of(ensemble="new"))
     expected.update(index_of(ensemble="READY", flowers="new"))
     expected.update(index_of(ensemble="READY", flowers="new", added="new"))
     assert list(missing(expected)) == ["flowers"]
@@ -83,8 +84,9 @@ def test_model_once_served_is_expected_after_a_restart(expected):
 def test_model_unloaded_on_purpose_is_not_expected():
     expected = ExpectedModels("ensemble", load=["flowers"])
     expected.update(index_of(ensemble="READY", flowers="READY"))
-    expected.update(index_of(ensemble="READY", flowers="unloaded"))
-    assert missing(expected) == {}
+    for state in ("UNLOADING", "unloaded"):
+        expected.update(index_of(ensemble="READY", flowers=state))
+        assert missing(expected) == {}
     expected.update(index_of(ensemble="READY", flowers="new"))
     assert missing(expected) == {}
 

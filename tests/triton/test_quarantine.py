@@ -39,6 +39,19 @@ def test_it_never_grows_beyond_its_bound_and_forgets_the_oldest_first(monkeypatc
     assert [quarantine.is_suspect(bytes([number])) for number in range(5)] == [False, False, True, True, True]
 
 
+def test_flood_of_suspects_displaces_no_convict(monkeypatch):
+    """An attacker makes suspects at will, but each convict costs a crash of its own."""
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    quarantine = Quarantine(60, Clock())
+    quarantine.convict(b"killer")
+    quarantine.suspect(bytes([number]) for number in range(100))
+    assert quarantine.is_convicted(b"killer")
+    for number in range(3):
+        quarantine.convict(bytes([number]))
+    assert not quarantine.is_convicted(b"killer"), "the oldest is forgotten, and may end two processes again"
+    assert [quarantine.is_convicted(bytes([number])) for number in range(4)] == [True, True, True, False]
+
+
 def test_it_can_be_turned_off():
     quarantine = Quarantine(0)
     quarantine.suspect([b"a"])

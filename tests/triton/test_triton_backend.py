@@ -106,6 +106,26 @@ def test_with_a_lone_triton_the_second_death_convicts():
     run(test())
 
 
+def test_honest_suspect_is_not_convicted_of_another_image():
+    """An attacker sends an image that kills just while a suspect is tried alone at the only Triton."""
+
+    async def test() -> None:
+        async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
+            (triton,) = fleet.tritons.values()
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(call_of(KILLER, b"honest"))
+            await fleet.all_ready()
+            seen = len(triton.calls)
+            suspect = asyncio.create_task(fleet.backend.infer(call_of(b"honest")))
+            await wait_until(lambda: any(b"honest" in call.batch.images for call in triton.calls[seen:]))
+            triton.latency_seconds = None  # it would overtake the suspect
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(call_of(KILLER + b" another"))
+            assert outcomes(await suspect) == ["ok"]
+
+    run(test())
+
+
 def test_images_that_were_under_way_when_a_process_was_killed_from_outside_are_answered_elsewhere():
     async def test() -> None:
         async with fleet_of(2, heal=False) as fleet:
