@@ -111,8 +111,8 @@ def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_
         assert reason not in problem.text
         models = httpx.get(f"{gateway.url}/models", timeout=60).json()["models"]
         assert [(model["name"], model["ready"]) for model in models] == [("ensemble_model", False)]
-        assert "gateway_model_missing" in httpx.get(f"{gateway.url}/metrics", timeout=60).text
-        assert "model_missing" in gateway.log.read_text()
+        wait_for(lambda: "gateway_model_missing{" in httpx.get(f"{gateway.url}/metrics", timeout=60).text)
+        wait_for(lambda: "model_missing" in gateway.log.read_text())
         mend()
         wait_for(lambda: ready(gateway))
         assert classify(gateway).status_code == 200
