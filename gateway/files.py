@@ -5,11 +5,12 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from gateway.client.files import read_file
 
 UNWRITABLE = frozenset({errno.EACCES, errno.EROFS})
 """The errno of what is written where nothing may be, as in a container with a read-only file system."""
@@ -86,12 +87,9 @@ def whole_folder(target: Path) -> Iterator[Path]:
 def read_text(path: Path, *, max_bytes: int, encoding: str = "utf-8") -> str:
     """The text of a file whose origin is unknown; raises OSError where it is larger, or no regular file.
 
-    It waits for no writer of a FIFO, and takes no more memory than the limit. Raises UnicodeDecodeError.
+    Raises UnicodeDecodeError as well.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123  # a descriptor
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        data = file.read(max_bytes + 1)
+    data = read_file(path, max_bytes)
     if len(data) > max_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
+        raise OSError(f"{path} is larger than {max_bytes} bytes")
     return data.decode(encoding)

@@ -47,7 +47,7 @@ def unreadable(path: Path, exc: OSError | UnicodeDecodeError) -> str:
     """Why a file of labels cannot be read, and what to do."""
     if isinstance(exc, UnicodeDecodeError):
         return f"cannot read the labels: {path} is no text in UTF-8 (byte {exc.start} is not): save it as UTF-8"
-    return f"cannot read the labels: {path}: {exc.strerror}"
+    return f"cannot read the labels: {path}: {exc.strerror or exc}"
 
 
 def _from_json(text: str, path: Path) -> Sequence[str]:

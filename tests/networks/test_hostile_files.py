@@ -212,7 +212,7 @@ def test_weights_that_are_no_file_are_refused(tmp_path):
 def test_text_is_read_up_to_its_limit(tmp_path):
     (tmp_path / "text").write_text("é" * 50)
     assert read_text(tmp_path / "text", max_bytes=100) == "é" * 50
-    with pytest.raises(OSError, match="it is larger than 99 bytes"):
+    with pytest.raises(OSError, match="is larger than 99 bytes"):
         read_text(tmp_path / "text", max_bytes=99)
 
 
@@ -220,11 +220,11 @@ def test_text_is_read_up_to_its_limit(tmp_path):
 def test_what_is_no_file_is_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / "fifo")
     path = tmp_path / name
-    with pytest.raises(LabelsError, match="it is no regular file"):
+    with pytest.raises(LabelsError, match="not a regular file"):
         given_labels(path)
-    with pytest.raises(SourceError, match="it is no regular file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         read_labels(path)
-    with pytest.raises(PreprocessingError, match="it is no regular file"):
+    with pytest.raises(PreprocessingError, match="not a regular file"):
         from_file(path)
 
 
