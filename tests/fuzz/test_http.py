@@ -6,10 +6,6 @@ from bench.attack.parsers import http_attacks
 from tests.fuzz import streams
 from tests.fuzz.http import damaged, run
 
-UNFINISHED = pytest.mark.xfail(
-    reason="gateway/server does not yet own the connection during the handshake", strict=False
-)
-
 
 @pytest.mark.slow
 def test_two_hundred_damaged_requests_cost_little_and_leave_the_gateway_alive():
@@ -24,7 +20,6 @@ def test_the_same_seed_damages_a_request_the_same_way():
     assert damaged(random.Random("1 2"), seeds) == damaged(random.Random("1 2"), seeds)
 
 
-@UNFINISHED
 def test_damaged_streams_are_answered_or_closed():
     """Handshakes and messages of every kind: no 5xx, no close code 1011, no traceback, and the process goes on."""
     report = streams.run(requests=100, seed=20_261_123)
@@ -33,7 +28,6 @@ def test_damaged_streams_are_answered_or_closed():
 
 
 @pytest.mark.slow
-@UNFINISHED
 @pytest.mark.parametrize("kind", streams.KINDS)
 def test_many_damaged_streams_are_answered_or_closed(kind):
     """The same by kind, so that a failure says which part of a connection's life is at fault."""
