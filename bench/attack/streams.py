@@ -1,6 +1,7 @@
 """Streams that are kept for nothing, or fed as fast as they take it."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -121,12 +122,7 @@ def streams_without_a_frame(target: Target) -> str:
 
 def streams_kept_by_texts(target: Target) -> str:
     """As many streams as there may be, kept by a text every second; another client opens one."""
-    with _streams(target, STREAMS * target.workers) as streams:
-        ends = time.monotonic() + KEPT_SECONDS
-        _keep(streams, frame(TEXT, b"{}"), time.monotonic() + 1)
-        _serve_another(target)
-        _keep(streams, frame(TEXT, b"{}"), ends)
-        return _all_closed(streams)
+    return _kept(target, frame(TEXT, b"{}"))
 
 
 def streams_kept_by_pings(target: Target) -> str:
@@ -140,11 +136,8 @@ def streams_kept_by_parts(target: Target) -> str:
 
 
 def streams_kept_by_junk(target: Target) -> str:
-    """The same by frames that are no pictures; another client opens one."""
-    with _streams(target, STREAMS * target.workers) as streams:
-        _keep(streams, frame(BINARY, b"x"), time.monotonic() + KEPT_SECONDS)
-        _serve_another(target)
-        return told(streams)
+    """The same by frames that are no pictures."""
+    return _kept(target, frame(BINARY, b"x"), may_stay=True)
 
 
 def streams_that_come_again(target: Target) -> str:
@@ -198,21 +191,28 @@ def _streams(target: Target, count: int, *, reads: bool = True) -> Iterator[list
         yield [stack.enter_context(Stream(target, reads=reads)) for _ in range(count)]
 
 
-def _keep(streams: list[Stream], sent: bytes, ends: float) -> None:
-    """Send something on each stream twice within IDLE_SECONDS, until a time."""
-    while time.monotonic() < ends:
-        for stream in streams:
-            if not stream.ended:
-                stream.send_raw(sent)
-        time.sleep(IDLE_SECONDS / 2)
-
-
-def _kept(target: Target, sent: bytes, first: bytes = b"") -> str:
+def _kept(target: Target, sent: bytes, first: bytes = b"", *, may_stay: bool = False) -> str:
+    """Send something on each stream twice within IDLE_SECONDS, for KEPT_SECONDS, while another client opens one."""
+    done = threading.Event()
     with _streams(target, STREAMS * target.workers) as streams:
+
+        def keep() -> None:
+            while not done.wait(IDLE_SECONDS / 2):
+                for stream in streams:
+                    if not stream.ended:
+                        stream.send_raw(sent)
+
         for stream in streams:
             stream.send_raw(first or sent)
-        _keep(streams, sent, time.monotonic() + KEPT_SECONDS)
-        return _all_closed(streams)
+        keeping = threading.Thread(target=keep)
+        keeping.start()
+        try:
+            _serve_another(target)
+            time.sleep(KEPT_SECONDS)
+        finally:
+            done.set()
+            keeping.join()
+        return told(streams) if may_stay else _all_closed(streams)
 
 
 def _all_closed(streams: list[Stream]) -> str:

@@ -50,7 +50,7 @@ class Stream:
         self.messages = 0
         self.last = b""
         """The last message."""
-        self._reads = reads
+        self._left = False
         self._lock = threading.Condition()
         with contextlib.suppress(OSError):
             self.connection.sendall(handshake(target, path, *headers))
@@ -83,6 +83,8 @@ class Stream:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._lock:
+            self._left = True
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         self.connection.close()
@@ -99,7 +101,8 @@ class Stream:
                         self.last = data
                     self._lock.notify_all()
         with self._lock:
-            self.ended = True
+            if not self._left:  # else it was this client that ended it
+                self.ended = True
             self._lock.notify_all()
 
 
