@@ -19,7 +19,8 @@ from bench.tally import percentile
 
 SAMPLE_SECONDS = 0.05
 HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes", "gateway_answer_bytes")
-SETTLE_SECONDS = 0.5
+AT_WORK = ("gateway_images_in_flight", "gateway_images_waiting", "gateway_decoding_bytes", "gateway_streams")
+SETTLE_SECONDS, IDLE_SECONDS = 0.5, 120.0
 MEND_SECONDS = 180.0
 HEALINGS = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
@@ -277,6 +278,7 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
         sent: Sent = sender.call("send", attack)
         seconds = (time.perf_counter() - began) / sent.times
         beside.wait(SETTLE_SECONDS)
+    _wait_idle(running)
     used = cpu_seconds(running) - before - calm_rate * (len(beside.latencies_seconds) + newcomer.images)
     if attack.may_kill:
         _wait_mended(running)
@@ -316,6 +318,13 @@ def _logged_faults(lines: list[bytes]) -> Counter[str]:
         faults[f"status {status}"] += status in INTERNAL_STATUSES
         faults[f"close code {code}"] += code in INTERNAL_CODES
     return +faults
+
+
+def _wait_idle(running: Running) -> None:
+    """Until nothing of the attack is at work, so that its costs are its own and the next one has none of them."""
+    deadline = time.monotonic() + IDLE_SECONDS
+    while time.monotonic() < deadline and running.gauge(*AT_WORK):
+        time.sleep(0.2)
 
 
 def _wait_mended(running: Running) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from bench.attack import files
@@ -171,16 +172,19 @@ def silent_stream_whose_key_is_removed(target: Target) -> str:
 
 
 def _flood(target: Target, count: int, unit: bytes, *, reads: bool = True) -> str:
-    """Send one thing as fast as the service takes it, on so many streams in turn."""
+    """Send one thing as fast as the service takes it, on so many streams at once."""
     piece = unit * max(1, (1 << 16) // len(unit))
-    sent = 0
-    with _streams(target, count, reads=reads) as streams:
-        ends = time.monotonic() + FLOOD_SECONDS
-        for stream in streams:
-            stream.connection.settimeout(FLOOD_SECONDS if count == 1 else 0.2)
-        while time.monotonic() < ends and not all(stream.ended for stream in streams):
-            for stream in streams:
-                sent += len(piece) if not stream.ended and stream.send_raw(piece) else 0
+    ends = time.monotonic() + FLOOD_SECONDS
+
+    def send(stream: Stream) -> int:
+        taken = 0
+        stream.connection.settimeout(FLOOD_SECONDS)
+        while time.monotonic() < ends and not stream.ended and stream.send_raw(piece):
+            taken += len(piece)
+        return taken
+
+    with _streams(target, count, reads=reads) as streams, ThreadPoolExecutor(count) as threads:
+        sent = sum(threads.map(send, streams))
         answered = sum(stream.messages for stream in streams)
         return f"{told(streams)}, {sent / 2**20:.0f} MiB taken, {answered} messages"
 
