@@ -31,7 +31,8 @@ GIVE_UP_SECONDS = 30.0
 OURS = "well-behaved"
 """The request id of the well-behaved clients, by which the log tells their events from the attacker's."""
 
-MAX_CPU_SECONDS = 3.0
+CPU_TOLERANCE = 1.15
+"""Of the processor time that a service allows: the well-behaved clients' own is known from the calm time only."""
 MAX_MEMORY_BYTES = 100e6
 MAX_PAUSE_SECONDS = 0.05
 MAX_RATIO = 3.0
@@ -45,6 +46,39 @@ INTERNAL_STATUSES = {500, 501, 502, 504}
 """Those that no request may bring about by what it says; 503 is what load brings about."""
 INTERNAL_CODES = {1011, 4500, 4502, 4504}
 """The same among the close codes of streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The processor time that a service allows, by its own `GET /limits`."""
+
+    request_seconds: float
+    image_seconds: float
+    byte_seconds: float
+    slow_byte_seconds: float
+    """For each byte of a format with a slow codec."""
+    stream_seconds: float
+    """For each second of a stream."""
+
+    @classmethod
+    def of(cls, running: Running) -> "Allowance":
+        """Ask a service."""
+        limits = {limit["name"]: limit["value"] for limit in json.loads(running.get("/limits"))["limits"]}
+        return cls(
+            limits["request_cpu_seconds"],
+            limits["request_cpu_seconds_per_image"],
+            limits["request_cpu_seconds_per_megabyte"] / 1e6,
+            limits["request_cpu_seconds_per_megabyte_of_slow_codecs"] / 1e6,
+            limits["stream_cpu_seconds_per_second"],
+        )
+
+    def seconds(self, attack: Attack, sent: "Sent", duration_seconds: float) -> float:
+        """What an attack that was sent may take for decoding, all of it."""
+        count = sent.times * attack.requests
+        if attack.per_second:
+            return count * (self.request_seconds + self.stream_seconds * duration_seconds)
+        slow = sent.slow_bytes * (self.slow_byte_seconds - self.byte_seconds)
+        return count * self.request_seconds + sent.files * self.image_seconds + sent.nbytes * self.byte_seconds + slow
 
 
 @dataclass
@@ -169,6 +203,8 @@ class Cost:
     answer: str
     seconds: float
     cpu_seconds: float
+    allowed_seconds: float
+    """The processor time that the service allows, and what classifying takes for as many images as it classified."""
     memory_bytes: float
     pause_seconds: float
     p99_ratio: float
@@ -183,7 +219,7 @@ class Cost:
         return [
             name
             for name, missed in (
-                ("CPU", self.cpu_seconds > MAX_CPU_SECONDS),
+                ("CPU", self.cpu_seconds > CPU_TOLERANCE * self.allowed_seconds),
                 ("memory", self.memory_bytes > MAX_MEMORY_BYTES),
                 ("pause", self.pause_seconds > MAX_PAUSE_SECONDS),
                 ("p99", self.p99_ratio > MAX_RATIO),
@@ -198,12 +234,14 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How an attack was answered last, how often it was sent, what promise it found broken, and its bytes."""
+    """How an attack was answered last, how often it was sent, what promise it found broken, and what it had."""
 
     answer: str
     times: int
     broken: str
     nbytes: int
+    files: int
+    slow_bytes: int
 
 
 class Sender:
@@ -227,7 +265,8 @@ class Sender:
             except OSError as exc:
                 answer = type(exc).__name__
             if time.perf_counter() > ends or times == MOST_TIMES:
-                return Sent(answer, times, broken, target.traffic.nbytes)
+                traffic = target.traffic
+                return Sent(answer, times, broken, traffic.nbytes, traffic.files, traffic.slow_bytes)
 
 
 class Watch:
@@ -271,6 +310,7 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
     with Bystander(running, photo) as calm, Newcomer(running, photo) as calm_newcomer:
         calm.wait(calm_seconds)
     calm_rate = (cpu_seconds(running) - before) / max(1, len(calm.latencies_seconds) + calm_newcomer.images)
+    allowance, classified = Allowance.of(running), running.classified()
     servants, healings, offset = running.servants(), running.gauge(*HEALINGS), running.log.stat().st_size
     pause_before = running.gauge("gateway_event_loop_pause_seconds")
     before, began = cpu_seconds(running), time.perf_counter()
@@ -279,7 +319,12 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
         seconds = (time.perf_counter() - began) / sent.times
         beside.wait(SETTLE_SECONDS)
     _wait_idle(running)
-    used = cpu_seconds(running) - before - calm_rate * (len(beside.latencies_seconds) + newcomer.images)
+    images = len(beside.latencies_seconds) + newcomer.images
+    used = cpu_seconds(running) - before - calm_rate * images
+    duration_seconds = time.perf_counter() - began
+    allowed = allowance.seconds(attack, sent, duration_seconds)
+    allowed += calm_rate * max(0, running.classified() - classified - images)
+    share = duration_seconds if attack.per_second else sent.times * attack.requests
     if attack.may_kill:
         _wait_mended(running)
     if (mended := int(running.gauge(*HEALINGS) - healings)) > attack.may_kill:
@@ -297,7 +342,8 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
         attack,
         answer,
         seconds,
-        max(0.0, used) / sent.times / (seconds if attack.per_second else attack.requests),
+        max(0.0, used) / share,
+        allowed / share,
         watch.beyond,
         _pause(running, events(lines), pause_before),
         percentile(beside.latencies_seconds, 99) / percentile(calm.latencies_seconds, 99),

@@ -22,6 +22,7 @@ from gateway.keys import add_key
 from gateway.settings import GIB, variable
 
 METRICS = "/metrics"
+CLASSIFIED = ('gateway_images_total{model="ensemble_model",outcome="ok"', 'gateway_images_total{outcome="ok"')
 START_SECONDS = 240.0
 STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
@@ -78,7 +79,7 @@ class Running:
         while True:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
             try:
-                connection.request("GET", path)
+                connection.request("GET", path, headers={"X-API-Key": self.key} if self.key else {})
                 answer = connection.getresponse()
                 if answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE or path != METRICS:
                     return answer.read()
@@ -98,6 +99,11 @@ class Running:
         """The sum of gauges, or of counters with the labels that a name has."""
         lines = self.get(METRICS).decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] in names)
+
+    def classified(self) -> float:
+        """How many images have been classified."""
+        lines = self.get(METRICS).decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(CLASSIFIED))
 
     def lines(self, offset: int) -> list[bytes]:
         """What was logged since the log had that many bytes."""

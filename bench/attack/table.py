@@ -7,7 +7,7 @@ from bench.attack.measure import Cost
 from bench.document import put
 
 HEAD = """\
-| attack | answer | CPU s a request | memory, MB | longest pause, ms | p99 beside / before | new client, s | misses |
+| attack | answer | CPU s a request (allowed) | memory, MB | pause, ms | p99 beside / before | new client, s | misses |
 |---|---|---|---|---|---|---|---|
 """
 TITLES = {
@@ -31,7 +31,7 @@ def row(cost: Cost) -> str:
     cells = (
         cost.attack.what,
         cost.answer,
-        f"{cost.cpu_seconds:.1f}",
+        f"{cost.cpu_seconds:.1f} ({cost.allowed_seconds:.1f})",
         f"{cost.memory_bytes / 1e6:.0f}",
         pause,
         f"{cost.p99_ratio:.1f}",

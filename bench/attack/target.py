@@ -13,6 +13,8 @@ SECONDS = 60.0
 MAX_FILES = 1_000
 """Of one request, as the gateway's own default."""
 BOUNDARY = "a-boundary-that-no-photograph-contains"
+SLOW_CODECS = (".avif", ".heic", ".jp2", ".mp4")
+"""Names of files whose bytes may cost more, as the gateway's account has it."""
 PART_BYTES = 150
 """What a file needs in a form beside its data, at most."""
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
@@ -24,10 +26,11 @@ class PromiseBroken(Exception):
 
 @dataclass(slots=True)
 class Traffic:
-    """What an attack sent: the bytes on its connections, and the files in its forms."""
+    """What an attack sent: the bytes on its connections, the files in its forms, and their bytes in SLOW_CODECS."""
 
     nbytes: int = 0
     files: int = 0
+    slow_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Target:
         """Send files in one form."""
         sent = list(_as_many_as_fit(list(files), self.nbytes) if self.folded else files)
         self.traffic.files += len(sent)
+        self.traffic.slow_bytes += sum(map(len, sent)) if name.endswith(SLOW_CODECS) else 0
         return self.post(f"/predict{query}", b"".join(form(sent, name)), MULTIPART, *headers)
 
 
