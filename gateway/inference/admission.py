@@ -12,10 +12,10 @@ from gateway.errors import Overloaded
 
 COSTLY_SECONDS = 0.05
 """An image that takes so long to decode is costly: it waits behind other costly ones, and not before cheap ones."""
-SECONDS_PER_DECODER = 0.25
+SECONDS_PER_DECODER = 2.0
 """How much decoding of costly images may be in flight for each decoder."""
-COSTLY_SHARE = 2
-"""Costly images may take one in so many places of the queue, and of the bytes in flight."""
+COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
+"""The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Admission:
         most = self._max_images_waiting
         if self.images_waiting >= most:
             self._make_place(self._costly_line, self._cheap_line, begun=begun)
-        elif load.costly and len(line) >= max(most // COSTLY_SHARE, 1):
+        elif load.costly and len(line) >= max(most * COSTLY_SHARE, 1):
             self._make_place(line, begun=begun)
         place = _Place(next(self._numbers), load, begun, asyncio.get_running_loop().create_future())
         line.append(place)
@@ -269,7 +269,8 @@ class Admission:
         """Whether a costly image may join those in flight: then it keeps a decoder busy, or soon would."""
         if not load.costly or not self._costly:
             return True
-        if sum(each.nbytes for each in self._costly) + load.nbytes > self.max_bytes // COSTLY_SHARE:
+        nbytes = sum(each.nbytes for each in self._costly) + load.nbytes
+        if nbytes > self.max_bytes * COSTLY_BYTES_SHARE or len(self._costly) >= self.max_images * COSTLY_SHARE:
             return False
         seconds = sum(each.decode_seconds for each in self._costly) + load.decode_seconds
         return len(self._costly) < self._decoders or seconds <= SECONDS_PER_DECODER * self._decoders

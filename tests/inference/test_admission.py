@@ -218,8 +218,8 @@ def test_a_request_can_wait_until_it_has_fewer_permits():
     run(scenario)
 
 
-COSTLY = 0.3
-"""Seconds of decoding, of which one decoder has 0.25 s in flight at most."""
+COSTLY = 2.4
+"""Seconds of decoding, of which each decoder has two in flight."""
 
 
 def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
@@ -285,7 +285,7 @@ def test_costly_images_take_half_of_the_queue():
     run(scenario)
 
 
-def test_costly_images_take_half_of_the_bytes():
+def test_costly_images_leave_a_quarter_of_the_bytes():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
         held = await gate.permits().acquire(40, COSTLY)
@@ -293,11 +293,25 @@ def test_costly_images_take_half_of_the_bytes():
         await asyncio.sleep(0)
         assert not other.done()
         assert gate.permits().try_acquire(60) is not None
-        held.shrink(1)
+        assert gate.permits().try_acquire(1) is None
+        held.shrink(0)
         await asyncio.sleep(0)
-        assert not other.done()  # 61 bytes are taken
+        assert other.done()
         held.release()
         (await other).release()
+
+    run(scenario)
+
+
+def test_costly_images_take_half_of_the_images_in_flight():
+    async def scenario():
+        gate = admission(max_images=4, max_images_waiting=4, decoders=8)
+        held = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
+        third = asyncio.ensure_future(gate.permits().acquire(1, COSTLY))
+        await asyncio.sleep(0)
+        assert not third.done()
+        held[0].shrink(1)
+        (await third).release()
 
     run(scenario)
 
