@@ -204,7 +204,7 @@ def _retry_after(response: httpx.Response) -> float | None:
         seconds = float(given)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(given).timestamp() - time.time()
+            seconds = parsedate_to_datetime(given).timestamp() - time.time()  # noqa: TID251  # a date
         except (ValueError, TypeError, OverflowError, IndexError):
             return None
     return None if math.isnan(seconds) else min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)

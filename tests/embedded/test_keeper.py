@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.embedded.keeper import CHECK_SECONDS, HANGS_AFTER, MAX_DEATHS, STEADY_SECONDS, GivenUp, Keeper
+from gateway.embedded.keeper import CHECK_SECONDS, HANGS_AFTER, MAX_DEATHS, STEADY_SECONDS, GivenUp, Keeper, Readiness
 
 
 class Clock:
@@ -133,3 +133,20 @@ def test_one_that_hangs_before_it_was_seen_to_be_ready_is_started_once_more(keep
     kept.silent = True
     run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
     assert "Triton does not answer; starting it again in 1 s" in said
+
+
+def test_readiness_is_reported_when_it_is_lost_and_when_it_is_back(clock, said):
+    """A Triton that answers again may still load the default model: only a real inference makes the service ready."""
+    answers = [(True, "")]
+    readiness = Readiness(lambda: answers[-1], said.append, clock=clock)
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    assert said == []
+    answers.append((False, "classifier: no memory"))
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    answers.append((False, "classifier: no labels"))
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    answers.append((True, ""))
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    assert said[:2] == ["not ready: classifier: no memory", "not ready: classifier: no labels"]
+    assert said[2].startswith("ready again after 1")
+    assert len(said) == 3
