@@ -3,14 +3,16 @@
 docs/operations.md says what each event and field means.
 """
 
+import json
 import logging
 import re
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from datetime import datetime
-from typing import cast
+from datetime import UTC, datetime
+from typing import Any, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -32,6 +34,55 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 
 class AlreadyLogged(Exception):
     """An exception that is in the log; it is raised on only because the server closes the connection then."""
+
+
+class LogStream:
+    """A stream for log lines. A line that cannot be written is lost and counted, and raises nothing.
+
+    The disk may be full, or the reader of a pipe gone: neither may stop what logs. `describe` makes the line that says
+    how many were lost, with the reason, before the first one that can be written again.
+    """
+
+    def __init__(self, stream: TextIO, describe: Callable[[int, str], str]) -> None:
+        # Of two, only the inner one would see what is lost.
+        self._stream: TextIO = stream._stream if isinstance(stream, LogStream) else stream
+        self._describe = describe
+        self._lost = 0
+        self._reason = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        """Write and flush a text, whole lines at best."""
+        with self._lock:
+            try:
+                if self._lost:
+                    self._stream.flush()
+                    self._stream.write(self._describe(self._lost, self._reason))
+                self._stream.write(text)
+                self._stream.flush()
+                self._lost = 0
+            except (OSError, ValueError) as exc:  # ValueError: it is closed
+                self._lost += text.count("\n")
+                self._reason = str(exc)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is left: each write is flushed."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # what the stream has: isatty, encoding, fileno
+        return getattr(self._stream, name)
+
+
+def lost_as_text(count: int, reason: str) -> str:
+    """The line that says how much of the log was lost."""
+    return f"gateway | {count} line{'s' * (count != 1)} of the log could not be written: {reason}\n"
+
+
+def lost_as_json(count: int, reason: str) -> str:
+    """The same as an event."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    event = {"timestamp": now, "level": "warning", "event": "log_lines_lost", "count": count, "reason": reason}
+    return json.dumps(event) + "\n"
 
 
 class Repeats:
@@ -96,7 +147,8 @@ def configure_logs(settings: Settings) -> None:
     repeats = Repeats()
     end = [repeats.shorten, *(_text(colours=sys.stderr.isatty()) if as_text else _json())]
     level = int(logging.getLevelName(settings.log_level.value.upper()))
-    handler = logging.StreamHandler(sys.stderr)
+    stream = cast("TextIO", LogStream(sys.stderr, lost_as_text if as_text else lost_as_json))
+    handler = logging.StreamHandler(stream)
     handler.setLevel(level)  # uvicorn's logger lets more through: see _dead_worker_is_a_warning
     handler.addFilter(repeats)
     handler.setFormatter(
@@ -119,7 +171,7 @@ def configure_logs(settings: Settings) -> None:
     structlog.configure(
         processors=[*begin, *end],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
 

@@ -1,17 +1,26 @@
 """Logs: JSON lines for machines, readable text for people, all of one format whoever writes them."""
 
+import io
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.logs import MAX_VALUE_CHARACTERS, REPEATS_PER_MINUTE, Repeats
+from gateway.logs import (
+    MAX_VALUE_CHARACTERS,
+    REPEATS_PER_MINUTE,
+    LogStream,
+    Repeats,
+    lost_as_json,
+    lost_as_text,
+)
 from tests import warm
 from tests.api.in_child import logged
 from tests.processes import PROJECT, environment, free_port, running_gateway, wait_for
@@ -226,3 +235,62 @@ def test_repeats_are_allowed_again_after_a_minute():
     assert repeats.allow("y")
     now = 60.0
     assert repeats.allow("x")
+
+
+FULL = Path("/dev/full")
+LOGGER = """
+import logging, structlog
+from gateway.logs import configure_logs
+from gateway.settings import Settings
+configure_logs(Settings(_env_file=None))
+for number in range(3):
+    structlog.get_logger("gateway").warning("event", number=number)
+    logging.getLogger("uvicorn.error").warning("record")
+print("all logged")
+"""
+
+
+def test_full_disk_does_not_stop_what_logs():
+    """Each write to /dev/full fails as on a full disk."""
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", LOGGER], stdout=subprocess.PIPE, stderr=full, text=True, check=False
+        )
+    assert done.stdout == "all logged\n"
+
+
+def test_closed_pipe_does_not_stop_what_logs():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", LOGGER], stdout=subprocess.PIPE, stderr=writer, text=True, check=False)
+    os.close(writer)
+    assert done.stdout == "all logged\n"
+
+
+class Disk(io.StringIO):
+    """A text file that can be full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("describe", [lost_as_text, lost_as_json])
+def test_lost_lines_are_counted_once_there_is_space_again(describe):
+    disk = Disk()
+    stream = LogStream(disk, describe)
+    stream.write("one\n")
+    disk.full = True
+    stream.write("two\n")
+    stream.write("three\nfour\n")
+    disk.full = False
+    stream.write("five\n")
+    stream.write("six\n")
+    first, lost, *rest = disk.getvalue().splitlines()
+    assert (first, rest) == ("one", ["five", "six"])
+    assert "No space left on device" in lost
+    assert "3 lines" in lost or json.loads(lost)["count"] == 3
+    assert LogStream(stream, describe).isatty() is False

@@ -1,5 +1,6 @@
 """The terminal of `gateway up`: a line for each stage and model with its time, a spinner for what is awaited."""
 
+import contextlib
 import os
 import threading
 import time
@@ -61,11 +62,11 @@ class LiveDisplay:
 
     def close(self) -> None:
         """Close the log file."""
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # the disk is full, and the last lines are lost
             self._file.close()
 
     def _keep(self, line: str) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # the disk is full; Triton goes on, and so must its reader
             if self._file.closed:
                 return
             if self._written > MAX_LOG_BYTES:

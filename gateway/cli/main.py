@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 
@@ -23,6 +23,7 @@ from gateway.embedded.runtime import (
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_keys, remove_key
+from gateway.logs import LogStream, lost_as_text
 from gateway.settings import LogFormat, Settings
 from gateway.tracing import require_sdk
 from gateway.visible import visible_lines
@@ -304,6 +305,8 @@ def triton_alive(
 
 def main() -> None:
     """Entry point: errors that users can fix are one sentence, without a traceback."""
+    # A service goes on where its log cannot be written.
+    sys.stderr = cast("TextIO", LogStream(sys.stderr, lost_as_text))
     try:
         app()
     except UserError as exc:
