@@ -11,9 +11,9 @@ from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.inference.pace import Pace
 
-NEW_CONNECTIONS, FIRST_REQUESTS = 32, 4
-"""So many connections may begin in one iteration of the event loop, and so many of them their first request; known ones
-are served in between. A crowd then delays neither them nor requests for the service's health."""
+NEW_CONNECTIONS, FIRST_REQUESTS, NEXT_REQUESTS = 32, 1, 3
+"""So many connections, first requests of connections and further requests may begin in one iteration of the event loop.
+A crowd of one kind then delays neither the others nor requests for the service's health."""
 RESERVED = 64
 """Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
 clients that read why."""
@@ -55,6 +55,9 @@ class Entrance:
 
     async def wait(self) -> None:
         """Wait until the caller may enter."""
+        if self._entered and self._entered < self._most and not self._waiting:
+            self._entered += 1
+            return
         entered = asyncio.get_running_loop().create_future()
         if not self.enter(lambda: None if entered.done() else entered.set_result(None)):
             await entered
@@ -87,7 +90,8 @@ class Connections:
         self._answered: dict[Member, None] = {}
         self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
-        self.entrance, self.first_requests = Entrance(NEW_CONNECTIONS), Entrance(FIRST_REQUESTS)
+        self.entrance = Entrance(NEW_CONNECTIONS)
+        self.first_requests, self.next_requests = Entrance(FIRST_REQUESTS), Entrance(NEXT_REQUESTS)
         metrics.CONNECTIONS_LIMIT.set(most)
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message
 
 from gateway.errors import InternalError
 from gateway.logs import AlreadyLogged
+from gateway.server.connections import Entrance
 from gateway.server.responses import error_response, head
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class HttpCycle:
         header_bytes: int,
         keep_alive: bool,
         expects_continue: bool,
-        waits: bool,
+        entrance: Entrance | None,
     ) -> None:
         self._connection = connection
         self._transport = connection.transport
@@ -39,7 +40,7 @@ class HttpCycle:
         self._scope = scope
         self._header_bytes = header_bytes
         self._expects_continue = expects_continue
-        self._waits = waits  # for other first requests of new connections
+        self._entrance = entrance
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # bytes of the body, its end, the response's end, or a disconnect
         self._body: list[bytes] = []
@@ -85,8 +86,8 @@ class HttpCycle:
 
     async def _run(self, app: ASGIApp) -> None:
         try:
-            if self._waits:
-                await self._connection.pool.first_requests.wait()
+            if self._entrance is not None:
+                await self._entrance.wait()
             await app(self._scope, self._receive, self._send)
         except Exception as exc:
             if not isinstance(exc, AlreadyLogged):

@@ -291,6 +291,8 @@ class HttpHandler:
         health = method in (b"GET", b"HEAD") and scope["path"].startswith(HEALTH_PATH)
         if not connection.pool.start(connection, health=health):
             raise self._refused(connection.pool.full())
+        first, self._known = not self._known, True
+        entrance = connection.pool.first_requests if first else connection.pool.next_requests
         cycle = HttpCycle(
             connection,
             self.complete,
@@ -298,9 +300,8 @@ class HttpHandler:
             header_bytes=self._header_bytes + len(self._url),
             keep_alive=self._keeps_alive(),
             expects_continue=self._expects_continue,
-            waits=not (self._known or health),
+            entrance=None if first and health else entrance,
         )
-        self._known = True
         connection.stop_expecting()
         self._receiving = cycle
         self._cycles.append(cycle)
