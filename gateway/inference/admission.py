@@ -5,7 +5,7 @@ import contextlib
 import itertools
 from collections import deque
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from gateway import metrics
 from gateway.errors import Overloaded
@@ -18,8 +18,7 @@ COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 """The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What one image takes while it is in flight: bytes, and processor time to decode it if it is costly."""
 
     nbytes: int
@@ -29,6 +28,9 @@ class Load:
     def costly(self) -> bool:
         """Whether its decoding counts."""
         return self.decode_seconds > 0
+
+
+_NOTHING = Load(0)
 
 
 class Permit:
@@ -204,7 +206,7 @@ class Admission:
     def _try_take(self, load: Load) -> bool:
         if load.costly and (self._costly_line or not self._may_decode(load)):
             return False
-        if self._next() is not None or not self._fits(load):
+        if (self.images_waiting and self._next() is not None) or not self._fits(load):
             return False
         self._take(load)
         return True
@@ -286,7 +288,7 @@ class Admission:
     def _give_back(self, load: Load) -> None:
         self._images -= 1
         metrics.IMAGES_IN_FLIGHT.dec()
-        self._replace(load, Load(0))
+        self._replace(load, _NOTHING)
 
     def _replace(self, before: Load, after: Load) -> None:
         """Have an image that is decoded take less than before."""
@@ -297,7 +299,7 @@ class Admission:
         self._admit()
 
     def _admit(self) -> None:
-        while (place := self._next()) is not None and self._fits(place.load):
+        while self.images_waiting and (place := self._next()) is not None and self._fits(place.load):
             (self._costly_line if place.load.costly else self._cheap_line).popleft()
             if not place.turn.done():
                 self._take(place.load)

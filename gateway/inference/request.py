@@ -1,6 +1,7 @@
 """One request on its way: from its uploads to its results."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -150,8 +151,11 @@ class RunningRequest:
         account, nbytes = self._account, len(upload.data)
         account.add_image(nbytes)
         account.check()
-        with account.charging():
+        began = time.thread_time()
+        try:
             info = examine(upload, self._shared.policy, frames=self._query.frames is not None)
+        finally:
+            account.charge(time.thread_time() - began)
         if info.format in SLOW_CODECS:
             account.add_slow_codec(nbytes)
         return info

@@ -50,8 +50,12 @@ def test_a_costly_image_before_photographs_does_not_starve_them(loop):
     assert set(answered(loop, BLACK, *[PHOTO] * 100, BLACK)) == {"ok"}
 
 
-def test_refused_files_are_charged_for_their_inspection(loop):
-    assert set(answered(loop, *[b"II*\0" + bytes(100)] * 50, PHOTO)) == {"invalid_image", "ok"}
+def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
+    """As if each took 0.5 s, of which a request has six and what the files bring."""
+    clock = iter(range(1_000))
+    monkeypatch.setattr("gateway.inference.request.time.thread_time", lambda: next(clock) / 2)
+    codes = answered(loop, *[b"II*\0" + bytes(100)] * 10)
+    assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
 
 
 def test_still_images_of_which_frames_are_asked_for_are_charged(loop):

@@ -95,11 +95,12 @@ async def test_a_decode_that_is_cancelled_as_it_waits_takes_nothing():
     assert request.try_pay(BASE)
 
 
-async def test_time_that_is_measured_is_charged():
+async def test_what_was_spent_already_is_charged():
     request = account()
-    with request.charging():
-        sum(range(200_000))
-    assert 0 < request.spent_seconds < 1
+    request.charge(BASE + 0.5)
+    assert request.spent_seconds == BASE + 0.5
+    with pytest.raises(TooCostly):
+        request.check()
 
 
 @given(

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gateway.errors import TooCostly
@@ -84,15 +84,6 @@ class Account:
     def charge(self, seconds: float) -> None:
         """Charge what has been spent already."""
         self._spent = self.spent_seconds + seconds
-
-    @contextmanager
-    def charging(self) -> Iterator[None]:
-        """Charge the processor time of this thread while the block lasts."""
-        began = time.thread_time()
-        try:
-            yield
-        finally:
-            self.charge(time.thread_time() - began)
 
     def try_pay(self, seconds: float) -> bool:
         """Charge what is going to be spent elsewhere, if that much is free now."""
