@@ -1,5 +1,6 @@
 """Wiring: settings in, an ASGI application out."""
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +41,7 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.logs import configure_logs
 from gateway.memory import usable_memory
+from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
@@ -234,6 +236,8 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
 def create_app_from_environment() -> FastAPI:
     """The application as each worker makes it: settings from the environment, logs set up."""
     die_with_supervisor()
+    if (folder := os.environ.get(SHARED_FOLDER)) is not None:
+        reserve_space(Path(folder))
     settings = load_settings()
     configure_logs(settings)
     app = create_app(settings)

@@ -3,16 +3,24 @@
 import ctypes
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.errors import UserError
 from gateway.metrics import SHARED_FOLDER
 
 WORKERS_FOLDER = "TRITON_IMAGE_GATEWAY_WORKERS"
 PR_SET_PDEATHSIG = 1  # prctl(2)
+METRICS_BYTES = 8 * 2**20
+"""Space for one worker's files of metrics, 1 MiB for each kind of metric, and as many of a worker that replaces it."""
+
+
+class NoSpaceForWorkers(UserError):
+    """The disk is too full for what several workers share; the message names the folder."""
 
 
 def die_with_supervisor() -> None:
@@ -36,6 +44,12 @@ def sharing(workers: int) -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="gateway-workers-") as folder:
+        wanted = workers * METRICS_BYTES
+        if (free := shutil.disk_usage(folder).free) < wanted:
+            raise NoSpaceForWorkers(
+                f"{folder} has {free // 2**20} MiB of free space, and the metrics of {workers} workers need "
+                f"{wanted // 2**20} MiB: free some, set TMPDIR to another folder, or run one worker (GATEWAY_WORKERS=1)"
+            )
         for variable, name in ((SHARED_FOLDER, "metrics"), (WORKERS_FOLDER, "shared")):
             path = Path(folder) / name
             path.mkdir()
