@@ -58,18 +58,21 @@ class ExpectedModels:
         for model in index.models:
             rows[model.name].append(ModelState(model.name, model.version, model.state, model.reason))
         self._learn(rows)
-        failed = sorted({each.name for versions in rows.values() for each in versions if has_failed(each)})
+        loading = {name for name, versions in rows.items() if any(each.state == LOADING for each in versions)}
+        # Those that are being loaded once more, too, so that what needs them keeps one reason meanwhile.
+        failed = {each.name for versions in rows.values() for each in versions if has_failed(each)}
+        failed |= loading & {each.name for each in self.missing if each.version}
         missing: list[ModelState] = []
         expected = {self._default, *self._wanted, *self._known, *self.kept}
         for name in sorted(expected):
             versions = rows.get(name, ())
-            if any(each.state == LOADING for each in versions):
+            if name in loading:
                 # It is missing until it is loaded; but versions that served until now do so while others are loaded.
                 missing += [replace(each, state=LOADING) for each in self.missing if each.name == name]
                 continue
             for fault in faults(name, versions):
                 waits = fault.reason == NO_REASON and failed
-                missing.append(replace(fault, reason=MAY_WAIT + ", ".join(failed)) if waits else fault)
+                missing.append(replace(fault, reason=MAY_WAIT + ", ".join(sorted(failed))) if waits else fault)
         self.missing = tuple(missing)
         served = {(each.name, each.version) for versions in rows.values() for each in versions if each.state == READY}
         names = {name for name, _ in served}

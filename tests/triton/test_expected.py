@@ -140,6 +140,15 @@ def test_failed_version_is_missing_beside_one_that_answers(expected):
     assert not expected.lacks("ensemble")
 
 
+def test_reason_stays_while_a_failed_step_is_loaded_once_more():
+    expected = ExpectedModels("ensemble")
+    expected.update(index_of(ensemble="new", net="no memory"))
+    reason = missing(expected)["ensemble"]
+    assert reason.endswith("net")
+    expected.update(index_of(ensemble="new", net="LOADING"))
+    assert missing(expected)["ensemble"] == reason
+
+
 def test_what_may_need_a_failed_step_is_lacking(expected):
     """Triton does not say what an ensemble needs that it has never loaded."""
     expected.update(index_of(ensemble="READY", flowers="new", flowers_net="no memory"))
