@@ -3,19 +3,19 @@
 import contextlib
 import socket
 import struct
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from bench.attack.clients import HEAD, PART, answers
 from bench.attack.target import Attack, ServiceOptions, Target, attacks_of, receive, repeated, told
 from bench.attack.websocket import BINARY, TEXT, frame, handshake
 
-MAX_CONNECTIONS = 1_000
-"""Of one process, by default."""
 BEYOND = 10
-HOLD_SECONDS = 6.0
-"""How long the connections are kept: another client has to be served meanwhile."""
 DRIP_SECONDS = 0.5
+RECENT = 200
+"""Connections that a client keeps which opens them without end."""
 PUSHED_BYTES = 300 << 20
 PUSH_SECONDS = 3.0
 HANDSHAKES = 400
@@ -56,7 +56,7 @@ def upgrades_of_odd_framing(target: Target) -> str:
         "Expect: 100-continue\r\nContent-Length: 5",
     )
     opened = [_sent(target, _upgrade(framing) + b"abcde") for framing in framings for _ in range(12)]
-    time.sleep(HOLD_SECONDS)
+    time.sleep(target.hold_seconds)
     return answers(opened)
 
 
@@ -104,6 +104,30 @@ def slow_uploads_everywhere(target: Target) -> str:
     return _dripping(target, UPLOAD, _enough(target))
 
 
+def slow_uploads_and_connections_without_end(target: Target) -> str:
+    """The same beside a client that connects as fast as it can, sends nothing, and leaves."""
+    done = threading.Event()
+    connected = 0
+
+    def connect() -> None:
+        nonlocal connected
+        recent: deque[socket.socket] = deque()
+        while not done.is_set():
+            with contextlib.suppress(OSError):
+                recent.append(target.connect())
+                connected += 1
+            if len(recent) > RECENT:
+                recent.popleft().close()
+
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        return f"{_dripping(target, UPLOAD, _enough(target))}; {connected} connections"
+    finally:
+        done.set()
+        client.join()
+
+
 def slow_headers_everywhere(target: Target) -> str:
     """The same with headers that do not end."""
     return _dripping(target, b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", _enough(target))
@@ -119,7 +143,7 @@ def unread_answers_everywhere(target: Target) -> str:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             connection.settimeout(0.5)
             connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 16)
-    time.sleep(HOLD_SECONDS)
+    time.sleep(target.hold_seconds)
     return answers(opened)
 
 
@@ -127,7 +151,7 @@ def health_requests_everywhere(target: Target) -> str:
     """More connections than there may be that each ask for health, again and again, without reading."""
     request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     opened = [_sent(target, request * 20) for _ in range(_enough(target))]
-    ends = time.monotonic() + HOLD_SECONDS
+    ends = time.monotonic() + target.hold_seconds
     while time.monotonic() < ends:
         for connection in opened:
             with contextlib.suppress(OSError):
@@ -145,7 +169,7 @@ def more_connections_than_files(target: Target) -> str:
 def idle_connections_beyond_files(target: Target) -> str:
     """Four hundred connections without a request, to the same."""
     opened = [_sent(target, b"") for _ in range(400)]
-    time.sleep(HOLD_SECONDS)
+    time.sleep(target.hold_seconds)
     return answers(opened)
 
 
@@ -158,7 +182,7 @@ def receive_some(connection: socket.socket) -> None:
 
 def _enough(target: Target) -> int:
     """More connections than the service may have; those of several workers are not spread evenly."""
-    return (MAX_CONNECTIONS + BEYOND) * (target.workers if target.workers == 1 else target.workers + 1)
+    return (target.max_connections + BEYOND) * (target.workers if target.workers == 1 else target.workers + 1)
 
 
 def _upgrade(framing: str) -> bytes:
@@ -180,7 +204,7 @@ def _all_of(target: Target, request: Callable[[], bytes]) -> str:
     for _ in range(_enough(target)):
         with contextlib.suppress(OSError):
             opened.append(_sent(target, request()))
-    time.sleep(HOLD_SECONDS)
+    time.sleep(target.hold_seconds)
     return answers(opened)
 
 
@@ -217,7 +241,7 @@ def _dripping(target: Target, head: bytes, count: int) -> str:
     """Connections that begin a request and drip, each of which connects again when it is closed; then they hang up."""
     connections: list[socket.socket | None] = [None] * count
     opened = 0
-    ends = time.monotonic() + HOLD_SECONDS
+    ends = time.monotonic() + target.hold_seconds
     while time.monotonic() < ends:
         for number, connection in enumerate(connections):
             with contextlib.suppress(OSError):
@@ -266,6 +290,7 @@ _EVERYWHERE = (
     upgrades_with_chunks,
     half_handshakes,
     slow_uploads_everywhere,
+    slow_uploads_and_connections_without_end,
     slow_headers_everywhere,
     unread_answers_everywhere,
     health_requests_everywhere,
@@ -284,7 +309,7 @@ ATTACKS: list[Attack] = [
         *_EVERYWHERE,
         *_OTHERS,
         requests={
-            **_requests(_EVERYWHERE, MAX_CONNECTIONS + BEYOND),
+            **_requests(_EVERYWHERE, 1_000 + BEYOND),
             "upgrades_of_odd_framing": 72,
             "handshakes_that_are_reset": HANDSHAKES,
             "handshakes_that_are_reset_later": HANDSHAKES,

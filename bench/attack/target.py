@@ -37,14 +37,18 @@ class Traffic:
 class Target:
     """A gateway at an address, and how large an attack on it is to be.
 
-    `key` is an API key of the attacker where the service needs one, and `keys_file` the file that accepts it. `folded`
-    makes each form as large as one request may be, by repeating its files.
+    `max_connections` and `max_streams` are those of one of its `workers`; an attack that keeps them does so for
+    `hold_seconds`. `key` is an API key of the attacker where the service needs one, and `keys_file` the file that
+    accepts it. `folded` makes each form as large as one request may be, by repeating its files.
     """
 
     host: str
     port: int
     nbytes: int = 20_000_000
     workers: int = 1
+    max_connections: int = 1_000
+    max_streams: int = 64
+    hold_seconds: float = 6.0
     key: str = ""
     keys_file: Path | None = None
     folded: bool = False

@@ -7,8 +7,8 @@ from typing import Protocol
 from gateway import metrics
 from gateway.errors import GatewayError, Overloaded
 
-MIN_IDLE_SECONDS = 5.0
-"""A stream with a frame within so many seconds never makes room for another one."""
+MIN_IDLE_SECONDS = 1.0
+"""A stream with a frame within so many seconds never makes room for another one, which should open within two."""
 
 
 class Stream(Protocol):
