@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gateway.bulk.rows import Row
+from gateway.client.documents import parsed
 from gateway.errors import UserError
-from gateway.files import whole_file
+from gateway.files import read_text, whole_file
+
+MAX_OPTIONS_BYTES = 2**20
+"""Bytes of the file with a run's options, which names classes at most."""
+_SHOWN_CHARACTERS = 100
 
 Options = Mapping[str, Any]
 """By the names of Gateway.classify's parameters; those that are None are the service's choice."""
@@ -15,6 +20,10 @@ Options = Mapping[str, Any]
 
 class OptionsDiffer(UserError):
     """A run is to be resumed with other options than it began with; the message names the first of them."""
+
+
+class OptionsUnreadable(UserError):
+    """The file with the options of a run was changed, or is not a file of this command."""
 
 
 class Asked:
@@ -31,12 +40,8 @@ class Asked:
             draft.write_text(json.dumps(self._options))
 
     def check(self) -> None:
-        """Raise OptionsDiffer unless the rows so far were asked for in the same way; where nobody knows, they were."""
-        try:
-            before = json.loads(self._path.read_text())
-        except (OSError, ValueError):  # an older version wrote none, and the rows of a complete output have none
-            return
-        if isinstance(before, dict):
+        """Raise OptionsDiffer where the rows so far are of other options, and OptionsUnreadable."""
+        if (before := self._before()) is not None:
             for name in {**before, **self._options}:
                 if before.get(name) != self._options.get(name):
                     raise self._differ(_told(name, before.get(name)), _told(name, self._options.get(name)))
@@ -57,6 +62,18 @@ class Asked:
         """Remove what was kept, once the rows are in their place."""
         self._path.unlink(missing_ok=True)
 
+    def _before(self) -> dict[str, Any] | None:
+        """The options of the rows so far; None where no file has them, as beside a complete output."""
+        try:
+            return parsed(read_text(self._path, max_bytes=MAX_OPTIONS_BYTES).encode())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as exc:
+            raise OptionsUnreadable(
+                f"{self._path} should have the options of the run and cannot be read: {exc}. Use --overwrite to start "
+                "again, or remove this file if the rows are from the same options"
+            ) from exc
+
     def _differ(self, before: str, now: str) -> OptionsDiffer:
         return OptionsDiffer(
             f"the rows in {self._part} are from a run {before}, and this run is {now}: resume with the same options, "
@@ -65,7 +82,8 @@ class Asked:
 
 
 def _told(name: str, value: object) -> str:
-    option = f"--{name.replace('_', '-')}"
+    option = f"--{name.replace('_', '-')[:_SHOWN_CHARACTERS]}"
     if value is None:
         return f"without {option}"
-    return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"with {option} {text[:_SHOWN_CHARACTERS]}"

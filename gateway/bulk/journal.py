@@ -17,21 +17,14 @@ from typing import BinaryIO
 from gateway.bulk.asked import Asked, Options
 from gateway.bulk.rows import FEATURES, Row, printable
 from gateway.client import BY_CODE, Picture
+from gateway.client.documents import Malformed, number, objects, optional_integer, optional_text, parsed, text
 from gateway.client.files import open_regular
 from gateway.errors import UserError
 from gateway.files import whole_file
 
 MAX_ROW_BYTES = 64 * 2**20
 """Bytes of one row, with its frames or its vector."""
-_TEXT, _NUMBER = str | None, int | float | None
-_TYPES = {
-    "path": str,
-    **dict.fromkeys(("error", "message", "status", "label", "model", "version"), _TEXT),
-    **dict.fromkeys(("class_id", "width", "height"), int | None),
-    "score": _NUMBER,
-    **dict.fromkeys(("predictions", "features", "frames"), list | None),
-}
-"""The types of a row's members."""
+_MAX_INTEGER = 2**31
 
 
 class JournalUnreadable(UserError):
@@ -55,14 +48,17 @@ class Journal:
         self.rows = 0
         self.dropped = 0
         """Rows that `resume` left out, since their picture has another one."""
+        self.torn = False
+        """Whether the last line is incomplete, as after `kill -9`; `resume` leaves it out."""
         self.failed: Counter[str] = Counter()
         """Rows of pictures without an answer, by the codes of their errors."""
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
-        """Start with no rows."""
+        """Start with no rows, in a new file: what has the name, such as a FIFO or a link, is not written to."""
         self._asked.keep()
-        self._file = self.path.open("wb")
+        self.path.unlink(missing_ok=True)
+        self._file = self.path.open("xb")
 
     def resume(self) -> None:
         """Take up what is there, without a torn last line and without the rows of passing errors.
@@ -97,12 +93,17 @@ class Journal:
             yield row
 
     def read(self) -> Iterator[Row]:
-        """The rows on the disk."""
-        with open_regular(self.path) as file:
+        """The rows on the disk; raises JournalUnreadable."""
+        try:
+            opened = open_regular(self.path)
+        except OSError as exc:
+            raise JournalUnreadable(f"{self.path} cannot be read: {exc.strerror or exc}") from exc
+        with opened as file:
             for number, line in enumerate(iter(partial(file.readline, MAX_ROW_BYTES + 1), b""), 1):
                 if len(line) > MAX_ROW_BYTES:
                     raise JournalUnreadable(f"line {number} of {self.path} has more than {MAX_ROW_BYTES >> 20} MiB")
                 if not line.endswith(b"\n"):
+                    self.torn = True
                     return
                 row = _parsed(line)
                 if row is None:
@@ -126,6 +127,11 @@ class Journal:
                         del done[digest]
                     continue
             yield picture
+
+    @property
+    def foreign(self) -> int:
+        """Rows of pictures that are not among the sources, once `left` has given all pictures."""
+        return self.done.total()
 
     def write(self, rows: Iterable[Row]) -> None:
         """Add rows; they are out of this process when it returns, and outlive it."""
@@ -177,13 +183,36 @@ def _passing(code: str) -> bool:
 
 
 def _parsed(line: bytes) -> Row | None:
+    """A row, where each member has a type and a range that every output can have."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parsed(line)
+        text(row, "path")
+        for name in ("error", "message", "status", "label", "model", "version"):
+            optional_text(row, name)
+        for name in ("width", "height"):
+            _integer(row, name)
+        for prediction in (row, *objects(row, "predictions")):
+            optional_text(prediction, "label")
+            _integer(prediction, "class_id")
+            _number(prediction, "score")
+        for name in (FEATURES, "frames"):
+            if not isinstance(row.get(name), list | None):
+                return None
+        for value in row.get(FEATURES) or ():
+            number({"value": value}, "value")
+    except Malformed:
         return None
-    if not isinstance(row, dict) or not row.keys() >= {"path", "error"}:
-        return None
-    return row if all(isinstance(row.get(name), kinds) for name, kinds in _TYPES.items()) else None
+    return row if "error" in row else None
+
+
+def _integer(row: Row, name: str) -> None:
+    if (optional_integer(row, name) or 0) >= _MAX_INTEGER:
+        raise Malformed(f"{name!r} is too large")
+
+
+def _number(row: Row, name: str) -> None:
+    if row.get(name) is not None:
+        number(row, name)
 
 
 def _line(row: Row) -> bytes:

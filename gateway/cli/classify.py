@@ -175,6 +175,8 @@ def _to_file(
     if run.journal.dropped:
         dropped = counted(run.journal.dropped, "row")
         say(f"left out, as their picture has another row, and it is asked again where the two differ: {dropped}")
+    if run.journal.torn:
+        say("left out, as it is incomplete: the last line of the rows from before")
 
     def work(gateway: "Gateway") -> Exit:
         try:
@@ -186,6 +188,9 @@ def _to_file(
         except UserError as error:
             raise UserError(f"{error}{_how_to_go_on(out)}") from error
         meter = run.meter
+        if run.journal.foreign:
+            kept = counted(run.journal.foreign, "row")
+            say(f"kept, though the pictures are not among the sources of this run: {kept}")
         say(
             f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
             f"{duration(meter.seconds)}, "

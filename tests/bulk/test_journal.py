@@ -1,12 +1,14 @@
 """The rows so far, and going on from them."""
 
 import json
+import os
 
 import pytest
 
-from gateway.bulk.asked import OptionsDiffer
+from gateway.bulk.asked import MAX_OPTIONS_BYTES, OptionsDiffer, OptionsUnreadable
 from gateway.bulk.journal import Journal, JournalUnreadable
 from gateway.bulk.rows import printable
+from gateway.bulk.sinks import converter
 from gateway.client import Picture
 
 
@@ -62,6 +64,8 @@ def test_a_torn_last_line_is_dropped(path):
     again.resume()
     again.write([row("b")])
     again.close()
+    assert again.torn
+    assert not resumed(path).torn
     assert [each["path"] for each in again.read()] == ["a", "b"]
 
 
@@ -179,6 +183,17 @@ def test_of_equal_rows_one_stays_and_of_others_none(path):
         b"",
         b'{"path":"a","error":null,"score":"high"}',
         b'{"path":"a","error":null,"predictions":7}',
+        b'{"path":"a","error":null,"predictions":[7]}',
+        b'{"path":"a","error":null,"predictions":[{"label":7}]}',
+        b'{"path":"a","error":null,"predictions":[{"class_id":2147483648}]}',
+        b'{"path":"a","error":null,"class_id":2147483648}',
+        b'{"path":"a","error":null,"width":-1}',
+        b'{"path":"a","error":null,"score":true}',
+        b'{"path":"a","error":null,"score":NaN}',
+        b'{"path":"a","error":null,"score":1e999}',
+        b'{"path":"a"}',
+        b'{"error":null}',
+        b'{"path":null,"error":null}',
     ],
 )
 def test_a_line_that_is_no_row_is_refused_with_its_number(path, line):
@@ -186,3 +201,66 @@ def test_a_line_that_is_no_row_is_refused_with_its_number(path, line):
     with pytest.raises(JournalUnreadable, match="line 2"):
         Journal(path).resume()
     assert path.read_bytes().endswith(line + b"\n")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_edited_rows_that_are_taken_fit_every_output(tmp_path, suffix):
+    """Members that are missing are empty, and the largest numbers have their place."""
+    out = tmp_path / f"out.{suffix}"
+    part = tmp_path / "part"
+    first = '{"path":"a","error":null}'
+    last = (
+        '{"path":"b","error":null,"label":"\\ud800","class_id":2147483647,"score":1e300,"width":2147483647,'
+        '"predictions":[{},{"label":null,"class_id":7,"score":1}],"more":{}}'
+    )
+    part.write_text(f"{first}\n{last}\n")
+    again = Journal(part)
+    again.resume()
+    again.finish(out, converter(out))
+    assert out.stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["vectors", "texts", "number"])
+def test_an_edited_vector_has_numbers(path, kind):
+    vector = {"vectors": [[1]], "texts": ["1"], "number": 1}[kind]
+    path.write_text(json.dumps({**row("a"), "features": vector}) + "\n")
+    with pytest.raises(JournalUnreadable, match="line 1"):
+        Journal(path, features=True).resume()
+
+
+def test_rows_of_other_pictures_stay_and_are_counted(path):
+    journal(path, row("a"), row("gone"), row("left"))
+    again = resumed(path)
+    assert names(again.left(pictures("a", "b"))) == ["b"]
+    assert again.foreign == 2
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"", b"[]", b" " * (MAX_OPTIONS_BYTES - 1) + b"{}"])
+def test_options_that_cannot_be_read_are_named(path, content):
+    interrupted(path, row("a"))
+    options = path.with_name(f"{path.name}.options")
+    options.write_bytes(content)
+    with pytest.raises(OptionsUnreadable, match="--overwrite"):
+        asked(path).resume()
+    options.write_bytes(b"{}".ljust(MAX_OPTIONS_BYTES))
+    assert resumed(path).rows == 1
+
+
+def test_what_is_no_file_is_neither_read_nor_waited_for(path):
+    """A FIFO in the places of the rows and of the options: opening one waits for its other end."""
+    os.mkfifo(path)
+    os.mkfifo(path.with_name(f"{path.name}.options"))
+    with pytest.raises(OptionsUnreadable, match="FIFO"):
+        Journal(path).resume()
+    path.with_name(f"{path.name}.options").unlink()
+    with pytest.raises(JournalUnreadable, match="FIFO"):
+        Journal(path).resume()
+    assert journal(path, row("a")).path.read_text() == '{"path":"a","error":null}\n'
+
+
+def test_a_link_in_the_place_of_the_rows_is_replaced(path, tmp_path):
+    other = tmp_path / "other"
+    other.write_text("kept")
+    path.symlink_to(other)
+    journal(path, row("a"))
+    assert other.read_text() == "kept"
