@@ -69,7 +69,9 @@ def test_the_table_of_log_fields_is_what_is_logged(tmp_path):
 
 def test_the_table_of_events_has_every_event():
     sources = [path.read_text() for path in (PROJECT / "gateway").rglob("*.py")]
-    known = {name for source in sources for name in re.findall(r'\b(?:log\.\w+|level)\(\s*"(\w+)"', source)}
+    known = {
+        name for source in sources for name in re.findall(r'(?:\b(?:log\.\w+|level)\(\s*|"event": )"(\w+)"', source)
+    }
     told = {row[0].strip("`") for row in rows(section("The log"), "event")}
     assert told | {"request"} == known
 

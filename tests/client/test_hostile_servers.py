@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from contextlib import contextmanager
 
 import pytest
@@ -112,7 +113,7 @@ PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
         NDJSON + b"\r\n" + b"[" * 100_000 + b"\n",
         NDJSON + b"\r\n" + b'{"index":' + b"9" * 5000 + b"}\n",
         NDJSON + b"\r\n\xff\n",
-        NDJSON + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(10**7)),
+        NDJSON + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(10**7), mtime=0),
         NDJSON + b"Content-Encoding: br\r\n\r\nabc",
         NDJSON + b"Content-Encoding: zstd\r\n\r\nabc",
         JSON + b"\r\n{}",
@@ -122,6 +123,7 @@ PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
         b"HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\n" + b"[" * 100_000,
         b"HTTP/1.1 999 Oops\r\nContent-Length: 0\r\n\r\n",
     ],
+    ids=lambda answer: f"{zlib.crc32(answer):08x}",
 )
 def test_what_is_no_gateways_answer_is_unexpected(answer):
     with server(lambda: [answer]) as (url, _):
