@@ -1,10 +1,11 @@
 """A column of a Parquet file, read by a process of its own: a small file may need any amount of memory.
 
 As a program it writes lines of JSON: the names of the columns, then, for the name that it is given, a value each, and
-`END` when all have been written.
+`END` when all have been written, or an object with an error.
 """
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -19,6 +20,9 @@ MAX_MEMORY_BYTES = 2 * 2**30
 """Memory of the process."""
 MAX_VALUE_CHARACTERS = 32_768
 """A longer value is no path: Linux knows none of more than 4,096 bytes."""
+FREE_ROWS = 1_000_000
+"""Rows of a file of any size; beyond, a file has a row for each of its bytes at most: columns of one value, or of
+none, take no bytes for their rows."""
 END = b'{"end":true}\n'
 _BATCH_ROWS = 1024
 
@@ -44,8 +48,10 @@ class ColumnReader:
         for line in self._process.stdout:
             if line == END:
                 return
-            yield json.loads(line)
-        raise OSError(f"it is damaged here, or takes more than {MAX_MEMORY_BYTES >> 30} GiB of memory to read")
+            if isinstance(value := json.loads(line), dict):
+                raise OSError(value["error"])
+            yield value
+        raise OSError(f"it is damaged here, or takes more than {MAX_MEMORY_BYTES >> 20} MiB of memory to read")
 
 
 @contextmanager
@@ -54,7 +60,7 @@ def column_reader(table: Path) -> Iterator[ColumnReader]:
     parquet()
     with open_regular(table) as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(file.fileno())],
+            [sys.executable, "-m", __name__, str(file.fileno()), str(MAX_MEMORY_BYTES), str(FREE_ROWS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -67,17 +73,23 @@ def column_reader(table: Path) -> Iterator[ColumnReader]:
             process.kill()
 
 
-def _main(handle: int) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+def _main(handle: int, max_memory_bytes: int, free_rows: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (max_memory_bytes, max_memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = sys.stdout.buffer
     with parquet().ParquetFile(open(handle, "rb")) as file:
         out.write(json.dumps(file.schema_arrow.names).encode() + b"\n")
         out.flush()
         name = json.loads(sys.stdin.readline())
+        left = most = free_rows + os.fstat(handle).st_size
         for batch in file.iter_batches(columns=[name], batch_size=_BATCH_ROWS, use_threads=False):
-            for value in batch.column(0):
+            for value in batch.column(0)[:left]:
                 out.write(json.dumps(_plain(value.as_py())).encode() + b"\n")
+            left -= batch.num_rows
+            if left < 0:
+                error = f"it has more than {most:,} rows, too many for a file of its size"
+                out.write(json.dumps({"error": error}).encode() + b"\n")
+                return
         out.write(END)
         out.flush()
 
@@ -90,4 +102,4 @@ def _plain(value: object) -> object:
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]))
+    _main(*map(int, sys.argv[1:]))

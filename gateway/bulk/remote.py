@@ -1,7 +1,7 @@
 """Pictures in buckets, and wherever else fsspec has a file system for: s3://, gs://, https:// and others."""
 
+import asyncio
 import re
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 
 from gateway.client import Picture
-from gateway.client.files import read_most
 from gateway.errors import UserError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -82,35 +81,31 @@ def _is_web(url: str) -> bool:
 def _download(url: str, max_file_bytes: int) -> bytes:
     """What a web server has at a URL; raises OSError."""
     try:
-        with (
-            httpx.Client(follow_redirects=True, max_redirects=MAX_REDIRECTS, timeout=DOWNLOAD_SILENCE_SECONDS) as web,
-            web.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response,
-        ):
-            response.raise_for_status()
-            if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise OSError("the server sends it compressed, which was not asked for")
-            return read_most(_Download(response, time.monotonic() + DOWNLOAD_SECONDS), max_file_bytes)
+        return asyncio.run(_downloaded(url, max_file_bytes))
+    except TimeoutError:
+        raise OSError(f"it has not arrived within {DOWNLOAD_SECONDS:g} s") from None
     except httpx.HTTPStatusError as exc:
         raise OSError(f"the server answers with status {exc.response.status_code}") from exc
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, httpx.CookieConflict, ValueError) as exc:
         raise OSError(str(exc) or type(exc).__name__) from exc
 
 
-class _Download:
-    """A response as a stream with a deadline: a server may send a byte now and then, for ever."""
-
-    def __init__(self, response: httpx.Response, deadline: float) -> None:
-        self._pieces = response.iter_raw()
-        self._rest = b""
-        self._deadline = deadline
-
-    def read(self, size: int, /) -> bytes:
-        if not self._rest:
-            self._rest = next(self._pieces, b"")
-            if time.monotonic() > self._deadline:
-                raise OSError(f"it has not arrived within {DOWNLOAD_SECONDS:g} s")
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        return piece
+async def _downloaded(url: str, max_file_bytes: int) -> bytes:
+    """With one deadline for all: a server may redirect, or send a byte of headers or body now and then."""
+    async with (
+        asyncio.timeout(DOWNLOAD_SECONDS),
+        httpx.AsyncClient(follow_redirects=True, max_redirects=MAX_REDIRECTS, timeout=DOWNLOAD_SILENCE_SECONDS) as web,
+        web.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response,
+    ):
+        response.raise_for_status()
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise OSError("the server sends it compressed, which was not asked for")
+        data = bytearray()
+        async for piece in response.aiter_raw():
+            data += piece
+            if len(data) > max_file_bytes:
+                break
+        return bytes(data[: max_file_bytes + 1])
 
 
 def _below(system: Any, path: str) -> Iterator[str]:  # noqa: ANN401  # fsspec has no types

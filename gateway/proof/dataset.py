@@ -12,6 +12,7 @@ from gateway.files import read_text
 from gateway.proof.image_files import image_files
 
 SEPARATOR = ";"
+MAX_CLASS_DIGITS = 9
 MAX_TABLE_BYTES = 256 * 2**20
 """Of a CSV: millions of rows."""
 
@@ -87,7 +88,9 @@ class _Classes:
         plain = _plain(name)
         if plain in self._numbers:
             return self._numbers[plain]
-        return int(plain) if plain.isdigit() and int(plain) < len(self._labels) else None
+        if not plain.isdecimal() or len(plain) > MAX_CLASS_DIGITS:
+            return None
+        return int(plain) if int(plain) < len(self._labels) else None
 
     def number(self, name: str, where: str) -> int:
         found = self._find(name)

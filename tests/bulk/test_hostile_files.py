@@ -18,14 +18,17 @@ import subprocess
 import sys
 import tarfile
 import termios
+import threading
 import zipfile
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway.bulk import inflate, tables
+from gateway.bulk import inflate, parquet_paths, remote, tables
 from gateway.bulk.inflate import InflatesTooFar, InflationBudget
 from gateway.bulk.sources import Sources
 from gateway.client.files import read_file
@@ -199,7 +202,7 @@ def test_globs_match_as_in_a_shell(tmp_path, monkeypatch, pattern, expected):
 # --- archives ---
 
 
-ZEROS = 64 * MIB
+ZEROS = 24 * MIB
 
 
 @pytest.fixture(scope="module")
@@ -221,11 +224,11 @@ def zip_of(path, method, zeros, *, declared=None):
 
 
 def in_little_memory(work):
-    """The outcomes that a fork finds that may have 40 MiB more than this process."""
+    """The outcomes that a fork finds that may have 20 MiB more than this process."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (now + 40 * MIB,) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (now + 20 * MIB,) * 2)
         try:
             os.write(writing, repr(work()).encode())
         finally:
@@ -473,20 +476,70 @@ def test_damaged_csv_costs_its_own_rows_alone(tmp_path):
 
 def test_a_parquet_bomb_is_a_row(tmp_path, monkeypatch):
     """A value of 900 kB that a dictionary repeats, and a file that is damaged behind its list of columns."""
+    monkeypatch.setattr(parquet_paths, "MAX_MEMORY_BYTES", 640 * MIB)
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.parquet"
-    values = ["a.png"] * 2000 + ["x" * 900_000] * 2_000
-    indices = pyarrow.array([0] * 2000 + [1] * 2_000, pyarrow.int32())
-    column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array([values[0], values[-1]]))
-    pyarrow.parquet.write_table(pyarrow.table({"path": column}), table, compression="zstd")
+    indices = pyarrow.array([0] * 1024 + [1] * 1024, pyarrow.int32())
+    column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["a.png", "x" * 900_000]))
+    pyarrow.parquet.write_table(pyarrow.table({"path": column}), table, compression="zstd", store_schema=False)
     assert table.stat().st_size < MIB
     pictures = Sources([str(table)]).pictures(LIMIT)
     assert next(pictures).read() == PNG
     last = [reading(picture) for picture in pictures][-1]
-    assert "GiB of memory" in last or "for a path" in last
+    assert "640 MiB of memory" in last
     table.write_bytes(b"PAR1" + bytes(5000) + b"\xff\0\0\0PAR1")
     with pytest.raises(UserError, match="cannot be read as a Parquet file"):
         Sources([str(table)])
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_rows_of_a_parquet_file_have_a_limit(tmp_path, monkeypatch, more):
+    """A column without values takes next to no bytes for its rows."""
+    monkeypatch.setattr(parquet_paths, "FREE_ROWS", 1000)
+    table = tmp_path / "t.parquet"
+    rows = parquet_paths.FREE_ROWS
+    while True:
+        pyarrow.parquet.write_table(pyarrow.table({"path": pyarrow.nulls(rows, pyarrow.string())}), table)
+        most = parquet_paths.FREE_ROWS + table.stat().st_size
+        if rows == most + more:
+            break
+        rows = most + more
+    with parquet_paths.column_reader(table) as reader:
+        assert reader.names() == ["path"]
+        values = reader.values("path")
+        assert sum(1 for _ in islice(values, most)) == most
+        if more:
+            with pytest.raises(OSError, match=f"more than {most:,} rows"):
+                next(values)
+        assert next(values, None) is None
+
+
+# --- downloads ---
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_download_has_a_deadline(monkeypatch, head):
+    """Also where each byte of a header or of the body comes in time."""
+    monkeypatch.setattr(remote, "DOWNLOAD_SECONDS", 0.3)
+
+    def drip():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(head)
+            while True:
+                connection.sendall(b"x")
+                connection.settimeout(0.02)
+                with suppress(TimeoutError):
+                    if len(connection.recv(65536)) == 0:
+                        return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        picture = remote.picture_at(f"http://127.0.0.1:{server.getsockname()[1]}/a.png", LIMIT)
+        with pytest.raises(OSError, match=r"not arrived within 0\.3 s"):
+            picture.read()
+        thread.join()
 
 
 # --- Ctrl-C ---

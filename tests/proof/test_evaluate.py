@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gateway.csv_cells import csv_line
 from gateway.proof.dataset import DatasetError, Sample, read_dataset
 from gateway.proof.evaluate import ClassScore, Evaluation, SampleAnswer
 from gateway.proof.evaluate_report import ranks
@@ -52,6 +53,27 @@ def test_a_line_that_cannot_be_used_is_named(folder, text, reason):
     (folder / "labels.csv").write_text(text)
     with pytest.raises(DatasetError, match=reason):
         read_dataset(folder / "labels.csv", LABELS)
+
+
+def test_cells_without_formulas_are_read_as_they_were(tmp_path):
+    """As `gateway classify --out x.csv` and the page write names that a spreadsheet would take for formulas."""
+    table = tmp_path / "labels.csv"
+    table.write_text(csv_line(["path", "label"]) + csv_line(["=cmd|x.png", "-1"]) + csv_line(["'a.png", "@cat"]))
+    for name in ("=cmd|x.png", "'a.png"):
+        (tmp_path / name).touch()
+    assert "'=cmd" in table.read_text()
+    assert read_dataset(table, ["-1", "@cat"]) == [
+        Sample(tmp_path / "=cmd|x.png", frozenset({0})),
+        Sample(tmp_path / "'a.png", frozenset({1})),
+    ]
+
+
+@pytest.mark.parametrize("name", ["²", "9" * 5000], ids=["superscript", "long"])
+def test_signs_that_are_no_number_are_no_class(tmp_path, name):
+    (tmp_path / "a.png").touch()
+    (tmp_path / "labels.csv").write_text(f"a.png,{name}\n")
+    with pytest.raises(DatasetError, match="no class"):
+        read_dataset(tmp_path / "labels.csv", ["cat"])
 
 
 def test_folders_that_are_no_classes_are_refused(folder, tmp_path):
