@@ -41,6 +41,7 @@ from gateway.ingest.prepare import (
     passed_on,
 )
 from gateway.ingest.upload import Upload
+from gateway.turns import Turn
 
 Watch = Callable[[], Awaitable[None]]
 """What raises when nobody wants the results any more, such as when the client has gone."""
@@ -110,7 +111,9 @@ class RunningRequest:
                 if upload is None:
                     break
                 self._open += 1
+                turn = Turn()
                 await self._admit(upload)
+                await turn.pause_if_over()  # the header alone may take 20 ms
         self._read_all = True
         self._end_if_done()
 
@@ -249,6 +252,7 @@ class RunningRequest:
             self._calls.add(InFlight(image, permit, deadline, answer))
 
     def _answer(self, result: Result) -> None:
+        _drop_tracebacks(result.error)
         self._open -= 1
         self._results.put(result)
         self._end_if_done()
@@ -256,6 +260,13 @@ class RunningRequest:
     def _end_if_done(self) -> None:
         if self._read_all and self._open == 0:
             self._results.end()
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Let go of the frames in which an error and its causes arose: they hold megabytes of what was read of a header."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _count(result: Result, model_name: str) -> None:

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from bench.attack.parsers import ATTACKS
-from bench.attack.target import Attack, Target
+from bench.attack.pictures import heic_of_headers
+from bench.attack.target import Attack, Target, attacks_of, folded
 from tests.api.stub import PNG
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
@@ -19,6 +20,8 @@ NBYTES = 4_000_000
 LONGEST_PAUSE_SECONDS = 0.25
 MOST_CPU_SECONDS = 5.0
 MOST_BYTES = 150_000_000
+HEADERS = folded(attacks_of(heic_of_headers))
+"""Headers that are as expensive to read as any may be, as many as fit."""
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +45,14 @@ def ask(gateway: Gateway) -> dict:
     return answer.json()["results"][0]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*ATTACKS, *HEADERS], ids=lambda attack: attack.name)
 def test_an_attack_costs_little_and_no_other_client_anything(gateway: Gateway, attack: Attack):
     usual = ask(gateway)
     process = psutil.Process(gateway.process.pid)
     began, offset = process.cpu_times(), gateway.log.stat().st_size
     resident_bytes = gateway.resident_bytes()
-    answer = attack.send(Target("127.0.0.1", int(gateway.url.rpartition(":")[2]), NBYTES))
+    target = Target("127.0.0.1", int(gateway.url.rpartition(":")[2]), NBYTES, folded=attack.folded)
+    answer = attack.send(target)
     assert "50" not in answer.split(), answer
     assert not answer.startswith("5"), answer
     assert ask(gateway) == usual
