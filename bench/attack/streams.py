@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from bench.attack import files
 from bench.attack.parsers import SMALL_BMP
@@ -251,7 +252,7 @@ def _serve_another(target: Target) -> None:
 def _removed(target: Target, sent: bytes) -> str:
     assert target.keys_file is not None
     key = add_key(target.keys_file, name := f"removed-{time.monotonic_ns()}")
-    with Stream(target, "/stream", f"X-API-Key: {key}") as stream:
+    with Stream(replace(target, key=key)) as stream:
         stream.send(BINARY, SMALL_BMP)
         stream.wait(10, messages=1)
         remove_key(target.keys_file, name)
