@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gateway.capacity import GPU_NETWORK_MS, MIB, NETWORK_MS, Plan, plan
+from gateway.cli.terminal import emit
 from gateway.settings import variable
 
 
@@ -55,9 +56,9 @@ def capacity(
     )
     variables = [f"{variable(field)}={value}" for field, value in found.settings().items()]
     if output is Output.ENV:
-        typer.echo("\n".join(variables))
+        emit(*variables)
         return
-    typer.echo("\n".join(_report(found, variables)))
+    emit(*_report(found, variables))
 
 
 def _report(found: Plan, variables: list[str]) -> list[str]:

@@ -241,7 +241,6 @@ def _print_line(row: dict[str, Any]) -> None:
 def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
     """The first rows as a table, and how many more there are."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None)
     for name in ("picture", "label", "score", "or what is wrong"):
@@ -252,14 +251,14 @@ def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
         if number <= TABLE_ROWS:
             best = "" if row["score"] is None else f"{row['score']:.3f}"
             cells = row["path"], row["label"] or "", best, row["message"] or ""
-            table.add_row(*(Text(visible(cell)) for cell in cells))  # as text: no markup of Rich's
+            table.add_row(*cells)
     return table, max(0, number - TABLE_ROWS)
 
 
 def _print_table(table: "Table", left: int) -> None:
-    from rich.console import Console
+    from gateway.console import PlainConsole
 
-    Console().print(table)
+    PlainConsole().print(table)
     if left:
         say(f"{left:,} more are not shown: use --out FILE to keep them all")
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
+from gateway.console import PlainConsole, plain
 from gateway.embedded.display import SAID, reminding
 from gateway.embedded.server import LOG_PREFIX
 from gateway.embedded.server_log import LogReader
@@ -21,7 +20,7 @@ TICK_SECONDS = 0.5
 class LiveDisplay:
     """Keeps Triton's log in a file and shows what matters of it: models that are ready, and errors."""
 
-    def __init__(self, console: Console, log_file: Path) -> None:
+    def __init__(self, console: PlainConsole, log_file: Path) -> None:
         self._console = console
         self._reader = LogReader()
         self._lock = threading.Lock()
@@ -32,8 +31,10 @@ class LiveDisplay:
         self._written = 0
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-        self._console.print(f"{SAID}{text}", markup=False, highlight=False, soft_wrap=True)
+        """Lines that stay; those after the first are indented."""
+        first, *others = text.split("\n")
+        for line in (f"{SAID}{first}", *(f"  {other}" for other in others)):
+            self._console.print(line, soft_wrap=True)
 
     def log(self, line: str) -> None:
         """A line for the file; of models and errors one for the terminal as well."""
@@ -55,8 +56,8 @@ class LiveDisplay:
     def waiting(self, text: str) -> Iterator[None]:
         """A spinner with the time that has passed."""
         with (
-            self._console.status(text) as status,
-            reminding(TICK_SECONDS, lambda so_far: status.update(f"{text} · {so_far:.0f} s")),
+            self._console.status(plain(text)) as status,
+            reminding(TICK_SECONDS, lambda so_far: status.update(plain(f"{text} · {so_far:.0f} s"))),
         ):
             yield
 

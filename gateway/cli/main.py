@@ -14,7 +14,7 @@ from gateway.cli.capacity import capacity
 from gateway.cli.classify import classify
 from gateway.cli.model import model_app
 from gateway.cli.stream import stream
-from gateway.cli.terminal import Repository, say
+from gateway.cli.terminal import Repository, emit, say
 from gateway.embedded.runtime import (
     DEFAULT_MODEL_REPOSITORY,
     default_cache_dir,
@@ -26,7 +26,7 @@ from gateway.keys import KeysError, add_key, read_keys, remove_key
 from gateway.logs import LogStream, lost_as_text
 from gateway.settings import LogFormat, Settings
 from gateway.tracing import require_sdk
-from gateway.visible import visible_lines
+from gateway.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from gateway.embedded.display import Display
@@ -67,7 +67,7 @@ KeysFile = Annotated[
 
 
 def _say_plainly(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(visible(line), err=True)
 
 
 @contextmanager
@@ -76,11 +76,10 @@ def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
 
     Where JSON is asked for, an event for every line.
     """
-    from rich.console import Console
-
+    from gateway.console import PlainConsole
     from gateway.embedded.display import Lines
 
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     if settings.log_format is LogFormat.JSON:
         from gateway.embedded.json_lines import JsonLines
 
@@ -120,7 +119,7 @@ def _keys_file(given: Path | None) -> Path:
 
 def _version(*, wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        emit(__version__)
         raise typer.Exit
 
 
@@ -201,14 +200,13 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
 
     If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
     """
-    from rich.console import Console
-
+    from gateway.console import PlainConsole
     from gateway.doctor.finding import Level
     from gateway.doctor.report import examine, show, summary
 
-    with Console(stderr=True).status("looking"):
+    with PlainConsole(stderr=True).status("looking"):
         findings = list(examine(model_repository))
-    show(findings, Console())
+    show(findings, PlainConsole())
     say(summary(findings))
     raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
 
@@ -223,7 +221,7 @@ def key_new(
 ) -> None:
     """Make a key and print it this once, as the file keeps only its hash. Running gateways accept it at once."""
     path = _keys_file(file)
-    typer.echo(add_key(path, name))
+    emit(add_key(path, name))
     say(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
 
@@ -231,7 +229,7 @@ def key_new(
 def key_list(file: KeysFile = None) -> None:
     """Print the names of the keys."""
     for name in read_keys(_keys_file(file)).digests:
-        typer.echo(name)
+        emit(name)
 
 
 @key_app.command("remove")
@@ -249,7 +247,7 @@ def key_remove(
 def triton_fetch() -> None:
     """Fetch Triton into the cache folder, so that a later start needs no network."""
     runtime = ensure_runtime(default_cache_dir(), say)
-    typer.echo(runtime.tritonserver)
+    emit(runtime.tritonserver)
 
 
 @triton_app.command("run")

@@ -19,11 +19,12 @@ SECONDS_BETWEEN_LINES = 10.0
 def shown(*, transient: bool = False) -> Iterator[Callable[["Meter"], None]]:
     """A line that moves on a terminal, and with `transient` goes at the end; elsewhere a line now and then."""
     if sys.stderr.isatty():
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
+        from gateway.console import PlainConsole
+
         columns = BarColumn(), TextColumn("{task.description}", markup=False)
-        with Progress(*columns, console=Console(stderr=True), transient=transient) as bar:
+        with Progress(*columns, console=PlainConsole(stderr=True), transient=transient) as bar:
             task = bar.add_task("starting", total=None)
 
             def show(meter: "Meter") -> None:

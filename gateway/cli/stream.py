@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from gateway.cli.terminal import say
+from gateway.cli.terminal import emit, say
 from gateway.csv_cells import csv_line
 from gateway.errors import UserError
 from gateway.visible import visible
@@ -92,7 +92,7 @@ def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], No
             write(answer.row)
         elif not answer.error and answer.label != shown:
             shown = answer.label
-            print(f"{clock(answer.seconds)}  {visible(answer.label)}  {answer.score:.2f}", flush=True)  # noqa: T201  # results
+            emit(f"{clock(answer.seconds)}  {answer.label}  {answer.score:.2f}")
 
 
 def _writer(out: Path | None, columns: Iterable[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:

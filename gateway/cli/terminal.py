@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.visible import visible_lines
+from gateway.visible import visible, visible_lines
 
 Repository = Annotated[
     Path,
@@ -16,6 +16,11 @@ Repository = Annotated[
         show_default=False,
     ),
 ]
+
+
+def emit(*lines: object) -> None:
+    """Lines of a result, on stdout; a line break within one of them is escaped, as control characters are."""
+    typer.echo("\n".join(map(visible, lines)))
 
 
 def say(text: str) -> None:

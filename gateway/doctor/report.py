@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Group
+from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
+from gateway.console import PlainConsole
 from gateway.doctor import configuration, machine, repository
 from gateway.doctor.finding import Finding, Level
 from gateway.doctor.shares import shares
@@ -52,22 +54,21 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield machine.shared_memory(repository.instances(model_repository, configs))
 
 
-def show(findings: Sequence[Finding], console: Console) -> None:
+def show(findings: Sequence[Finding], console: PlainConsole) -> None:
     """Print a table on a terminal, and elsewhere a line for each finding and one for each advice."""
     if not console.is_terminal:
         for finding in findings:
             text = finding.text.replace("\n", "; ")
-            console.out(f"{finding.level.value:<5} {finding.check}: {text}", highlight=False)
+            console.print(f"{finding.level.value:<5} {finding.check}: {text}", soft_wrap=True)
             if finding.advice:
-                console.out(f"      → {finding.advice}", highlight=False)
+                console.print(f"      → {finding.advice}", soft_wrap=True)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(3):
         table.add_column(overflow="fold")
     for finding in findings:
-        found = Text(finding.text)
-        if finding.advice:
-            found.append(f"\n→ {finding.advice}", "bold")
+        advice = [Styled(f"→ {finding.advice}", "bold")] if finding.advice else []
+        found = Group(*finding.text.split("\n"), *advice)
         table.add_row(Text(finding.level.value, COLOURS[finding.level]), finding.check, found)
     console.print(table)
 

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from rich.markup import escape
 from rich.table import Table
 
 from gateway.proof.compare import CHANCE, Compared, Pair, Probabilities
 from gateway.proof.reference import shown
 from gateway.repository.summary import console
-from gateway.visible import visible
 
 SHOWN, ON_THE_SHEET = 20, 400
 """Pictures in the table, and on the sheet: those furthest apart, where there are more."""
@@ -45,17 +43,17 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
         for pair in compared.different[:SHOWN]:
             true = (_true(pair, labels),) if compared.labelled else ()
             cells = (_name(pair), _top(pair.first, labels), _top(pair.second, labels), *true, f"{pair.largest:.3f}")
-            table.add_row(*map(escape, cells))
+            table.add_row(*cells)
         out.print(table)
         if len(compared.different) > SHOWN:
             out.print(f"… and {len(compared.different) - SHOWN} that are closer")
         out.print()
     for refused in compared.refused[:SHOWN]:
-        out.print(escape(f"not compared: {visible(refused.path)}: {visible(refused.reason)}"))
+        out.print(f"not compared: {refused.path}: {refused.reason}")
     if len(compared.refused) > SHOWN:
         out.print(f"… and {len(compared.refused) - SHOWN} more")
     if not compared.pairs:
-        out.print("[red]nothing was compared[/]")
+        out.print("nothing was compared", style="red")
         return
     low, high = compared.interval
     out.print(f"pictures     {len(compared.pairs)}")
@@ -72,7 +70,7 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
         out.print(f"right alone  version {first} {only_first} times, version {second} {only_second} times")
         out.print(f"verdict      {verdict(compared, versions)}")
     if sheet is not None:
-        out.print(escape(f"sheet        {sheet}"))
+        out.print(f"sheet        {sheet}")
 
 
 def verdict(compared: Compared, versions: tuple[int, int]) -> str:
@@ -121,7 +119,7 @@ def as_json(
         for pair in compared.different
     ]
     document["refused"] = [{"path": str(each.path), "reason": each.reason} for each in compared.refused]
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return json.dumps(document, indent=2)
 
 
 def write_sheet(compared: Compared, model: str, versions: tuple[int, int], labels: Sequence[str], path: Path) -> None:

@@ -8,7 +8,6 @@ from rich.table import Table
 from gateway.proof.alternatives import Alternative
 from gateway.proof.evaluate import THRESHOLD, Evaluation
 from gateway.repository.summary import console
-from gateway.visible import visible
 
 REFUSED_SHOWN = 20
 RANKS = (1, 5)
@@ -27,7 +26,7 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
         )
     out.print(table)
     for answer in evaluation.refused[:REFUSED_SHOWN]:
-        out.print(f"not counted: {visible(answer.sample.path)}: {visible(answer.reason)}")
+        out.print(f"not counted: {answer.sample.path}: {answer.reason}")
     if len(evaluation.refused) > REFUSED_SHOWN:
         out.print(f"… and {len(evaluation.refused) - REFUSED_SHOWN} more")
     out.print()

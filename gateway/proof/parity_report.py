@@ -9,7 +9,6 @@ from gateway.proof.parity import Comparison, Parity
 from gateway.repository.pillow_order import release_of
 from gateway.repository.preprocessing import Preprocessing
 from gateway.repository.summary import console
-from gateway.visible import visible
 
 SHOWN = 40
 """Images with a row of their own: those furthest off, where there are more."""
@@ -48,7 +47,7 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     if len(ordered) > SHOWN:
         out.print(f"… and {len(ordered) - SHOWN} images that are closer")
     for refused in parity.refused:
-        out.print(f"not compared: {visible(refused.path)}: {visible(refused.reason)}")
+        out.print(f"not compared: {refused.path}: {refused.reason}")
     out.print()
     out.print(f"reference        {reference(preprocessing)}")
     out.print(f"images           {len(parity.comparisons)}")
@@ -66,19 +65,19 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     if parity.on_gpu:
         out.print(TF32)
     if parity.holds(tolerance):
-        out.print("[green]the served answers are the original's[/]")
+        out.print("the served answers are the original's", style="green")
         return
     if not parity.comparisons:
-        out.print("[red]nothing was compared[/]")
+        out.print("nothing was compared", style="red")
         return
     if not parity.stages:
-        out.print("[red]the answers over HTTP are not the original's[/]: without --gateway each stage is compared")
+        out.print("the answers over HTTP are not the original's: without --gateway each stage is compared", style="red")
         return
     if parity.largest <= tolerance:
-        out.print("[red]the served vectors are not the original's[/]: has the network changed since it was added?")
+        out.print("the served vectors are not the original's: has the network changed since it was added?", style="red")
         return
     worst = max(parity.stages, key=parity.from_stage)
-    out.print(f"[red]the served answers are not the original's[/]: most comes from {worst}. {CAUSES[worst]}")
+    out.print(f"the served answers are not the original's: most comes from {worst}. {CAUSES[worst]}", style="red")
 
 
 def reference(preprocessing: Preprocessing) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gateway.console import PlainConsole
 from gateway.embedded.places import at
 from gateway.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
 from gateway.repository.writing import LABELS, preprocessor_files
@@ -21,7 +21,7 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     """What `gateway model add` wrote and how to call it."""
     this = entry.versions[version]
     out = console()
-    out.print(f"[bold]{entry.name}[/] version {version} is in {repository}")
+    out.print(f"{entry.name} version {version} is in {repository}", style="bold")
     table = Table.grid(padding=(0, 2))
     on = "the images of `tune`" if this.precision is Precision.INT8 else "made-up images"
     facts = {
@@ -90,7 +90,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
     }
-    out.print(f"[bold]{entry.name}[/]")
+    out.print(entry.name, style="bold")
     for name, fact in facts.items():
         table.add_row(f"  {name}", fact)
     out.print(table)
@@ -113,16 +113,16 @@ def versioned(entry: Entry) -> None:
     console().print(table)
 
 
-def console() -> Console:
+def console() -> PlainConsole:
     """Where results go."""
     # Paths are to be copied, so no line is broken; without a terminal there is no width to keep to.
-    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 400)
+    return PlainConsole(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
 
 
 def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
     """Pass items through and show how many of them have come, on a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=total)
         for item in items:
             yield item

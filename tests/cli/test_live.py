@@ -4,10 +4,10 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from gateway.cli import live
 from gateway.cli.live import LiveDisplay, log_path
+from gateway.console import PlainConsole
 from tests.processes import wait_for
 
 HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
@@ -21,7 +21,7 @@ def screen():
 @pytest.fixture
 def display(screen, tmp_path):
     display = LiveDisplay(
-        Console(file=screen, force_terminal=True, width=100, _environ={"TERM": "xterm"}),
+        PlainConsole(file=screen, force_terminal=True, width=100, _environ={"TERM": "xterm"}),
         tmp_path / "logs" / "triton.log",
     )
     yield display

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from gateway.console import PlainConsole
 from gateway.doctor.finding import Finding, fail, ok, warn
 from gateway.doctor.report import show, summary
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
@@ -28,7 +28,7 @@ def doctor(*arguments: object, **settings: object) -> subprocess.CompletedProces
 
 
 def shown(findings: list[Finding], *, terminal: bool) -> str:
-    console = Console(force_terminal=terminal, width=60, color_system=None)
+    console = PlainConsole(force_terminal=terminal, width=60, color_system=None)
     with console.capture() as capture:
         show(findings, console)
     return capture.get()

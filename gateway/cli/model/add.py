@@ -9,7 +9,7 @@ import typer
 from gateway.cli.model import add_options as option
 from gateway.cli.model.group import Url, model_app, reload, tell_how_to_load
 from gateway.cli.model.preprocessing_options import preprocessing_of
-from gateway.cli.terminal import Repository, say
+from gateway.cli.terminal import Repository, emit, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
@@ -239,7 +239,5 @@ def new(
     from gateway.networks.functions import write_skeleton
 
     path = write_skeleton(name, Path.cwd())
-    typer.echo(f"{path.name} is written. Change it, then:")
-    typer.echo(
-        f"  gateway model add {path.name}:classify --name {name} --labels labels.txt --resize 256 --crop 224 --trust"
-    )
+    emit(f"{path.name} is written. Change it, then:")
+    emit(f"  gateway model add {path.name}:classify --name {name} --labels labels.txt --resize 256 --crop 224 --trust")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.model.group import Name, Url, model_app, reload, tell_how_to_load
-from gateway.cli.terminal import Repository, say
+from gateway.cli.terminal import Repository, emit, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.environment import load_settings
 from gateway.errors import UserError
@@ -49,7 +49,7 @@ def remove(
 
     entry = check_removable(model_repository, name, load_settings().model)
     reload(url, unload=entry.folders)
-    typer.echo(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
+    emit(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
 
 
 @model_app.command("versions")

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from gateway.cli.model.group import Name, Url, model_app
-from gateway.cli.terminal import Repository, say
+from gateway.cli.terminal import Repository, emit, say
 from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.proof.variants import USUAL, TuneStep
 from gateway.repository.entry import Decode
@@ -216,9 +216,9 @@ def tune(
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
         if best is None:
-            typer.echo("no variant keeps within the tolerance; the model stays as it is")
+            emit("no variant keeps within the tolerance; the model stays as it is")
             raise typer.Exit(1)
         if dry_run:
             return
         tuner.keep(best.variant)
-    typer.echo(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TABLE}")
+    emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TABLE}")
