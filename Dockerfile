@@ -23,6 +23,10 @@ ARG PIP_INDEX_URL
 WORKDIR /app
 COPY constraints.txt LICENSE pyproject.toml README.md ./
 COPY gateway gateway
+COPY gateway_cli gateway_cli
+COPY gateway_client gateway_client
+COPY gateway_local gateway_local
+COPY gateway_models gateway_models
 COPY --from=native /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
@@ -41,6 +45,10 @@ RUN --mount=type=cache,target=/root/.cache/pip \
  && /opt/gateway/bin/pip install -c constraints.txt torch torchvision
 COPY LICENSE pyproject.toml README.md setup.py ./
 COPY gateway gateway
+COPY gateway_cli gateway_cli
+COPY gateway_client gateway_client
+COPY gateway_local gateway_local
+COPY gateway_models gateway_models
 COPY triton_backends triton_backends
 COPY triton_models triton_models
 COPY --from=native /wheels /wheels
@@ -86,7 +94,7 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
-# The options of gateway/embedded/server.py.
+# The options of gateway_local/server.py.
 CMD ["tritonserver", \
      "--model-repository=/models", \
      "--model-control-mode=explicit", \

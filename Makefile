@@ -15,7 +15,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Hypothesis tries the same examples in every run; with PROFILE=random others, which may find more.
 PROFILE ?= repeatable
 WORKERS += --hypothesis-profile $(PROFILE)
-PACKAGES := gateway triton_models triton_backends native bench deploy tests docs clients examples
+PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models triton_models triton_backends native bench deploy tests docs examples
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -86,8 +86,8 @@ test-python: ## run the concurrency tests, without Triton, on another Python: PY
 	@$(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic]' \
 	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
-	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/inference tests/server tests/attack tests/ingest/test_decoders.py \
-	  tests/api/test_answer_room.py tests/triton/test_notes.py tests/triton/test_quarantine.py tests/test_turns.py
+	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway/ingest/test_decoders.py \
+	  tests/gateway/api/test_answer_room.py tests/gateway/triton/test_notes.py tests/gateway/triton/test_quarantine.py tests/gateway/test_turns.py
 
 lint: ready ## check style, types and the import rule
 	@$(BIN)/ruff check $(PACKAGES)
@@ -102,7 +102,7 @@ fmt: ready ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
 
-docs: ready ## rewrite what is made from code: README's tables, the client's errors, the chart's files
+docs: ready ## rewrite what is made from code: the tables of docs/reference, the client's errors, the chart's files
 	@$(BIN)/python docs/tables.py
 	@$(BIN)/python docs/client_errors.py
 

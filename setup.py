@@ -11,7 +11,7 @@ GENERATED = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "ori
 
 
 class BuildWithModels(build_py):
-    """Copies them to gateway/shipped, where `gateway.embedded.places` looks when there is no checkout."""
+    """Copies them to gateway_local/shipped, where `gateway_local.places` looks when there is no checkout."""
 
     def run(self) -> None:
         """Build, then copy."""
@@ -21,7 +21,7 @@ class BuildWithModels(build_py):
         for name in SHIPPED:
             # An image that only runs the API is built without them.
             if Path(name).is_dir():
-                target = Path(self.build_lib, "gateway", "shipped", name)
+                target = Path(self.build_lib, "gateway_local", "shipped", name)
                 shutil.copytree(name, target, ignore=GENERATED, dirs_exist_ok=True)
 
 

@@ -26,9 +26,9 @@ from bench.photos import coffee
 from bench.remote import Remote
 from bench.repository import repository
 from bench.tally import Tally, median_ratio
-from gateway.embedded.runtime import Runtime, default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.triton.contract import CLASSIFIER, CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
+from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
 
 LIBRARY = Path("pytorch") / "libtriton_pytorch.so"
 PYTHON, LIBTORCH = "Python-based", "libtorch"

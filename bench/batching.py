@@ -21,10 +21,10 @@ from tritonclient.grpc.aio import InferenceServerClient
 
 from bench.scale import table
 from bench.tally import Tally, percentile
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import ModelConfig, read_model_config
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
 
 MODEL = """
 import time

@@ -11,14 +11,14 @@ import httpx
 import typer
 
 from bench.photos import coffee, unlike_any
-from gateway.bulk.meter import Meter
-from gateway.bulk.own_service import own_service
-from gateway.bulk.run import BulkJob, FileRun
-from gateway.client import Gateway
-from gateway.client.batches import Loaded
-from gateway.client.pictures import Picture
-from gateway.client.wire import NDJSON, multipart
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_cli.own_service import own_service
+from gateway_client import Gateway
+from gateway_client.batches import Loaded
+from gateway_client.bulk.meter import Meter
+from gateway_client.bulk.run import BulkJob, FileRun
+from gateway_client.pictures import Picture
+from gateway_client.wire import NDJSON, multipart
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -24,7 +24,7 @@ from gateway.ingest.inspection import TAKEN
 from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
-from gateway.proof.reference import shown
+from gateway_models.proof.reference import shown
 
 SAME_LEVELS = 1.0
 """Mean distance, of 255 levels, up to which two decoders are said to see the same."""

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.photos import coffee, unlike_any
-from gateway.embedded.places import DEFAULT_MODEL_REPOSITORY
-from gateway.hosts import free_port
+from gateway_local.hosts import free_port
+from gateway_local.places import DEFAULT_MODEL_REPOSITORY
 
 START_SECONDS, PATIENCE_SECONDS = 300.0, 180.0
 CLIENTS = 2
@@ -49,7 +49,7 @@ BLOWS = (
             "the preprocessor's processes": ("triton_python_backend_stub", "/preprocessor/"),
             "the classifier's processes": ("triton_python_backend_stub", "/classifier/"),
             "Triton": ("bin/tritonserver",),
-            "the API's supervisor": ("-m gateway serve",),
+            "the API's supervisor": ("-m gateway_cli serve",),
             "the API's workers": ("spawn_main",),
             "the decoders": ("gateway.ingest.decoders.child",),
             "the watcher": ("undertaker.py",),
@@ -125,7 +125,7 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
 def running_up() -> Iterator[tuple[psutil.Process, str]]:
     """`gateway up --workers 2` that is ready, and its URL."""
     port = free_port()
-    command = [sys.executable, "-m", "gateway", "up", "--workers", "2", "--port", str(port)]
+    command = [sys.executable, "-m", "gateway_cli", "up", "--workers", "2", "--port", str(port)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [*command, "--model-repository", str(DEFAULT_MODEL_REPOSITORY)], stdout=log, stderr=log, cwd=Path.cwd()

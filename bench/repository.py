@@ -10,10 +10,10 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
-from gateway.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import read_model_config
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
+from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
 
 RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
 GENERATED = ("model.pt", "labels.txt")

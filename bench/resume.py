@@ -57,7 +57,7 @@ def main(
     with tempfile.TemporaryDirectory() as scratch:
         folder, out = Path(scratch, "photos"), Path(scratch, "out.jsonl")
         write(folder, images)
-        command = [sys.executable, "-m", "gateway", "classify", str(folder), "--out", str(out), "--url", url]
+        command = [sys.executable, "-m", "gateway_cli", "classify", str(folder), "--out", str(out), "--url", url]
         journal = out.with_name(f"{out.name}.part")
         for kill in range(kills):
             enough = images * (kill + 1) // (kills + 1)

@@ -24,7 +24,6 @@ from bench.limit import preprocessor
 from bench.options import Into
 from bench.scale import table
 from bench.tally import percentile
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.in_process import prepare
@@ -32,10 +31,11 @@ from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload
-from gateway.networks.export import EFFICIENTNET_LITE0
-from gateway.proof.reference import shown
-from gateway.repository.pillow_order import PILLOW, TORCH
-from gateway.repository.preprocessing import reference_transforms
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_models.networks.export import EFFICIENTNET_LITE0
+from gateway_models.proof.reference import shown
+from gateway_models.repository.pillow_order import PILLOW, TORCH
+from gateway_models.repository.preprocessing import reference_transforms
 
 Pixels = NDArray[np.uint8]
 Scores = NDArray[np.float32]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from gateway.children import end, wait_answering
-from gateway.embedded.runtime import default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
-from gateway.hosts import LOOPBACK, free_port
 from gateway.settings import variable
+from gateway_local.children import end, wait_answering
+from gateway_local.hosts import LOOPBACK, free_port
+from gateway_local.runtime import default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
 
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
@@ -77,7 +77,9 @@ def gateway_at(
     port = free_port()
     environment = {**os.environ, **(settings or {}), variable("triton_url"): triton_url, variable("port"): str(port)}
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment, stderr=log, cwd=tree)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gateway_cli", "serve"], env=environment, stderr=log, cwd=tree
+        )
         try:
             check_answering(process, port, "/health/ready", lambda: tail_of(log.fileno()))
             yield f"http://127.0.0.1:{port}", process.pid

@@ -26,10 +26,10 @@ from bench.remote import Remote
 from bench.scale import table
 from bench.servers import START_SECONDS, gateway_at
 from bench.tally import Tally, percentile
-from gateway.embedded.runtime import default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
-from gateway.networks.add import Request, add
-from gateway.repository.entry import Serving
+from gateway_local.runtime import default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
+from gateway_models.networks.add import Request, add
+from gateway_models.repository.entry import Serving
 
 MODEL, ARCHITECTURE, CLASSES = "flowers", "mobilenet_v3_small", 1_000
 WITHOUT, WITH = "without a shadow", "with a shadow"

@@ -23,12 +23,12 @@ from bench.repository import repository
 from bench.scale import table
 from bench.servers import service
 from bench.tally import Tally
-from gateway.networks.adapted import Normalising
-from gateway.networks.export import EFFICIENTNET_LITE0, default_entry
-from gateway.networks.torchscript import export_torchscript, load_torchscript
-from gateway.repository.entry import ImageTensor
-from gateway.repository.render import render
 from gateway.triton.contract import CLASSIFIER
+from gateway_models.networks.adapted import Normalising
+from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
+from gateway_models.networks.torchscript import export_torchscript, load_torchscript
+from gateway_models.repository.entry import ImageTensor
+from gateway_models.repository.render import render
 
 SINGLE, BULK = 32, 200
 """Requests in flight with one file each; files of the one request of the other measurement."""

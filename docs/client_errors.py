@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway import errors
 
-MODULE = Path(__file__).resolve().parents[1] / "gateway" / "client" / "errors.py"
+MODULE = Path(__file__).resolve().parents[1] / "gateway_client" / "errors.py"
 
 HEAD = '''"""What the gateway answers in place of a result, as types. Written by docs/client_errors.py: do not edit."""
 

@@ -1,4 +1,4 @@
-"""The README's tables, written from the code: `make docs` puts them in place, and what under deploy/ is made from code.
+"""The tables of docs/reference/ and what under deploy/ is made from code, written anew: `make docs`.
 
 Each stands between two comments, `<!-- table: NAME -->` and `<!-- end -->`; a test fails where one is out of date.
 """
@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
+from click import Command
+from typer.main import get_command
+
 from gateway import errors
 from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
 from gateway.settings import GIB, KIB, MIB, Settings, variable
+from gateway_cli.main import app
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+PROJECT = Path(__file__).resolve().parents[1]
+REFERENCE = PROJECT / "docs" / "reference"
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -97,26 +102,48 @@ def endpoints() -> str:
     return table(("endpoint", ""), rows)
 
 
+def commands() -> str:
+    """Every command of `gateway`, with the first sentence of its help."""
+    rows = (
+        (f"`{' '.join(path)}`", (command.help or "").split("\n\n")[0].replace("\n", " ").strip())
+        for path, command in leaf_commands(("gateway",), get_command(app))
+    )
+    return table(("command", ""), rows)
+
+
+def leaf_commands(path: tuple[str, ...], command: Command) -> Iterator[tuple[tuple[str, ...], Command]]:
+    """The commands below a group, and a command itself, in the order of `--help`."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield path, command
+        return
+    for name, subcommand in subcommands.items():
+        if not subcommand.hidden:
+            yield from leaf_commands((*path, name), subcommand)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "endpoints": endpoints,
     "settings": settings,
     "errors": error_codes,
     "limits": limits,
+    "commands": commands,
 }
+"""The page of docs/reference/ that has each, by its name without .md."""
 
 
-def with_tables(text: str) -> str:
-    """The text with each table written anew."""
-    for name, make in TABLES.items():
-        place = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        if not place.search(text):
-            raise ValueError(f"README.md has no place for the table {name!r}")
-        content = make()
-        text = place.sub(lambda match, content=content: match[1] + content + match[2], text)
-    return text
+def with_table(name: str, text: str) -> str:
+    """A page's text with its table written anew."""
+    place = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    if not place.search(text):
+        raise ValueError(f"docs/reference/{name}.md has no place for its table")
+    content = TABLES[name]()
+    return place.sub(lambda match: match[1] + content + match[2], text)
 
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text()))
-    sys.path.insert(0, str(README.parent))
+    for name in TABLES:
+        page = REFERENCE / f"{name}.md"
+        page.write_text(with_table(name, page.read_text()))
+    sys.path.insert(0, str(PROJECT))
     runpy.run_module("deploy.generate", run_name="__main__")

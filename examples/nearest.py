@@ -1,6 +1,6 @@
 """Find the pictures of a folder that look most alike, by the vectors of a running service.
 
-    pip install faiss-cpu ./clients/python
+    pip install faiss-cpu ./gateway_client
     python examples/nearest.py index photos --url http://127.0.0.1:8080 --model vectors
     python examples/nearest.py find photos cat.jpg --top 5
 
@@ -20,7 +20,7 @@ import numpy as np
 try:
     from gateway_client import Gateway
 except ImportError:  # in this repository, where the client is a room of the gateway
-    from gateway.client import Gateway
+    from gateway_client import Gateway
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".avif", ".heic", ".tif", ".tiff", ".bmp", ".gif"}
 NEIGHBOURS = 32

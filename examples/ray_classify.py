@@ -1,6 +1,6 @@
 """Classify a table of pictures beyond one machine, with Ray Data: Parquet in, Parquet out.
 
-    pip install 'ray[data]' ./clients/python
+    pip install 'ray[data]' ./gateway_client
     python examples/ray_classify.py pictures.parquet classified --url http://gateway:8080
 
 The input has a column `path` that every worker can read, on a shared disk for instance. Each of `--workers` actors has
@@ -15,7 +15,7 @@ import ray
 try:
     from gateway_client import Gateway
 except ImportError:  # in this repository, where the client is a room of the gateway
-    from gateway.client import Gateway
+    from gateway_client import Gateway
 
 
 class Classify:

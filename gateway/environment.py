@@ -74,7 +74,7 @@ def _unknown(name: str) -> str:
     else:
         # Without the prefix, which would make every two names alike.
         near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
-        hint = f"did you mean {variable(near[0])}?" if near else "see the README's table of settings"
+        hint = f"did you mean {variable(near[0])}?" if near else "docs/reference/settings.md lists all of them"
     return f"{name}{_in_file(name)} is not a setting: {hint}"
 
 

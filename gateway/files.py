@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gateway.client.files import read_file
-
 UNWRITABLE = frozenset({errno.EACCES, errno.EROFS})
 """The errno of what is written where nothing may be, as in a container with a read-only file system."""
 
@@ -82,14 +80,3 @@ def whole_folder(target: Path) -> Iterator[Path]:
         if target.exists():
             shutil.rmtree(target)
         draft.rename(target)
-
-
-def read_text(path: Path, *, max_bytes: int, encoding: str = "utf-8") -> str:
-    """The text of a file whose origin is unknown; raises OSError where it is larger, or no regular file.
-
-    Raises UnicodeDecodeError as well.
-    """
-    data = read_file(path, max_bytes)
-    if len(data) > max_bytes:
-        raise OSError(f"{path} is larger than {max_bytes} bytes")
-    return data.decode(encoding)

@@ -17,7 +17,7 @@ _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 
 
 def number_of(field: str, text: str) -> str:
-    """A number as the README's table has it (20 MiB, 30 s, 50,000,000) without its unit; any other text as it is."""
+    """A number as docs/reference/settings.md writes it (20 MiB, 30 s) without its unit; other text unchanged."""
     if _GROUPED.fullmatch(text):
         return text.replace(",", "")
     match = _AMOUNT.fullmatch(text)

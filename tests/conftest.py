@@ -19,13 +19,13 @@ import structlog
 from hypothesis import HealthCheck, settings
 from tritonclient.grpc import InferenceServerClient
 
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
-from gateway.networks import isolation
-from gateway.networks.export import export_default
-from gateway.repository.entry import Entry
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
+from gateway_models.networks import isolation
+from gateway_models.networks.export import export_default
+from gateway_models.repository.entry import Entry
+from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.light_models import lightened
-from tests.networks.warm_jobs import WarmProcess
 from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
@@ -52,29 +52,34 @@ COLD_START = isolation.start_process
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 LONGEST = (
-    "tests/proof/test_round_trips.py",
+    "tests/gateway_models/proof/test_round_trips.py",
     "tests/docs/",
     "tests/reliability/",
-    "tests/proof/test_tune.py",
-    "tests/proof/test_vectors.py",
+    "tests/gateway_models/proof/test_tune.py",
+    "tests/gateway_models/proof/test_vectors.py",
     "tests/e2e/test_versions.py",
     "tests/triton_models/",
-    "tests/triton/test_batching.py",
+    "tests/gateway/triton/test_batching.py",
     "tests/e2e/",
-    "tests/embedded/",
-    "tests/cli/",
-    "tests/networks/",
+    "tests/gateway_local/",
+    "tests/gateway_cli/",
+    "tests/gateway_models/networks/",
 )
 """Files and folders that take longest, the longest first: begun last, one of them would keep a worker from its end."""
 
 
 TOGETHER = (
-    ("tests/networks/", "tests/cli/test_models.py", "tests/repository/", "tests/triton_models/"),
     (
-        "tests/ingest/test_decoding.py",
-        "tests/ingest/test_inspection.py",
-        "tests/ingest/test_prepare.py",
-        "tests/ingest/test_costly_headers.py",
+        "tests/gateway_models/networks/",
+        "tests/gateway_cli/test_models.py",
+        "tests/gateway_models/repository/",
+        "tests/triton_models/",
+    ),
+    (
+        "tests/gateway/ingest/test_decoding.py",
+        "tests/gateway/ingest/test_inspection.py",
+        "tests/gateway/ingest/test_prepare.py",
+        "tests/gateway/ingest/test_costly_headers.py",
     ),
 )
 """Files that one worker runs, as they share what takes seconds: a process with torch, photographs in all forms."""
@@ -241,9 +246,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def added_head(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Entry]:
     """A repository with a small model `head` of five classes in it; not to be changed."""
     # Torch takes seconds to import, and most tests do without it.
-    from gateway.networks.add import Request, add
-    from tests.networks.builders import Head, save_labels, save_torchscript
-    from tests.repository.entries import SMALL
+    from gateway_models.networks.add import Request, add
+    from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
+    from tests.gateway_models.repository.entries import SMALL
 
     folder = tmp_path_factory.mktemp("head")
     request = Request(

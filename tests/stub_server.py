@@ -17,7 +17,7 @@ from gateway.inference.sequence import SequenceScores
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
 from gateway.turns import keep_what_was_made
-from tests.api.stub import StubBackend
+from tests.gateway.api.stub import StubBackend
 
 CLASSES = 21_000
 LABELS = tuple(f"class {number}, kind {number * 7_919 % CLASSES}" for number in range(CLASSES))

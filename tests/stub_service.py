@@ -8,7 +8,7 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.settings import Settings
-from tests.api.stub import StubBackend
+from tests.gateway.api.stub import StubBackend
 from tests.processes import free_port, wait_for
 
 

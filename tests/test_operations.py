@@ -12,7 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from gateway import errors, metrics
 from gateway.keys import add_key
 from gateway.settings import Settings, variable
-from tests.api.stub import PNG, StubBackend, client_of
+from tests.gateway.api.stub import PNG, StubBackend, client_of
 from tests.processes import PROJECT
 
 TEXT = (PROJECT / "docs" / "operations.md").read_text()

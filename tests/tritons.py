@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
 
 
 @contextmanager

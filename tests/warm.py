@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.processes import PROJECT
 
-NEEDED = ("tests.api.stub", "gateway.cli.main")
+NEEDED = ("tests.gateway.api.stub", "gateway_cli.main")
 _MAX_BYTES = 1_000_000
 
 

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.repository import repository
-from gateway.embedded.runtime import default_cache_dir, ensure_runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import variable
 from gateway.triton.contract import PREPROCESSOR
+from gateway_local.runtime import default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
 
 TRITONS, WORKERS = 3, 2
 START_SECONDS = 240.0
@@ -49,7 +49,7 @@ def main() -> None:
             triton.wait_ready(START_SECONDS)
         told = {"triton_url": ",".join(triton.url for triton in tritons), "workers": str(WORKERS)}
         environment = {**os.environ, **{variable(name): value for name, value in told.items()}}
-        gateway = subprocess.Popen([sys.executable, "-m", "gateway", "serve"], env=environment)
+        gateway = subprocess.Popen([sys.executable, "-m", "gateway_cli", "serve"], env=environment)
         stack.callback(gateway.wait)
         stack.callback(gateway.terminate)
         gateway.wait()

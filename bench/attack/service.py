@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 
 from bench.attack.target import ServiceOptions
-from gateway.children import end, wait_answering
-from gateway.hosts import LOOPBACK, free_port
 from gateway.keys import add_key
 from gateway.settings import GIB, variable
+from gateway_local.children import end, wait_answering
+from gateway_local.hosts import LOOPBACK, free_port
 
 METRICS = "/metrics"
 CLASSIFIED = ('gateway_images_total{model="ensemble_model",outcome="ok"', 'gateway_images_total{outcome="ok"')

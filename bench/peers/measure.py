@@ -22,8 +22,8 @@ from bench.remote import Remote
 from bench.scale import table
 from bench.servers import STOP_SECONDS, check_answering, free_port, service, tail_of
 from bench.tally import Tally, percentile
-from gateway.embedded.runtime import default_cache_dir
 from gateway.triton.contract import CLASSIFIER
+from gateway_local.runtime import default_cache_dir
 
 REQUIREMENTS = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart")
 """torch, torchvision and OpenCV come from the environment that measures: the same for all."""

@@ -9,7 +9,7 @@ import pytest
 
 from bench.attack import connections, streams
 from bench.attack.target import Attack, ServiceOptions, Target
-from tests.api.stub import PNG
+from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 

@@ -11,7 +11,7 @@ import pytest
 from bench.attack.parsers import ATTACKS
 from bench.attack.pictures import heic_of_headers
 from bench.attack.target import Attack, Target, attacks_of, folded
-from tests.api.stub import PNG
+from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 

@@ -7,7 +7,7 @@ import pytest
 from bench.document import NoMarkers, put
 from bench.report import Report
 from bench.tally import Tally
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 DOCS = DEFAULT_MODEL_REPOSITORY.parent / "docs"
 TEXT = """\

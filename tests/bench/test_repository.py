@@ -2,8 +2,8 @@ import pytest
 
 from bench.remote import Remote, RemoteFailed
 from bench.repository import set_field
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway.triton.model_config import read_model_config
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from gateway.inference.backend import Call, InferResult, ModelInfo, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import SequenceScores
-from tests.api.stub import StubBackend
 from tests.asking import encode
+from tests.gateway.api.stub import StubBackend
 
 COLOURS = {"blue": (30, 60, 200), "green": (30, 160, 60), "red": (200, 40, 40)}
 LABELS = (*COLOURS, *(f"colour {number}" for number in range(40)))

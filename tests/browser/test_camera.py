@@ -10,8 +10,8 @@ from websockets.sync.client import connect
 from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, picture
 from tests.browser.conftest import PATIENCE_MS
+from tests.gateway.streams.stub import stream_service
 from tests.processes import wait_for
-from tests.streams.stub import stream_service
 
 pytestmark = pytest.mark.slow
 WATCH_TRACKS = """

@@ -11,8 +11,8 @@ from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
 from tests.films import video
+from tests.gateway.streams.stub import stream_service
 from tests.processes import wait_for
-from tests.streams.stub import stream_service
 
 pytestmark = pytest.mark.slow
 KEPT = """() => new Promise((resolve) => {
@@ -263,7 +263,7 @@ def test_the_address_asks_for_what_is_chosen(page: Page, context: BrowserContext
 def test_the_code_is_there_in_three_languages(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
-        "Python": r"# pip install \./clients/python.*\nfrom gateway_client import",
+        "Python": r"# pip install \./gateway_client.*\nfrom gateway_client import",
         "JavaScript": "const body = new",
     }
     for name, start in starts.items():

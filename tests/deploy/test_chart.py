@@ -9,8 +9,8 @@ import pytest
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
-from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings, variable
+from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
 
 SHA256 = "0123456789abcdef" * 4

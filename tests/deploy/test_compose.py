@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from gateway.capacity import plan
-from gateway.embedded.server import EXIT_TIMEOUT_SECONDS
 from gateway.settings import Settings
+from gateway_local.server import EXIT_TIMEOUT_SECONDS
 
 
 @pytest.fixture(params=["gpu", "cpu"])

@@ -12,9 +12,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import Settings
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
 
 IMAGES = ["gateway", "triton", "triton-cpu"]
 

@@ -12,9 +12,9 @@ import pytest
 
 from gateway.api.vectors import EmbeddingParameters
 from gateway.inference.backend import Call, InferResult, Row
-from tests.api.stub import VECTOR, VectorBackend
 from tests.asking import encode
 from tests.e2e.test_api_docs import is_told, values
+from tests.gateway.api.stub import VECTOR, VectorBackend
 from tests.processes import PROJECT, environment
 from tests.stub_service import stub_service
 
@@ -55,7 +55,7 @@ def test_every_parameter_is_told():
 
 def test_the_client_is_used_as_it_is_shown(url: str):
     (code,) = (each for each in PYTHON if "Gateway" in each)
-    code = code.replace("http://127.0.0.1:8080", url).replace("gateway_client", "gateway.client")
+    code = code.replace("http://127.0.0.1:8080", url).replace("gateway_client", "gateway_client")
     assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
 
 

@@ -1,7 +1,7 @@
 """Commands with Python in processes that have already imported torch: seconds less for each.
 
-As in `tests.networks.warm_jobs`, each is a fork of a process that has: with a folder, an environment and an output of
-its own. What a command starts for its jobs is a fork of the command.
+As in `tests.gateway_models.networks.warm_jobs`, each is a fork of a process that has: with a folder, an environment
+and an output of its own. What a command starts for its jobs is a fork of the command.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.networks import warm_jobs
+from tests.gateway_models.networks import warm_jobs
 
-NEEDED = [*warm_jobs.NEEDED, "gateway.cli.main", "gateway.networks.add", "gateway.proof.parity"]
+NEEDED = [*warm_jobs.NEEDED, "gateway_cli.main", "gateway_models.networks.add", "gateway_models.proof.parity"]
 
 
 class ForkedProcess(warm_jobs.WarmProcess):
@@ -55,8 +55,8 @@ def _run(command: list[str], folder: str, environment: dict[str, str], printed: 
             os.dup2(output.fileno(), stream)
     program, *sys.argv = command
     if program == "gateway":
-        from gateway.cli.main import main
-        from gateway.networks import isolation
+        from gateway_cli.main import main
+        from gateway_models.networks import isolation
 
         sys.argv.insert(0, program)
         isolation.start_process = ForkedProcess  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import httpx
 import pytest
 
-from gateway.embedded.server import EmbeddedTriton
+from gateway_local.server import EmbeddedTriton
 from tests.processes import Gateway, running_gateway
 
 StartGateway = Callable[..., AbstractContextManager[Gateway]]

@@ -16,7 +16,18 @@ pytestmark = pytest.mark.triton
 def test_without_a_url_it_starts_a_service_and_ends_it(tmp_path):
     out = tmp_path / "out.jsonl"
     run = subprocess.run(
-        [sys.executable, "-m", "gateway", "classify", "examples/cat.jpg", "README.md", "--out", out, "--top-k", "1"],
+        [
+            sys.executable,
+            "-m",
+            "gateway_cli",
+            "classify",
+            "examples/cat.jpg",
+            "README.md",
+            "--out",
+            out,
+            "--top-k",
+            "1",
+        ],
         cwd=PROJECT,
         env=environment(),
         capture_output=True,

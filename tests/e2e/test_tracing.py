@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.grpc_endpoint import INFER
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
 from tests.otlp import Collector, collecting
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway, wait_for

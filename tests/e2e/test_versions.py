@@ -17,17 +17,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
 from typer.testing import CliRunner
 
-from gateway.cli.main import app
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.keys import add_key
-from gateway.networks.add import Request, add
-from gateway.repository.entry import Serving
+from gateway_cli.main import app
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
+from gateway_models.networks.add import Request, add
+from gateway_models.repository.entry import Serving
 from tests.asking import encode
-from tests.networks.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.repository.entries import SMALL
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

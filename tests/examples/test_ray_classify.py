@@ -7,8 +7,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.api.stub import PNG
-from tests.bulk.running import folder_of
+from tests.gateway.api.stub import PNG
+from tests.gateway_client.bulk.running import folder_of
 from tests.processes import PROJECT, environment
 from tests.stub_service import stub_service
 

@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway
 

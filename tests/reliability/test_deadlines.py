@@ -16,11 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.doctor.finding import Level
-from gateway.doctor.tritons import tritons
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
 from gateway.settings import Settings
+from gateway_local.doctor.finding import Level
+from gateway_local.doctor.tritons import tritons
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
 from tests.reliability.conftest import ready

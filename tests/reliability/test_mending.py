@@ -10,15 +10,15 @@ import pytest
 from PIL import Image
 
 from bench.attack.fleet import KILLER, make_vulnerable
-from gateway.embedded.runtime import Runtime
-from gateway.embedded.server import EmbeddedTriton
-from gateway.networks.add import Request, add
-from gateway.repository.entry import Serving
-from tests.networks.builders import Head, save_labels, save_onnx
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
+from gateway_models.networks.add import Request, add
+from gateway_models.repository.entry import Serving
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
+from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import Load, ready, stub_processes
-from tests.repository.entries import SMALL
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]

@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from bench.stream import PHOTO, picture
-from gateway.embedded.server import EmbeddedTriton
+from gateway_local.server import EmbeddedTriton
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import ready
 

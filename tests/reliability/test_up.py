@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.hosts import authority
+from gateway_local.hosts import authority
 from tests.photos import photo
 from tests.processes import PROJECT, environment, free_port, wait_for
 from tests.reliability.conftest import Load
@@ -36,7 +36,7 @@ class Up:
 
     def find(self, who: str) -> psutil.Process | None:
         """A living member of the family: triton, the API's supervisor, one of its workers, or a model's stub."""
-        supervisor = next((each for each in self.family() if has(each, ["-m gateway serve"])), None)
+        supervisor = next((each for each in self.family() if has(each, ["-m gateway_cli serve"])), None)
         if who == "supervisor":
             return supervisor
         if who == "worker":
@@ -79,7 +79,7 @@ def running_up(log: Path, *options: str, **settings: object) -> Iterator[Up]:
     host = settings.get("host", "127.0.0.1")
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "up", *options],
+            [sys.executable, "-m", "gateway_cli", "up", *options],
             env=environment(port=port, ready_interval_seconds=1, **settings),
             cwd=PROJECT,
             stdout=output,
@@ -113,7 +113,7 @@ def shared_up(light_repository, tmp_path_factory) -> Iterator[Up]:
 def test_a_second_up_beside_the_first_names_the_port(shared_up):
     port = shared_up.url.rpartition(":")[2]
     second = subprocess.run(
-        [sys.executable, "-m", "gateway", "up", "--port", port],
+        [sys.executable, "-m", "gateway_cli", "up", "--port", port],
         env=environment(),
         cwd=PROJECT,
         capture_output=True,

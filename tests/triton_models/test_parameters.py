@@ -11,9 +11,9 @@ from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.embedded.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway.repository.writing import PREPROCESSOR_CODE
 from gateway.triton.contract import PREPROCESSOR
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_models.repository.writing import PREPROCESSOR_CODE
 
 WRONG = {
     "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not torch, pillow, or"),

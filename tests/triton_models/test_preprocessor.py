@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from tritonclient.grpc import InferenceServerClient
 
-from gateway.embedded.server import EmbeddedTriton, StartFailed
 from gateway.triton.contract import PREPROCESSOR
+from gateway_local.server import EmbeddedTriton, StartFailed
 from tests.asking import ask, encode, preprocess, unseen_image
 from tests.reference import reference_image
 from tests.triton_models.test_parameters import WRONG

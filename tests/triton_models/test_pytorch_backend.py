@@ -8,8 +8,16 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.networks.builders import save_program, save_torchscript
-from tests.networks.test_archives import DROPPED, HOSTILE, IMAGES, Constants, Writes, altered, without_deprecations
+from tests.gateway_models.networks.builders import save_program, save_torchscript
+from tests.gateway_models.networks.test_archives import (
+    DROPPED,
+    HOSTILE,
+    IMAGES,
+    Constants,
+    Writes,
+    altered,
+    without_deprecations,
+)
 
 BACKEND = Path(__file__).parents[2] / "triton_backends" / "pytorch"
 CPU = torch.device("cpu")

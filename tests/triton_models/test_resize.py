@@ -9,8 +9,8 @@ import PIL
 import pytest
 from PIL import Image
 
-from gateway.repository.preprocessing import Preprocessing, reference_transforms
-from gateway.repository.writing import PREPROCESSOR_CODE
+from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.native.pictures import noise, pass_by_pass
 
 SHAPES = [(400, 600), (600, 400), (97, 150), (224, 224), (300, 224), (5, 3), (224, 800), (900, 256)]

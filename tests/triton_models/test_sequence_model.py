@@ -8,8 +8,8 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from gateway.embedded.places import SHIPPED_MODELS
 from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
+from gateway_local.places import SHIPPED_MODELS
 from tests.processes import PROJECT, wait_for
 from tests.tritons import running_triton
 

@@ -28,7 +28,7 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
-/** A text that no spreadsheet takes for a formula, as gateway/csv_cells.py writes it: one that may be has ' before it. */
+/** A text that no spreadsheet takes for a formula, as gateway_client/csv_cells.py writes it: one that may be has ' before it. */
 const neutral = (text) => (/^[ "'\0\v\f\u00a0\u3000\ufeff]*[=+\-@\t\r\n＝＋－＠]/.test(text) ? `'${text}` : text);
 
 /** Rows as CSV (RFC 4180) without formulas, the first one with the columns' names. */
@@ -107,7 +107,7 @@ export function python(base, query, names, key) {
   const credentials = key ? `, api_key=${JSON.stringify(key)}` : "";
   const listed = names.map((name) => JSON.stringify(name)).join(", ");
   return [
-    "# pip install ./clients/python, in the gateway's repository",
+    "# pip install ./gateway_client, in the gateway's repository",
     "from gateway_client import Gateway",
     "",
     `with Gateway(${JSON.stringify(base)}${credentials}) as gateway:`,

@@ -1,1 +1,0 @@
-"""The `gateway` command and what it prints."""

@@ -1,6 +1,0 @@
-"""`gateway model …`: a module for each group of its commands, which register themselves with the app."""
-
-from gateway.cli.model import add, compare, entries, proof
-from gateway.cli.model.group import model_app
-
-__all__ = ["add", "compare", "entries", "model_app", "proof"]

@@ -1,1 +1,0 @@
-"""The Triton server that comes in a PyPI wheel: fetch it, compose it, start it, keep it running."""

@@ -1,0 +1,1 @@
+"""The `gateway` command: its options, and what it prints."""

@@ -1,0 +1,303 @@
+"""`gateway classify`: a folder, an archive, a bucket or a table of pictures to a table of their classes."""
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway_cli.progress import only_waits, shown
+from gateway_cli.terminal import Repository, say
+from gateway_client.visible import visible
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+
+if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be there at once
+    from rich.table import Table
+
+    from gateway_client import Gateway
+    from gateway_client.bulk.meter import Meter
+    from gateway_client.bulk.run import BulkJob
+    from gateway_client.bulk.sources import LeftOut
+
+KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
+TABLE_ROWS = 50
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""As a path shows it, with one slash."""
+JSON_LINES = {".jsonl", ".ndjson"}
+
+
+class Exit(IntEnum):
+    """What the exit codes mean."""
+
+    OK = 0
+    SOME_FAILED = 3
+    GAVE_UP = 4
+    INTERRUPTED = 130
+
+
+def classify(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SRC…",
+            help="Folders, globs, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
+            "lists of paths (.txt), s3://bucket/prefix, or - for paths on stdin.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write the rows to: .jsonl, .csv or .parquet.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="URL of a running service; without it, one is started for this run.", show_default=False),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model to use; by default the service's.", show_default=False)
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Version to use; by default the one in use.", show_default=False)
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Classes to report for each picture; by default the service's.", min=1, show_default=False),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Report only classes with at least this score.", min=0, max=1, show_default=False),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Report only these classes, separated by commas.", show_default=False)
+    ] = None,
+    frames: Annotated[
+        str | None,
+        typer.Option(
+            help="Report frames of animated files and videos, too: a number, all, or every:1s; for JSON lines.",
+            show_default=False,
+        ),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="The table's column with the paths; by default path, file, filename, image or url.", show_default=False
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
+    ] = 4,
+    max_failures: Annotated[
+        int | None,
+        typer.Option(help="Stop when more pictures than this have failed.", min=0, show_default="never"),
+    ] = None,
+    *,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Add each picture's vector, of a model that was added with --features."),
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Classify any number of pictures, with one row for each.
+
+    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Exits with 0 if every picture was
+    classified, 3 if some failed, 4 if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
+    """
+    from gateway.errors import UserError
+    from gateway_cli.own_service import own_service
+    from gateway_client import Gateway, GatewayError
+    from gateway_client.bulk.run import BulkJob
+    from gateway_client.errors import Unauthorized
+
+    if resume and (overwrite or out is None):
+        raise typer.BadParameter("--resume needs --out and excludes --overwrite")
+    if out is not None and _URL.match(str(out)):
+        raise typer.BadParameter(f"--out must be a file of this machine, not {str(out)!r}: copy it there afterwards")
+    if frames is not None and out is not None and out.suffix.lower() not in JSON_LINES:
+        raise typer.BadParameter(f"--frames needs an output of JSON lines, such as {out.with_suffix('.jsonl')}")
+    parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}
+    if frames is not None:
+        parameters["frames"] = frames
+    if labels:
+        parameters["labels"] = [labels]
+    if features:
+        if threshold is not None or labels:
+            raise typer.BadParameter("--features excludes --threshold and --labels")
+        # The best class too, as its columns are there.
+        parameters = {"model": model, "version": version, "top_k": top_k or 1}
+    job = BulkJob(tuple(sources), column, parameters, max_failures, features)
+    with ExitStack() as stack:
+        stack.enter_context(_interrupted_by_sigterm())
+        try:
+            run = _to_file(job, out, stack, resume=resume, overwrite=overwrite) if out is not None else _to_stdout(job)
+            address = url or stack.enter_context(own_service(model_repository, say))
+            gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
+            code = run(gateway)
+        except KeyboardInterrupt:
+            say(f"stopped{_how_to_go_on(out)}")
+            code = Exit.INTERRUPTED
+        except GatewayError as error:
+            here = KEY_HERE if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_go_on(out)}") from error
+    raise typer.Exit(code)
+
+
+def _to_file(
+    job: "BulkJob", out: Path, stack: ExitStack, *, resume: bool, overwrite: bool
+) -> Callable[["Gateway"], Exit]:
+    from gateway.errors import UserError
+    from gateway_client.bulk.meter import counted, duration
+    from gateway_client.bulk.problems import BulkError
+    from gateway_client.bulk.run import FileRun, TooManyFailures
+
+    run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
+    if run.meter.before:
+        say(f"rows from before: {run.meter.before:,}")
+    if run.journal.dropped:
+        dropped = counted(run.journal.dropped, "row")
+        say(f"left out, as their picture has another row, and it is asked again where the two differ: {dropped}")
+    if run.journal.torn:
+        say("left out, as it is incomplete: the last line of the rows from before")
+
+    def work(gateway: "Gateway") -> Exit:
+        try:
+            with shown() as show:
+                run.run(gateway, show)
+        except TooManyFailures as exc:
+            say(f"{exc}{_how_to_go_on(out, 'with a larger --max-failures')}")
+            return Exit.GAVE_UP
+        except (UserError, BulkError) as error:
+            raise UserError(f"{error}{_how_to_go_on(out)}") from error
+        meter = run.meter
+        if run.journal.foreign:
+            kept = counted(run.journal.foreign, "row")
+            say(f"kept, though the pictures are not among the sources of this run: {kept}")
+        say(
+            f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
+            f"{duration(meter.seconds)}, "
+            f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
+        )
+        return _summary(meter, run.sources.left_out, job)
+
+    return work
+
+
+def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
+    from gateway_client.bulk.meter import Meter
+    from gateway_client.bulk.run import TooManyFailures, rows
+    from gateway_client.bulk.sources import Sources
+
+    found = Sources(job.sources, column=job.column)
+
+    def work(gateway: "Gateway") -> Exit:
+        meter = Meter()
+        try:
+            if sys.stdout.isatty():
+                with shown(transient=True) as show, closing(rows(job, gateway, found.pictures, meter, show)) as answers:
+                    table, left = _table(answers)
+                _print_table(table, left)
+            else:
+                with closing(rows(job, gateway, found.pictures, meter, only_waits())) as answers:
+                    for row in answers:
+                        _print_line(row)
+        except TooManyFailures as exc:
+            say(str(exc))
+            return Exit.GAVE_UP
+        return _summary(meter, found.left_out, job)
+
+    return work
+
+
+def _print_line(row: dict[str, Any]) -> None:
+    from gateway.errors import UserError
+
+    try:
+        print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
+    except BrokenPipeError:  # whoever reads has enough, as `head` has
+        raise
+    except OSError as exc:
+        raise UserError(f"the rows cannot be written: {exc.strerror or exc}") from exc
+
+
+def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
+    """The first rows as a table, and how many more there are."""
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in ("picture", "label", "score", "or what is wrong"):
+        table.add_column(name, overflow="fold")
+    number = 0
+    for row in answers:
+        number += 1
+        if number <= TABLE_ROWS:
+            best = "" if row["score"] is None else f"{row['score']:.3f}"
+            cells = row["path"], row["label"] or "", best, row["message"] or ""
+            table.add_row(*cells)
+    return table, max(0, number - TABLE_ROWS)
+
+
+def _print_table(table: "Table", left: int) -> None:
+    from gateway_local.console import PlainConsole
+
+    PlainConsole().print(table)
+    if left:
+        say(f"{left:,} more are not shown: use --out FILE to keep them all")
+
+
+def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
+    from gateway_client.bulk.meter import counted
+
+    if left_out.number:
+        files = counted(left_out.number, "file")
+        say(f"left out, as the name is not a picture's: {files}, such as {left_out.example!r}; a glob takes any name")
+    if left_out.folders:
+        folders = counted(left_out.folders, "folder")
+        say(f"not read again, as a link leads back to what was read: {folders}, such as {left_out.folder!r}")
+    if not meter.before and not meter.done:
+        say(f"no pictures in {visible(', '.join(job.sources))}")
+    if not meter.failed:
+        return Exit.OK
+    say(f"without an answer: {counted(meter.failed, 'picture')}")
+    for code, number in meter.codes.most_common():
+        say(f"  {number:,} {code}")
+    return Exit.SOME_FAILED
+
+
+def _how_to_go_on(out: Path | None, how: str = "") -> str:
+    from gateway_client.bulk.journal import journal_of
+
+    if out is None or not (part := journal_of(out)).exists() or not part.stat().st_size:
+        return ""
+    return f"; {visible(part)} has the rows so far; {' '.join(filter(None, ('--resume', how)))} continues"
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

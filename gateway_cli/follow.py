@@ -1,0 +1,224 @@
+"""A video through a stream of a running service: the answers, and the segments in which the label stays."""
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from gateway.errors import UserError
+from gateway_cli.capture import VideoFrame
+from gateway_client.documents import (
+    Malformed,
+    integer,
+    number,
+    objects,
+    optional_object,
+    parsed,
+    text,
+)
+
+OPEN_SECONDS = 30.0
+CLOSE_SECONDS = 5.0
+ANSWER_SECONDS = 120.0
+"""The time in which a frame has to be answered, whatever else the service sends."""
+MAX_MESSAGE_BYTES = 2**20
+"""Bytes of one message of the service."""
+MAX_FAULT_CHARACTERS = 500
+NORMAL = 1000
+FRAME_COLUMNS = ("frame", "seconds", "status", "label", "score", "frame_label", "frame_score", "dropped", "error")
+SEGMENT_COLUMNS = ("start", "end", "label", "score", "frames")
+
+
+class StreamRefused(UserError):
+    """The service does not take the stream, or has ended it; the message has its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAnswer:
+    """What the service says of one frame; `label` and `score` are the sequence's, where there is one."""
+
+    frame: int
+    seconds: float
+    label: str
+    score: float
+    frame_label: str
+    frame_score: float
+    dropped: int
+    error: str
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """By FRAME_COLUMNS."""
+        status = "error" if self.error else "ok"
+        return {"status": status, **{name: getattr(self, name) for name in FRAME_COLUMNS if name != "status"}}
+
+
+def follow(
+    url: str, frames: Iterable[VideoFrame], parameters: Mapping[str, object], api_key: str | None = None
+) -> Iterator[FrameAnswer]:
+    """Send frames and yield their answers in order; raises StreamRefused, and what reading the frames raises."""
+    query = urlencode([(name, value) for name, value in parameters.items() if value is not None])
+    address = f"{url.rstrip('/').replace('http', 'ws', 1)}/stream?{query}"
+    headers = {"X-API-Key": api_key} if api_key else {}
+    with ExitStack() as stack:
+        try:
+            # With a socket of our own no redirect is followed: the key is for this server alone.
+            connection = stack.enter_context(_connected(address))
+            stream = stack.enter_context(
+                connect(
+                    address,
+                    sock=connection,
+                    additional_headers=headers,
+                    compression=None,
+                    open_timeout=OPEN_SECONDS,
+                    close_timeout=CLOSE_SECONDS,
+                    max_size=MAX_MESSAGE_BYTES,
+                    proxy=None,
+                )
+            )
+        except InvalidStatus as exc:
+            raise StreamRefused(f"{url} refuses the stream: {_reason(exc)}") from exc
+        except (OSError, WebSocketException, ValueError) as exc:
+            raise StreamRefused(f"{url} cannot be reached: {exc}; start the service with `gateway up`") from exc
+        yield from _through(stream, frames)
+
+
+def _connected(address: str) -> socket.socket:
+    """A connection to a URL's host; raises OSError and ValueError."""
+    parts = urlsplit(address)
+    port = parts.port or (443 if parts.scheme == "wss" else 80)
+    return socket.create_connection((parts.hostname, port), timeout=OPEN_SECONDS)
+
+
+def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator[FrameAnswer]:
+    """Send on a thread of its own, and read."""
+    sent: deque[tuple[int, float]] = deque()
+    failures: list[Exception] = []
+
+    def send() -> None:
+        try:
+            with suppress(ConnectionClosed):  # whoever reads the answers says why
+                for number_sent, frame in enumerate(frames):
+                    sent.append((number_sent, frame.seconds))
+                    stream.send(frame.jpeg)
+                stream.send('{"end": true}')
+        except Exception as exc:  # raised again by the reader
+            failures.append(exc)
+            stream.close()
+
+    threading.Thread(target=send, name="frames", daemon=True).start()
+    try:
+        yield from _answers(stream, sent)
+    except StreamRefused:
+        if not failures:
+            raise
+    if failures:
+        raise failures[0]
+
+
+def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterator[FrameAnswer]:
+    """The answers, whose frames are among those `sent`, with their times, and in that order."""
+    fault = ""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            message = parsed(_bytes(stream.recv(max(0, deadline - time.monotonic()))))
+            kind = text(message, "type")
+            if kind == "error":
+                fault = _fault(message)
+            elif kind == "frame":
+                yield _answer(message, _seconds(sent, integer(message, "frame")))
+                deadline = time.monotonic() + ANSWER_SECONDS
+        except TimeoutError:
+            raise StreamRefused(f"no answer came within {ANSWER_SECONDS:g} s") from None
+        except Malformed as exc:
+            raise StreamRefused(f"the service does not answer like a gateway: {exc}; is the URL right?") from exc
+        except ConnectionClosed as exc:
+            if exc.rcvd is not None and exc.rcvd.code == NORMAL:
+                return
+            raise StreamRefused(f"the service has ended the stream: {fault or _reason_of(exc)}") from exc
+
+
+def _bytes(message: str | bytes | bytearray) -> bytes:
+    return message.encode() if isinstance(message, str) else bytes(message)
+
+
+def _seconds(sent: deque[tuple[int, float]], frame: int) -> float:
+    """When a frame is seen; frames before it, which were dropped, are forgotten."""
+    while sent and sent[0][0] <= frame:
+        found, seconds = sent.popleft()
+        if found == frame:
+            return seconds
+    raise Malformed(f"it answers frame {frame}, which was not sent or has an answer")
+
+
+def _answer(message: dict[str, Any], seconds: float) -> FrameAnswer:
+    frame_label, frame_score = _best(message)
+    sequence = optional_object(message, "sequence")
+    label, score = _best(sequence) if sequence else (frame_label, frame_score)
+    fault = optional_object(message, "error")
+    error = text(fault, "code")[:MAX_FAULT_CHARACTERS] if fault else ""
+    dropped = integer(message, "dropped")
+    return FrameAnswer(integer(message, "frame"), seconds, label, score, frame_label, frame_score, dropped, error)
+
+
+def _best(answer: dict[str, Any]) -> tuple[str, float]:
+    predictions = objects(answer, "predictions")
+    return (text(predictions[0], "label"), number(predictions[0], "score")) if predictions else ("", 0.0)
+
+
+def _fault(message: dict[str, Any]) -> str:
+    return text(optional_object(message, "error") or {}, "message")[:MAX_FAULT_CHARACTERS]
+
+
+def _reason_of(closed: ConnectionClosed) -> str:
+    """Why a connection was closed, by either side."""
+    for close in (closed.rcvd, closed.sent):
+        if close is not None:
+            return f"{close.reason or 'no reason'} ({close.code})"
+    return "it is gone"
+
+
+def _reason(exc: InvalidStatus) -> str:
+    with suppress(Malformed):
+        return text(parsed(_bytes(exc.response.body or b"")), "detail")[:MAX_FAULT_CHARACTERS]
+    return f"it answers {exc.response.status_code}"
+
+
+def segments(answers: Iterable[FrameAnswer]) -> Iterator[dict[str, Any]]:
+    """Where the label stays: rows by SEGMENT_COLUMNS, each until the next one begins; frames with errors are left out.
+
+    `score` is the mean over the segment.
+    """
+    begun: FrameAnswer | None = None
+    last = 0.0
+    total, count = 0.0, 0
+    for answer in answers:
+        if answer.error:
+            continue
+        if begun is None or answer.label != begun.label:
+            if begun is not None:
+                yield _segment(begun, answer.seconds, total, count)
+            begun, total, count = answer, 0.0, 0
+        total, count, last = total + answer.score, count + 1, answer.seconds
+    if begun is not None:
+        yield _segment(begun, last, total, count)
+
+
+def _segment(begun: FrameAnswer, end: float, total: float, count: int) -> dict[str, Any]:
+    score = round(total / count, 6)
+    return {
+        "start": round(begun.seconds, 3),
+        "end": round(end, 3),
+        "label": begun.label,
+        "score": score,
+        "frames": count,
+    }

@@ -1,0 +1,313 @@
+"""The `gateway` command."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
+
+import typer
+
+from gateway import __version__
+from gateway.environment import load_settings
+from gateway.errors import UserError
+from gateway.keys import KeysError, add_key, read_keys, remove_key
+from gateway.logs import LogStream, lost_as_text
+from gateway.settings import LogFormat, Settings
+from gateway.tracing import require_sdk
+from gateway_cli.capacity import capacity
+from gateway_cli.classify import classify
+from gateway_cli.model import model_app
+from gateway_cli.stream import stream
+from gateway_cli.terminal import Repository, emit, say
+from gateway_client.bulk.problems import BulkError
+from gateway_client.visible import visible, visible_lines
+from gateway_local.runtime import (
+    DEFAULT_MODEL_REPOSITORY,
+    default_cache_dir,
+    ensure_runtime,
+)
+
+if TYPE_CHECKING:
+    from gateway_local.display import Display
+
+app = typer.Typer(
+    name="gateway",
+    help="Classify images over HTTP: a FastAPI gateway in front of a Triton ensemble.\n\n"
+    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options take precedence over variables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+triton_app = typer.Typer(help="The Triton server from a PyPI wheel.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+app.add_typer(triton_app, name="triton")
+key_app = typer.Typer(help="API keys; without any, the API answers everybody.", no_args_is_help=True)
+app.add_typer(key_app, name="key")
+
+LAST_PORT = 65_535
+
+Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
+Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
+Workers = Annotated[
+    int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show Triton's log here, as it is in a pipe, instead of keeping it in a file."
+    ),
+]
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
+    ),
+]
+
+
+def _say_plainly(line: str) -> None:
+    typer.echo(visible(line), err=True)
+
+
+@contextmanager
+def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
+    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line.
+
+    Where JSON is asked for, an event for every line.
+    """
+    from gateway_local.console import PlainConsole
+    from gateway_local.display import Lines
+
+    console = PlainConsole(stderr=True)
+    if settings.log_format is LogFormat.JSON:
+        from gateway_local.json_lines import JsonLines
+
+        yield JsonLines()
+        return
+    if verbose or not console.is_terminal:
+        yield Lines(say, _say_plainly)
+        return
+    from gateway_cli.live import LiveDisplay, log_path
+
+    display = LiveDisplay(console, log_path(settings.port))
+    display.say(f"Triton's log goes to {display.log_file}; --verbose shows it here")
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+def _settings(**options: object) -> Settings:
+    from gateway.server.serve import export_environment
+
+    export_environment(options)
+    settings = load_settings()
+    for path in filter(None, (settings.api_keys_file, settings.admin_keys_file)):
+        read_keys(path)  # a broken file stops the start here, before Triton and the workers
+    if settings.otlp_endpoint is not None:
+        require_sdk()
+    return settings
+
+
+def _keys_file(given: Path | None) -> Path:
+    path = given or load_settings().api_keys_file
+    if path is None:
+        raise KeysError("no key file given: set --file or GATEWAY_API_KEYS_FILE")
+    return path
+
+
+def _version(*, wanted: bool) -> None:
+    if wanted:
+        emit(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[  # the callback does the work
+        bool,
+        typer.Option(
+            "--version", callback=lambda value: _version(wanted=value), is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Model that answers when a request names none (GATEWAY_MODEL); by default the repository's only one.",
+            show_default=False,
+        ),
+    ] = None,
+    triton_port: Annotated[
+        int,
+        typer.Option(
+            help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=LAST_PORT
+        ),
+    ] = 0,
+    *,
+    verbose: Verbose = False,
+) -> None:
+    """Start Triton from its wheel and the API in front of it; Ctrl-C stops both.
+
+    The first start fetches Triton (55 MB) and exports the default model if the repository has none.
+    """
+    from gateway.triton.model_config import read_model_configs
+    from gateway_local.doctor.finding import Level
+    from gateway_local.doctor.repository import files, has_version
+    from gateway_local.doctor.shares import shares
+    from gateway_local.up import up as run_up
+
+    settings = _settings(host=host, port=port, workers=workers, model=model)
+    with _display(settings, verbose=verbose) as display:
+        # Not refused: a version may be added while the service runs, and Triton has the last word about files.
+        findings = list(shares(settings, partial(has_version, model_repository)))
+        if model_repository.is_dir():
+            lacking = files(model_repository, read_model_configs(model_repository))
+            findings += [lacking] if lacking.level is Level.FAIL else []  # the default model's file is made
+        for finding in findings:
+            if finding.level is not Level.OK:
+                display.say(f"warning: {finding.text.replace(chr(10), ', ')}: {finding.advice}")
+        run_up(settings, model_repository, display=display, triton_port=triton_port)
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None:
+    """Run the API in front of a Triton that runs elsewhere: GATEWAY_TRITON_URL=host:8001."""
+    from gateway.server.serve import serve as run_serve
+
+    run_serve(_settings(host=host, port=port, workers=workers))
+
+
+app.command()(classify)
+app.command()(stream)
+
+
+@app.command()
+def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Check the machine, the settings, the models and Triton, and show what to do; exits with 1 if a check fails.
+
+    If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
+    """
+    from gateway_local.console import PlainConsole
+    from gateway_local.doctor.finding import Level
+    from gateway_local.doctor.report import examine, show, summary
+
+    with PlainConsole(stderr=True).status("looking"):
+        findings = list(examine(model_repository))
+    show(findings, PlainConsole())
+    say(summary(findings))
+    raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
+
+
+app.command("capacity")(capacity)
+
+
+@key_app.command("new")
+def key_new(
+    name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
+    file: KeysFile = None,
+) -> None:
+    """Make a key and print it this once, as the file keeps only its hash. Running gateways accept it at once."""
+    path = _keys_file(file)
+    emit(add_key(path, name))
+    say(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
+
+
+@key_app.command("list")
+def key_list(file: KeysFile = None) -> None:
+    """Print the names of the keys."""
+    for name in read_keys(_keys_file(file)).digests:
+        emit(name)
+
+
+@key_app.command("remove")
+def key_remove(
+    name: Annotated[str, typer.Argument(help="The key's name, as `gateway key list` shows it.", show_default=False)],
+    file: KeysFile = None,
+) -> None:
+    """Remove a key; running gateways refuse it at once."""
+    path = _keys_file(file)
+    remove_key(path, name)
+    say(f"removed {name}'s key from {path}")
+
+
+@triton_app.command("fetch")
+def triton_fetch() -> None:
+    """Fetch Triton into the cache folder, so that a later start needs no network."""
+    runtime = ensure_runtime(default_cache_dir(), say)
+    emit(runtime.tritonserver)
+
+
+@triton_app.command("run")
+def triton_run(
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    host: Annotated[str, typer.Option(help="Address that Triton listens on; it has no access control.")] = "127.0.0.1",
+    grpc_port: Annotated[
+        int, typer.Option(help="Port for gRPC, which the gateway speaks.", min=0, max=LAST_PORT)
+    ] = 8001,
+    http_port: Annotated[int, typer.Option(help="Port for HTTP.", min=0, max=LAST_PORT)] = 8000,
+    metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.", min=0, max=LAST_PORT)] = 8002,
+) -> None:
+    """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
+    from gateway_local.up import run_triton
+
+    settings, ports = load_settings(), (grpc_port, http_port, metrics_port)
+    with _display(settings, verbose=True) as display:
+        run_triton(settings, model_repository, host=host, ports=ports, display=display)
+
+
+@triton_app.command("alive")
+def triton_alive(
+    url: Annotated[
+        str | None, typer.Option(help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model to send images to (GATEWAY_MODEL).", show_default=False)
+    ] = None,
+    patience: Annotated[float, typer.Option(help="Seconds of failure after which it counts as dead.", min=0)] = 60.0,
+) -> None:
+    """Exit with 0 if Triton answers a real inference, with 1 if it has failed to for a minute: a liveness probe.
+
+    It fails only where a restart helps: not while models are loading or Triton is busy.
+    """
+    import asyncio
+
+    from gateway.triton.alive import what_is_dead
+    from gateway.triton.grpc_endpoint import GrpcEndpoint
+
+    settings = load_settings()
+
+    async def ask() -> str | None:
+        endpoint = GrpcEndpoint(url or settings.triton_url[0])
+        try:
+            return await what_is_dead(endpoint, model or settings.model, patience_seconds=patience)
+        finally:
+            await endpoint.close()
+
+    if (reason := asyncio.run(ask())) is not None:
+        raise UserError(f"Triton has to be restarted: {reason}")
+    say("Triton is alive")
+
+
+def main() -> None:
+    """Entry point: errors that users can fix are one sentence, without a traceback."""
+    # A service goes on where its log cannot be written.
+    sys.stderr = cast("TextIO", LogStream(sys.stderr, lost_as_text))
+    try:
+        app()
+    except (UserError, BulkError) as exc:
+        typer.secho(f"error: {visible_lines(exc)}", err=True, fg="red")
+        sys.exit(1)

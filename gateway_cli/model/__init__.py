@@ -1,0 +1,6 @@
+"""`gateway model …`: a module for each group of its commands, which register themselves with the app."""
+
+from gateway_cli.model import add, compare, entries, proof
+from gateway_cli.model.group import model_app
+
+__all__ = ["add", "compare", "entries", "model_app", "proof"]

@@ -1,0 +1,167 @@
+"""`gateway model compare`: two versions of a model on the same pictures."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway_cli.model.group import Name, Url, model_app
+from gateway_cli.model.proof import DecodeAs, a_number
+from gateway_cli.terminal import Repository, say
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_models.repository.entry import Decode
+
+if TYPE_CHECKING:
+    from gateway_models.proof.compare import Compared, Pair
+    from gateway_models.proof.dataset import Sample
+    from gateway_models.proof.image_files import NotCompared
+
+
+def _versions(context: typer.Context, incomplete: str) -> list[str]:
+    """For the shell's completion: the versions of the model on the command line."""
+    from gateway.errors import UserError
+    from gateway_models.repository.entry import read_entry
+
+    repository = Path(context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY)
+    try:
+        entry = read_entry(repository, context.params.get("name") or "")
+    except (UserError, OSError):
+        return []
+    taken = context.params.get("first")
+    return [str(each) for each in sorted(entry.versions) if str(each).startswith(incomplete) and each != taken]
+
+
+@model_app.command("compare")
+def compare(
+    name: Name,
+    first: Annotated[
+        int,
+        typer.Argument(help="A version, such as the one in use.", show_default=False, autocompletion=_versions, min=1),
+    ],
+    second: Annotated[
+        int, typer.Argument(help="Another version of it.", show_default=False, autocompletion=_versions, min=1)
+    ],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of pictures. If it has a folder for each class, or is a CSV of path,label, accuracy is "
+            "compared as well.",
+            show_default=False,
+        ),
+    ],
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            help="Largest allowed share of pictures with another likeliest class, as 0.02; beyond it, exits with 1.",
+            min=0,
+            max=1,
+            callback=a_number,
+            show_default=False,
+        ),
+    ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(
+            "--sheet", help="HTML file for the pictures that differ; by default NAME-FIRST-SECOND.html.", dir_okay=False
+        ),
+    ] = None,
+    decode: DecodeAs = None,
+    url: Url = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option("--gateway", help="Ask the gateway at this URL, as its clients do.", show_default=False),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
+    ] = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON document, and write no sheet unless asked.")
+    ] = False,
+) -> None:
+    """Compare two versions of a model: how often they agree, which is right more often, and whether that is chance.
+
+    The pictures on which they differ go to a sheet, an HTML file to look through before a version is put into use.
+
+        gateway model compare flowers 1 2 photos/test
+
+        gateway model compare flowers 1 2 photos/ --tolerance 0.02 --gateway http://127.0.0.1:8080
+
+    A version can also look on at real traffic: GATEWAY_MODEL_SHADOW=flowers=2:10.
+    """
+    from gateway_models.proof.compare_report import as_json, report, write_sheet
+
+    if first == second:
+        raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
+    if gateway is not None:
+        if url is not None or decode is not None:
+            raise typer.BadParameter("--gateway asks a service that has its own Triton and decodes its own way")
+        compared, labels = _over_http(gateway, name, (first, second), data, api_key)
+    else:
+        compared, labels = _on_triton(name, (first, second), data, decode, url, model_repository)
+    versions = (first, second)
+    place = sheet or (None if json else Path(f"{name}-{first}-{second}.html"))
+    if not compared.different:
+        place = None
+    if place is not None:
+        write_sheet(compared, name, versions, labels, place)
+    if json:
+        typer.echo(as_json(compared, name, versions, labels, tolerance))
+    else:
+        report(compared, versions, labels, place)
+    if not compared.holds(tolerance):
+        if compared.pairs:
+            say(f"{100 * compared.disagreement:.2f} % differ, more than --tolerance {tolerance:g} allows")
+        raise typer.Exit(1)
+
+
+def _on_triton(
+    name: str, versions: tuple[int, int], data: Path, decode: Decode | None, url: str | None, repository: Path
+) -> "tuple[Compared, Sequence[str]]":
+    from gateway_models.networks.model_source import read_labels
+    from gateway_models.proof.compare import compare as run
+    from gateway_models.proof.dataset import read_samples
+    from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.serving import serving
+    from gateway_models.repository.manage import entry_with_version
+    from gateway_models.repository.writing import LABELS
+
+    for version in versions:
+        entry = entry_with_version(repository, name, version)
+    labels = read_labels(repository / entry.classifier / LABELS)
+    samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
+    first, second = (entry.ensemble_of(version) for version in versions)
+    with serving(repository, (first, second), say, url=url) as triton:
+        pairs = run((first, second), triton.address, samples, resize_for(entry, decode))
+        return _collected(pairs, samples, labelled=labelled), labels
+
+
+def _over_http(
+    gateway: str, name: str, versions: tuple[int, int], data: Path, api_key: str | None
+) -> "tuple[Compared, Sequence[str]]":
+    from gateway_models.proof.compare import compare_over_http
+    from gateway_models.proof.dataset import read_samples
+    from gateway_models.proof.over_http import OverHttp, described
+
+    model = described(gateway, name, api_key)
+    labels: Sequence[str] = model["labels"]
+    samples, labelled = read_samples(data, labels, multi_label=bool(model.get("multi_label")))
+    first, second = (OverHttp(gateway, name, version, api_key) for version in versions)
+    with first, second:
+        return _collected(compare_over_http(first, second, samples), samples, labelled=labelled), labels
+
+
+def _collected(results: "Iterable[Pair | NotCompared]", samples: "Sequence[Sample]", *, labelled: bool) -> "Compared":
+    from gateway_models.proof.compare import Compared, Pair
+    from gateway_models.proof.image_files import NotCompared
+    from gateway_models.repository.summary import progress
+
+    found = list(progress(results, len(samples), "comparing"))
+    return Compared(
+        [each for each in found if isinstance(each, Pair)],
+        [each for each in found if isinstance(each, NotCompared)],
+        labelled,
+    )

@@ -1,0 +1,87 @@
+"""`gateway model list|show|remove|versions`: the models of a repository, and the version in use of each."""
+
+from typing import Annotated
+
+import typer
+
+from gateway.environment import load_settings
+from gateway.errors import UserError
+from gateway_cli.model.group import Name, Url, model_app, reload, tell_how_to_load
+from gateway_cli.terminal import Repository, emit, say
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+
+
+@model_app.command("list")
+def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show the models of the repository."""
+    from gateway_models.repository.manage import entries
+    from gateway_models.repository.summary import listed
+
+    if found := entries(model_repository):
+        listed(found)
+        return
+    if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
+        raise UserError(f"there is no model repository at {model_repository}")
+    say(f"there are no models in {model_repository} that `gateway model add` wrote")
+
+
+@model_app.command("show")
+def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show all that is known of a model."""
+    from gateway_models.networks.model_source import read_labels
+    from gateway_models.repository.entry import read_entry
+    from gateway_models.repository.summary import shown
+    from gateway_models.repository.writing import LABELS
+
+    entry = read_entry(model_repository, name)
+    shown(entry, model_repository, read_labels(model_repository / entry.classifier / LABELS))
+
+
+@model_app.command("remove")
+def remove(
+    name: Name,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Delete a model from the repository, and with --url from the Triton that serves it."""
+    from gateway_models.repository.manage import check_removable
+    from gateway_models.repository.manage import remove as remove_model
+
+    entry = check_removable(model_repository, name, load_settings().model)
+    reload(url, unload=entry.folders)
+    emit(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
+
+
+@model_app.command("versions")
+def versions(
+    name: Name,
+    use: Annotated[
+        int | None,
+        typer.Option("--use", help="Put this version into use; an older one rolls back.", show_default=False),
+    ] = None,
+    drop: Annotated[
+        int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
+    ] = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
+    from gateway_models.repository.entry import read_entry
+    from gateway_models.repository.manage import remove_version, use_version
+    from gateway_models.repository.summary import versioned
+
+    if use is not None:
+        before = read_entry(model_repository, name).in_use
+        use_version(model_repository, name, use)
+        try:
+            reload(url, load=(name,))
+        except UserError:
+            # Triton goes on with the version that it has; the repository must not say otherwise.
+            use_version(model_repository, name, before)
+            raise
+    if drop is not None:
+        entry, gone = remove_version(model_repository, name, drop)
+        reload(url, load=(*entry.ensembles, entry.classifier), unload=gone)
+    versioned(read_entry(model_repository, name))
+    if use is not None or drop is not None:
+        tell_how_to_load(name, url)

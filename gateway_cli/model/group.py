@@ -1,0 +1,59 @@
+"""`gateway model`: the group of commands, and what several of them share."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway_cli.terminal import say
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+
+model_app = typer.Typer(
+    help="Models: from a trained network to Triton's model repository.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+def _names(context: typer.Context, incomplete: str) -> list[str]:
+    """For the shell's completion: the repository's models, the one on the command line where there is one."""
+    from gateway_models.repository.entry import entry_names
+
+    repository = context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY
+    return [name for name in entry_names(Path(repository)) if name.startswith(incomplete)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
+    ),
+]
+
+
+def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
+    """Make a running Triton reload what has changed."""
+    from gateway.triton.synchronous import BlockingTriton
+
+    wanted = tuple(load)
+    if url is not None:
+        with BlockingTriton(url) as triton:
+            triton.unload(*unload)
+            triton.load(*wanted)
+        say(f"Triton at {url} {'reloaded' if wanted else 'unloaded'} the model")
+
+
+def tell_how_to_load(name: str, url: str | None) -> None:
+    """Where no Triton was told of a change: how one that runs learns of it."""
+    if url is None:
+        say(
+            f"a running service does not notice by itself: restart it, send it POST /models/{name}/load with an admin "
+            "key, or next time pass --url HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
+        )

@@ -1,0 +1,224 @@
+"""`gateway model parity|evaluate|tune`: proof that a served model answers right, and how fast it can."""
+
+import math
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from gateway_cli.model.group import Name, Url, model_app
+from gateway_cli.terminal import Repository, emit, say
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_models.proof.variants import USUAL, TuneStep
+from gateway_models.repository.entry import Decode
+
+T = TypeVar("T", float, float | None)
+
+Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
+Version = Annotated[
+    int | None, typer.Option("--version", help="Version to use; by default the one in use.", show_default=False)
+]
+
+
+def a_number(value: T) -> T:
+    """An option's value as it is, if it is one that can be compared."""
+    # nan passes every bound.
+    if isinstance(value, float) and math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
+
+
+DecodeAs = Annotated[
+    Decode | None,
+    typer.Option("--decode", help="Decode large JPEGs so; by default as the model's entry says.", show_default=False),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=a_number),
+]
+
+
+@model_app.command("parity")
+def parity(
+    name: Name,
+    images: Images = None,
+    version: Version = None,
+    tolerance: Tolerance = 1e-3,
+    decode: DecodeAs = None,
+    url: Url = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option("--gateway", help="Compare what clients of this URL get over HTTP.", show_default=False),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
+    ] = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Prove that the served answers equal those of the original model, with images prepared by PIL and torchvision.
+
+    Exits with 1 if a probability differs by more than the tolerance.
+    """
+    from gateway_local.places import SHIPPED_EXAMPLES
+    from gateway_models.networks.model_source import read_labels
+    from gateway_models.proof.image_files import NotCompared, image_files, read_pictures, resize_for
+    from gateway_models.proof.over_http import OverHttp
+    from gateway_models.proof.parity import Comparison, Parity, compare, compare_over_http, runs_on_gpu
+    from gateway_models.proof.parity_report import report
+    from gateway_models.proof.serving import serving
+    from gateway_models.repository.manage import entry_with_version
+    from gateway_models.repository.summary import progress
+    from gateway_models.repository.writing import LABELS
+
+    entry = entry_with_version(model_repository, name, version)
+    files = image_files(images or [SHIPPED_EXAMPLES])
+    number = version or entry.in_use
+    on_gpu = False
+    if gateway is not None:
+        if url is not None or decode is not None:
+            raise typer.BadParameter("--gateway asks a service that has its own Triton and decodes its own way")
+        with OverHttp(gateway, name, number, api_key) as service:
+            results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
+    else:
+        pictures = read_pictures(files, resize_for(entry, decode))
+        with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
+            on_gpu = runs_on_gpu(entry, triton)
+            results = list(progress(compare(entry, number, triton, pictures), len(files), "comparing"))
+    found = Parity(
+        [each for each in results if isinstance(each, Comparison)],
+        [each for each in results if isinstance(each, NotCompared)],
+        on_gpu,
+    )
+    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance, entry.preprocessing)
+    if not found.holds(tolerance):
+        raise typer.Exit(1)
+
+
+@model_app.command("evaluate")
+def evaluate(
+    name: Name,
+    data: Annotated[
+        Path,
+        typer.Argument(help="A folder with a folder for each class, or a CSV of path,label.", show_default=False),
+    ],
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="File for the confusion matrix; by default NAME-confusion.png.", dir_okay=False),
+    ] = None,
+    version: Version = None,
+    decode: DecodeAs = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: a row each, no plot."),
+    ] = False,
+) -> None:
+    """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second.
+
+    Top-5 is left out for a model of five classes or fewer.
+    """
+    from gateway_models.networks.model_source import read_labels
+    from gateway_models.proof.alternatives import compare as alternatives
+    from gateway_models.proof.dataset import read_dataset
+    from gateway_models.proof.evaluate import Evaluation
+    from gateway_models.proof.evaluate import evaluate as run
+    from gateway_models.proof.evaluate_report import compared, report
+    from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.serving import serving
+    from gateway_models.repository.manage import entry_with_version
+    from gateway_models.repository.summary import progress
+    from gateway_models.repository.writing import LABELS
+
+    entry = entry_with_version(model_repository, name, version)
+    labels = read_labels(model_repository / entry.classifier / LABELS)
+    samples = read_dataset(data, labels, multi_label=entry.multi_label)
+    if compare:
+        if url is not None or decode is not None:
+            raise typer.BadParameter("--compare tries every --decode, with a Triton of its own: leave --url out too")
+        found = []
+        for each in alternatives(entry, version or entry.in_use, model_repository, samples, say):
+            say(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
+            found.append(each)
+        compared(found)
+        return
+    ensemble = entry.ensemble_of(version or entry.in_use)
+    evaluation = Evaluation(entry.classes, entry.multi_label)
+    with serving(model_repository, (ensemble,), say, url=url) as triton:
+        answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
+        for _ in progress(answers, len(samples), "evaluating"):
+            pass
+    report(evaluation, labels, plot or Path(f"{name}-confusion.png"), f"{name} on {data}")
+    if not evaluation.answers:
+        raise typer.Exit(1)
+
+
+@model_app.command("tune")
+def tune(
+    name: Name,
+    images: Images = None,
+    tolerance: Tolerance = 1e-3,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=a_number)
+    ] = 4.0,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
+    ] = None,
+    stages: Annotated[
+        list[TuneStep] | None,
+        typer.Option(
+            "--try",
+            help="What to vary; repeatable. By default formats, instances and batches, int8 with --calibrate; minutes.",
+            show_default=False,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            help="For int8: a folder of photos like those to be classified, others than IMAGES.",
+            exists=True,
+            file_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    agreement: Annotated[
+        float,
+        typer.Option(
+            "--agreement",
+            help="For int8: the least share of IMAGES that must get the original's likeliest class.",
+            min=0,
+            max=1,
+            callback=a_number,
+        ),
+    ] = 0.99,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+) -> None:
+    """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
+    from gateway_local.places import SHIPPED_EXAMPLES
+    from gateway_models.proof.calibration import check_int8
+    from gateway_models.proof.image_files import image_files
+    from gateway_models.proof.tune import TABLE, Tuner
+    from gateway_models.proof.tune_report import report
+    from gateway_models.repository.entry import read_entry
+
+    entry = read_entry(model_repository, name)
+    steps = stages or (USUAL if calibrate is None else (*USUAL, TuneStep.INT8))
+    check_int8(entry, steps, calibrate)
+    tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say)
+    tuner.calibrate, tuner.agreement = calibrate, agreement
+    with tuner:
+        for measured in tuner.run(tolerance, steps):
+            say(measured.told())
+        best = tuner.best(tolerance)
+        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
+        if best is None:
+            emit("no variant keeps within the tolerance; the model stays as it is")
+            raise typer.Exit(1)
+        if dry_run:
+            return
+        tuner.keep(best.variant)
+    emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TABLE}")

@@ -1,0 +1,54 @@
+"""A service for one run: `gateway up` on a free port, ended with the run."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gateway.errors import UserError
+from gateway_local import launch
+from gateway_local.children import end, wait_answering
+from gateway_local.hosts import LOOPBACK, free_port
+
+START_SECONDS = 900.0
+"""The first start fetches Triton and exports the default model."""
+STOP_SECONDS = 60.0
+
+
+class ServiceFailed(UserError):
+    """The service did not start; the message has the end of its log."""
+
+
+@contextmanager
+def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[str]:
+    """The URL of a service of this run's own, when it is ready; raises ServiceFailed."""
+    port = free_port()
+    command = ["gateway", "up", "--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
+    say(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
+    with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
+        # In a session of its own, so that Ctrl-C reaches this process alone; it ends with this process in any case.
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", *command],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            started = time.monotonic()
+            if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
+                raise ServiceFailed(f"the service {fault}:\n{_tail(Path(log.name))}")
+            say(f"the service is ready after {time.monotonic() - started:.0f} s")
+            yield f"http://{LOOPBACK}:{port}"
+        finally:
+            end(process, STOP_SECONDS)
+
+
+def _tail(log: Path) -> str:
+    with log.open(errors="replace") as lines:
+        return "".join(deque(lines, maxlen=20))

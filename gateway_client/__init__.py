@@ -1,0 +1,34 @@
+"""The Python client of the gateway: sends any number of images and yields one result for each as it is ready.
+
+It is a distribution of its own that needs httpx alone, and imports nothing of the gateway. `gateway classify` uses it.
+"""
+
+from gateway_client.asynchronous import AsyncGateway
+from gateway_client.blocking import Gateway
+from gateway_client.errors import BY_CODE, GatewayError, ImageError, RequestError, ServiceError
+from gateway_client.faults import ConnectionLost, UnexpectedAnswer, Unreachable, UnreadableFile
+from gateway_client.pictures import Picture
+from gateway_client.results import Frame, Model, Prediction, Progress, Result
+
+__all__ = [
+    "BY_CODE",
+    "AsyncGateway",
+    "ConnectionLost",
+    "Frame",
+    "Gateway",
+    "GatewayError",
+    "ImageError",
+    "Model",
+    "Picture",
+    "Prediction",
+    "Progress",
+    "RequestError",
+    "Result",
+    "ServiceError",
+    "UnexpectedAnswer",
+    "Unreachable",
+    "UnreadableFile",
+    "__version__",
+]
+
+__version__ = "0.1.0"

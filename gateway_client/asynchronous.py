@@ -1,0 +1,263 @@
+"""The client for programs with an event loop."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from typing import Any, TypedDict, Unpack
+
+import httpx
+
+from gateway_client.batches import Batches, ServiceLimits
+from gateway_client.documents import (
+    MAX_DOCUMENT_BYTES,
+    MAX_PROBLEM_BYTES,
+    Malformed,
+    body_of,
+    integer,
+    objects,
+    optional_text,
+    parsed,
+    text,
+    texts,
+)
+from gateway_client.errors import NotFound
+from gateway_client.faults import UnexpectedAnswer, Unreachable
+from gateway_client.files import MAX_FILE_BYTES
+from gateway_client.pictures import Picture, Source, number_of, pictures_of, pictures_of_async
+from gateway_client.results import Model, Progress, Result
+from gateway_client.sending import Asked, OnWait, Sending
+from gateway_client.throttle import Throttle
+from gateway_client.wire import Silence, error_of, not_a_gateway
+
+USER_AGENT = "triton-gateway-client"
+OnProgress = Callable[[Progress], None]
+
+
+class Options(TypedDict, total=False):
+    """How pictures are sent."""
+
+    concurrency: int
+    """Requests that are out at once at most, by default 4; fewer while the service says that it is too busy."""
+    batch_images: int
+    """Pictures in one request at most, by default 64."""
+    batch_bytes: int
+    """Bytes of pictures in one request at most, by default 16 MiB; with `concurrency` it bounds the memory."""
+    retry_seconds: float
+    """How long a picture is sent again, as Retry-After says, while the service cannot answer it; by default 60."""
+    timeout_seconds: float
+    """Longest time without progress, by default 120: until a part is sent, the next result arrives, or a document."""
+    transport: httpx.AsyncBaseTransport
+    """For tests."""
+
+
+class AsyncGateway:
+    """A gateway at a URL, or a host:port for http; use it as an async context manager, or call `aclose`."""
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8080", api_key: str | None = None, **options: Unpack[Options]
+    ) -> None:
+        self.concurrency = options.get("concurrency", 4)
+        self.batch_images = options.get("batch_images", 64)
+        self.batch_bytes = options.get("batch_bytes", 16 * 2**20)
+        self.retry_seconds = options.get("retry_seconds", 60.0)
+        self._limits: ServiceLimits | None = None
+        # Compressed bodies are refused, as they may be bombs, and no cookies are kept.
+        headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+        if api_key is not None:
+            headers["X-API-Key"] = api_key
+        self._http = httpx.AsyncClient(
+            base_url=url if "://" in url else f"http://{url}",
+            headers=headers,
+            timeout=httpx.Timeout(options.get("timeout_seconds", 120.0), connect=10.0, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=max(1, self.concurrency)),
+            transport=options.get("transport"),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            follow_redirects=False,  # the API key goes to this host alone
+        )
+
+    async def __aenter__(self) -> "AsyncGateway":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def classify(
+        self,
+        images: Source | Iterable[Source] | AsyncIterable[Source],
+        *,
+        model: str | None = None,
+        version: str | int | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+        labels: Sequence[str] = (),
+        timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each picture
+        frames: int | str | None = None,
+        progress: OnProgress | None = None,
+        on_wait: OnWait | None = None,
+    ) -> AsyncGenerator[Result, None]:
+        """Yield one result for each picture, as it is ready; `Result.index` shows which one it is.
+
+        What cannot be classified has its error in its result. `frames` (a number, "all", or "every:0.5s") gives each
+        frame of animated files an answer of its own, in `Result.frames`. Raises the RequestError that befalls them all
+        (such as ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a
+        picture.
+        """
+        asked = self._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
+        async with aclosing(self._each(images, asked, progress)) as results:
+            async for result in results:
+                yield result
+
+    async def embed(
+        self,
+        images: Source | Iterable[Source] | AsyncIterable[Source],
+        *,
+        model: str | None = None,
+        version: str | int | None = None,
+        normalize: bool = False,
+        top_k: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # as of `classify`
+        progress: OnProgress | None = None,
+        on_wait: OnWait | None = None,
+    ) -> AsyncGenerator[Result, None]:
+        """Yield one result for each picture, with its vector as `Result.embedding`; otherwise as `classify`.
+
+        The model must be one that gives vectors; NoFeatures is raised where it is not. `normalize` scales each vector
+        to length 1; `top_k` asks for so many classes as well.
+        """
+        asked = self._asked_vectors(model, version, top_k, timeout, on_wait, normalize=normalize)
+        async with aclosing(self._each(images, asked, progress)) as results:
+            async for result in results:
+                yield result
+
+    async def models(self) -> list[Model]:
+        """What can be asked."""
+        document = await self._get("models")
+        with self._understood("models"):
+            return [
+                Model(
+                    text(each, "name"),
+                    optional_text(each, "version"),
+                    texts(each, "versions"),
+                    each.get("ready") is True,
+                    texts(each, "labels"),
+                )
+                for each in objects(document, "models")
+            ]
+
+    async def limits(self) -> ServiceLimits:
+        """What one request may bring; asked for once."""
+        if self._limits is None:
+            try:
+                document = await self._get("limits")
+            except NotFound:
+                self._limits = ServiceLimits()
+            else:
+                with self._understood("limits"):
+                    known = ServiceLimits.__dataclass_fields__
+                    given = [each for each in objects(document, "limits") if text(each, "name") in known]
+                    self._limits = ServiceLimits(**{each["name"]: max(1, integer(each, "value")) for each in given})
+                most = min(self._limits.max_file_bytes, MAX_FILE_BYTES)
+                self._limits = replace(self._limits, max_file_bytes=most)
+        return self._limits
+
+    @contextmanager
+    def _understood(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except Malformed as exc:
+            raise UnexpectedAnswer(f"{self._http.base_url}{path} is not a gateway's: {exc}.") from exc
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        """A JSON object; raises GatewayError."""
+        try:
+            async with Silence(self._http.timeout.read), self._http.stream("GET", path) as response:
+                body = await body_of(response, MAX_DOCUMENT_BYTES if response.is_success else MAX_PROBLEM_BYTES)
+        except TimeoutError as exc:
+            reason = f"it has not answered within {self._http.timeout.read:g} s"
+            raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
+            reason = str(exc).rstrip(".") or type(exc).__name__
+            raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
+        with self._understood(path):
+            if not response.is_success:
+                raise error_of(response, body)
+        try:
+            return parsed(body)
+        except Malformed as exc:
+            raise not_a_gateway(response) from exc
+
+    def _asked(
+        self,
+        model: str | None,
+        version: str | int | None,
+        top_k: int | None,
+        threshold: float | None,
+        labels: Sequence[str],
+        timeout_seconds: float | None,
+        frames: int | str | None,
+        on_wait: OnWait | None,
+    ) -> Asked:
+        given: dict[str, Any] = {
+            "model": model,
+            "version": None if version is None else str(version),
+            "top_k": top_k,
+            "threshold": threshold,
+            "labels": ([labels] if isinstance(labels, str) else list(labels)) or None,
+            "timeout": timeout_seconds,
+            "frames": None if frames is None else str(frames),
+        }
+        parameters = {name: value for name, value in given.items() if value is not None}
+        return Asked(parameters, self.retry_seconds, on_wait)
+
+    def _asked_vectors(
+        self,
+        model: str | None,
+        version: str | int | None,
+        top_k: int | None,
+        timeout_seconds: float | None,
+        on_wait: OnWait | None,
+        *,
+        normalize: bool,
+    ) -> Asked:
+        asked = self._asked(model, version, top_k, None, (), timeout_seconds, None, on_wait)
+        parameters = {**asked.parameters, "normalize": normalize, "encoding_format": "base64"}
+        return replace(asked, parameters=parameters, path="embed")
+
+    async def _each(
+        self, images: Source | Iterable[Source] | AsyncIterable[Source], asked: Asked, progress: OnProgress | None
+    ) -> AsyncGenerator[Result, None]:
+        """Results as they are ready, one by one."""
+        async with aclosing(self._lists(images, asked, progress)) as lists:
+            async for ready in lists:
+                for result in ready:
+                    yield result
+
+    async def _lists(
+        self, images: Source | Iterable[Source] | AsyncIterable[Source], asked: Asked, progress: OnProgress | None
+    ) -> AsyncGenerator[list[Result], None]:
+        """Results as they are ready, several at a time where several are."""
+        pictures: Iterator[Picture] | AsyncIterator[Picture]
+        total, started = number_of(images), time.monotonic()
+        done = failed = 0
+        limits = await self.limits()
+        most = limits.max_file_bytes
+        pictures = pictures_of_async(images, most) if isinstance(images, AsyncIterable) else pictures_of(images, most)
+        batches = Batches(pictures, limits, most_images=self.batch_images, most_bytes=self.batch_bytes)
+        sending = Sending(self._http, batches, asked, Throttle(self.concurrency))
+        async with aclosing(sending.results()) as lists:
+            async for ready in lists:
+                if progress is not None:
+                    for result in ready:
+                        done += 1
+                        failed += not result.ok
+                        progress(Progress(done, failed, total, time.monotonic() - started))
+                yield ready

@@ -1,0 +1,223 @@
+"""The rows so far, as JSON lines in `OUT.part`: what a run that was killed goes on from.
+
+A row is written with its line break in one piece and is never changed. After `kill -9` the last line at most is torn;
+`resume` drops it, and the pictures of all other rows are not sent again.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway_client import BY_CODE, Picture
+from gateway_client.bulk.asked import Asked, Options
+from gateway_client.bulk.files import whole_file
+from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk.rows import FEATURES, Row, printable
+from gateway_client.documents import Malformed, number, objects, optional_integer, optional_text, parsed, text
+from gateway_client.files import open_regular
+
+MAX_ROW_BYTES = 64 * 2**20
+"""Bytes of one row, with its frames or its vector."""
+_MAX_INTEGER = 2**31
+
+
+class JournalUnreadable(BulkError):
+    """`OUT.part` was not written by this command."""
+
+
+def journal_of(out: Path) -> Path:
+    """Where the rows of an output stand until all are there."""
+    return out.with_name(f"{out.name}.part")
+
+
+class Journal:
+    """Rows on the disk, in the order in which they came."""
+
+    def __init__(self, path: Path, *, features: bool = False, options: Options | None = None) -> None:
+        self.path = path
+        self._asked = Asked(path, options or {})
+        self._features = features
+        self.done: Counter[bytes] = Counter()
+        """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
+        self.rows = 0
+        self.dropped = 0
+        """Rows that `resume` left out, since their picture has another one."""
+        self.torn = False
+        """Whether the last line is incomplete, as after `kill -9`; `resume` leaves it out."""
+        self.failed: Counter[str] = Counter()
+        """Rows of pictures without an answer, by the codes of their errors."""
+        self._file: BinaryIO | None = None
+
+    def begin(self) -> None:
+        """Start with no rows, in a new file: what has the name, such as a FIFO or a link, is not written to."""
+        self._asked.keep()
+        self.path.unlink(missing_ok=True)
+        self._file = self.path.open("xb")
+
+    def resume(self) -> None:
+        """Take up what is there, without a torn last line and without the rows of passing errors.
+
+        Raises JournalUnreadable, or OptionsDiffer where the rows were asked for otherwise.
+        """
+        self._asked.check()
+        first: dict[bytes, bytes] = {}
+        conflicting = set()
+        for row in self.read():
+            name, content = _digest(row["path"]), _digest(json.dumps(row, sort_keys=True))
+            if first.setdefault(name, content) != content:
+                conflicting.add(name)
+        with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
+            for row in self.checked():
+                if row["error"] is None or not _passing(row["error"]):
+                    # Which of two rows is right, no one can know. A picture that is listed twice is asked again.
+                    if (name := _digest(row["path"])) in conflicting or name in self.done:
+                        self.dropped += 1
+                        continue
+                    row["path"] = printable(row["path"])  # an older version wrote surrogates
+                    file.write(_line(row))
+                    self._count(row)
+                    self.done[_digest(row["path"])] += 1
+        self._asked.keep()
+        self._file = self.path.open("ab")
+
+    def checked(self) -> Iterator[Row]:
+        """The rows on the disk; raises OptionsDiffer at one that shows that it was asked for otherwise."""
+        for row in self.read():
+            self._asked.check_row(row)
+            yield row
+
+    def read(self) -> Iterator[Row]:
+        """The rows on the disk; raises JournalUnreadable."""
+        try:
+            opened = open_regular(self.path)
+        except OSError as exc:
+            raise JournalUnreadable(f"{self.path} cannot be read: {exc.strerror or exc}") from exc
+        with opened as file:
+            for number, line in enumerate(iter(partial(file.readline, MAX_ROW_BYTES + 1), b""), 1):
+                if len(line) > MAX_ROW_BYTES:
+                    raise JournalUnreadable(f"line {number} of {self.path} has more than {MAX_ROW_BYTES >> 20} MiB")
+                if not line.endswith(b"\n"):
+                    self.torn = True
+                    return
+                row = _parsed(line)
+                if row is None:
+                    raise JournalUnreadable(f"line {number} of {self.path} is not a row that `gateway classify` wrote")
+                if (FEATURES in row) != self._features:
+                    now, then = ("with", "without")[:: 1 if self._features else -1]
+                    raise JournalUnreadable(
+                        f"{self.path} was written {then} --features, not {now}: use --overwrite to start again"
+                    )
+                yield row
+
+    def left(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
+        """The pictures that have no row yet."""
+        done = self.done
+        for picture in pictures:
+            if done:
+                digest = _digest(picture.name)
+                if digest in done:
+                    done[digest] -= 1
+                    if not done[digest]:
+                        del done[digest]
+                    continue
+            yield picture
+
+    @property
+    def foreign(self) -> int:
+        """Rows of pictures that are not among the sources, once `left` has given all pictures."""
+        return self.done.total()
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Add rows; they are out of this process when it returns, and outlive it."""
+        assert self._file is not None
+        lines = []
+        for row in rows:
+            lines.append(_line(row))
+            self._count(row)
+        self._file.write(b"".join(lines))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write everything to the disk."""
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def abandon(self) -> None:
+        """End it as it is: rows stay, and a file without any goes, since there is nothing to continue."""
+        with suppress(OSError):  # the disk that is full is full still
+            self.close()
+        if not self.rows:
+            self.path.unlink(missing_ok=True)
+            self._asked.forget()
+
+    def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
+        """Put the output into its place, whole; `convert` writes rows in another format than JSON lines."""
+        self.close()
+        if convert is None:
+            self.path.replace(out)
+        else:
+            with whole_file(out) as draft:
+                convert(self.read(), draft)
+            self.path.unlink()
+        self._asked.forget()
+
+    def _count(self, row: Row) -> None:
+        self.rows += 1
+        if row["error"] is not None:
+            self.failed[row["error"]] += 1
+
+
+def _passing(code: str) -> bool:
+    """Whether a picture with this error may have an answer now."""
+    kind = BY_CODE.get(code)
+    return kind.retryable if kind is not None else code == "connection_lost" or code.startswith("http_")
+
+
+def _parsed(line: bytes) -> Row | None:
+    """A row, where each member has a type and a range that every output can have."""
+    try:
+        row = parsed(line)
+        text(row, "path")
+        for name in ("error", "message", "status", "label", "model", "version"):
+            optional_text(row, name)
+        for name in ("width", "height"):
+            _integer(row, name)
+        for prediction in (row, *objects(row, "predictions")):
+            optional_text(prediction, "label")
+            _integer(prediction, "class_id")
+            _number(prediction, "score")
+        for name in (FEATURES, "frames"):
+            if not isinstance(row.get(name), list | None):
+                return None
+        for value in row.get(FEATURES) or ():
+            number({"value": value}, "value")
+    except Malformed:
+        return None
+    return row if "error" in row else None
+
+
+def _integer(row: Row, name: str) -> None:
+    if (optional_integer(row, name) or 0) >= _MAX_INTEGER:
+        raise Malformed(f"{name!r} is too large")
+
+
+def _number(row: Row, name: str) -> None:
+    if row.get(name) is not None:
+        number(row, name)
+
+
+def _line(row: Row) -> bytes:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(printable(name).encode(), digest_size=16).digest()

@@ -1,0 +1,146 @@
+"""One run: pictures in, a row for each out, and what to do when it ends early."""
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gateway_client import Gateway, GatewayError, Picture
+from gateway_client.bulk.journal import Journal, journal_of
+from gateway_client.bulk.meter import Meter
+from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk.rows import Row, row_of
+from gateway_client.bulk.sinks import converter
+from gateway_client.bulk.sources import Sources, count
+
+
+class OutputExists(BulkError):
+    """The output is there already, whole or in part."""
+
+
+class OutputUnwritable(BulkError):
+    """The disk is full, or the output cannot be written for another reason."""
+
+
+class TooManyFailures(BulkError):
+    """More pictures failed than `--max-failures` allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkJob:
+    """What is to be classified, and how."""
+
+    sources: tuple[str, ...]
+    column: str | None = None
+    parameters: dict[str, Any] | None = None
+    """Of `Gateway.classify`, or of `Gateway.embed`."""
+    max_failures: int | None = None
+    features: bool = False
+    """Whether each row has the picture's vector as well."""
+
+
+def rows(
+    job: BulkJob,
+    gateway: Gateway,
+    left: Callable[[int], Iterable[Picture]],
+    meter: Meter,
+    tick: Callable[[Meter], None],
+) -> Generator[Row, None, None]:
+    """A row for each picture as it is ready; raises TooManyFailures, and what the client raises.
+
+    `left` gives the pictures, of which files are read up to so many bytes, as the service's `max_file_bytes` says.
+    `tick` is called after each row, and when the run waits for the service.
+    """
+
+    def wait(fault: GatewayError, _: float) -> None:
+        meter.waiting = fault.message
+        tick(meter)
+
+    ask = gateway.embed if job.features else gateway.classify
+    meter.start()
+    results = ask(left(gateway.limits().max_file_bytes), on_wait=wait, **(job.parameters or {}))
+    with closing(results):
+        for result in results:
+            meter.count(result)
+            yield row_of(result, features=job.features)
+            tick(meter)
+            if job.max_failures is not None and meter.failed > job.max_failures:
+                codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
+                raise TooManyFailures(f"{meter.failed} pictures failed, more than --max-failures: {codes}")
+
+
+class FileRun:
+    """A run whose output is a file; every row is written at once, to `OUT.part`."""
+
+    def __init__(self, job: BulkJob, out: Path, *, resume: bool, overwrite: bool) -> None:
+        self.job, self.out = job, out
+        self._convert = converter(out, features=job.features)
+        self.journal = Journal(journal_of(out), features=job.features, options=job.parameters)
+        self.sources = Sources(job.sources, column=job.column)
+        with _writing(self.journal.path):
+            self._begin(resume=resume, overwrite=overwrite)
+        self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)
+
+    def __enter__(self) -> "FileRun":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.journal.abandon()
+
+    def _begin(self, *, resume: bool, overwrite: bool) -> None:
+        part = self.journal.path
+        if resume:
+            if not part.exists() and self.out.exists():
+                if self._convert is not None:
+                    raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
+                for _ in Journal(self.out, features=self.job.features, options=self.job.parameters).checked():
+                    pass  # refused before it is moved
+                self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
+            self.journal.resume() if part.exists() else self.journal.begin()
+            return
+        for path in (self.out, part):
+            if path.exists() and not overwrite:
+                raise OutputExists(f"{path} exists: continue with --resume, or start again with --overwrite")
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.journal.begin()
+
+    def run(self, gateway: Gateway, tick: Callable[[Meter], None]) -> None:
+        """Classify what has no row yet, and put the output into its place.
+
+        What was done stays in the journal, whatever happens. Raises OutputUnwritable, and what `rows` raises.
+        """
+        _count_in_background(self.job, self.meter)
+        with closing(rows(self.job, gateway, self._left, self.meter, tick)) as answers:
+            for row in answers:
+                with _writing(self.journal.path):
+                    self.journal.write([row])
+        with _writing(self.out):
+            self.journal.finish(self.out, self._convert)
+
+    def _left(self, max_file_bytes: int) -> Iterator[Picture]:
+        return self.journal.left(self.sources.pictures(max_file_bytes))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise OutputUnwritable(f"{path} cannot be written: {exc.strerror or exc}") from exc
+
+
+def _count_in_background(job: BulkJob, meter: Meter) -> None:
+    """Give the meter the number of pictures as soon as it is known; nothing waits for it."""
+
+    def work() -> None:
+        try:
+            meter.total = count(job.sources, column=job.column)
+        except (BulkError, OSError):
+            return  # whoever reads the pictures meets it too, and reports it
+
+    threading.Thread(target=work, name="count", daemon=True).start()

@@ -1,0 +1,68 @@
+"""The formats of the output, chosen by its file name extension."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from gateway_client.bulk.parquet import arrow, parquet
+from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk.rows import FEATURES, Row, columns
+from gateway_client.csv_cells import csv_line
+
+ROW_GROUP = 10_000
+VECTOR_GROUP = 1_000
+Convert = Callable[[Iterator[Row], Path], None]
+
+
+class FormatUnknown(BulkError):
+    """The output's file name extension is unknown."""
+
+
+def converter(out: Path, *, features: bool = False) -> Convert | None:
+    """What writes rows in the format of a file, None for JSON lines; raises FormatUnknown and ParquetUnavailable.
+
+    With `features` the rows have vectors.
+    """
+    match out.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return None
+        case ".csv":
+            return partial(write_csv, features=features)
+        case ".parquet":
+            parquet()  # better missing now than after an hour's work
+            return partial(write_parquet, features=features)
+    raise FormatUnknown(f"{out.name!r}: the output's ending must be .jsonl, .csv or .parquet")
+
+
+def write_csv(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
+    """Rows as CSV (RFC 4180) without formulas; `predictions` and vectors are JSON."""
+    names = columns(features=features)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(csv_line(names))
+        for row in rows:
+            inner = {
+                name: json.dumps(row[name], ensure_ascii=False)
+                for name in ("predictions", FEATURES)
+                if row.get(name) is not None
+            }
+            file.write(csv_line({**row, **inner}.get(name) for name in names))
+
+
+def write_parquet(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
+    """Rows as Parquet, ROW_GROUP of them at a time in memory, or fewer where they have vectors."""
+    pa = arrow()
+    prediction = pa.struct([("label", pa.string()), ("class_id", pa.int32()), ("score", pa.float32())])
+    types = {
+        "class_id": pa.int32(),
+        "score": pa.float32(),
+        "predictions": pa.list_(prediction),
+        "width": pa.int32(),
+        "height": pa.int32(),
+        FEATURES: pa.list_(pa.float32()),
+    }
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in columns(features=features)])
+    with parquet().ParquetWriter(path, schema) as writer:
+        while group := list(islice(rows, VECTOR_GROUP if features else ROW_GROUP)):
+            writer.write_table(pa.Table.from_pylist(group, schema))

@@ -1,0 +1,202 @@
+"""Where pictures come from, each kind as an iterator that holds no more than a name at a time.
+
+a folder          every image file in it, at any depth, by name; hidden files and folders are left out
+a glob            "photos/**/*.jpg"
+a file            one picture
+.tar .tgz .zip    the image files in an archive (any compression of tarfile's)
+.csv .jsonl .parquet   a table with a column of paths, relative to the table's own folder
+.txt              a list of paths, one to a line, relative to the list's own folder
+s3://bucket/…     what is below a prefix, or any other URL of fsspec's; also one object, or a glob
+-                 paths on stdin, one to a line (or apart by NUL, as from `find -print0`)
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from glob import has_magic
+from pathlib import Path
+
+from gateway_client import Picture
+from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
+from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk.remote import is_url, list_urls, picture_at
+from gateway_client.bulk.suffixes import SUFFIXES
+from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, NoPath, TableUnreadable, read_paths
+from gateway_client.bulk.walk import EVERYTHING, Pattern, split, walk
+from gateway_client.files import DEFAULT_FILE_BYTES, read_file
+
+STDIN = "-"
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b")
+"""How pictures and archives begin, and no path does."""
+
+
+class SourceMissing(BulkError):
+    """There is nothing where pictures should come from."""
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file in a folder or an archive is meant as a picture."""
+    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122  # a name, not a path
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Files that were not taken for pictures, by their names, and folders that were met twice."""
+
+    number: int = 0
+    example: str = ""
+    folders: int = 0
+    """Folders that a link leads to and that were read under another name."""
+    folder: str = ""
+
+    def takes(self, name: str) -> bool:
+        """Whether a file is meant as a picture; counts it if not."""
+        if is_image_name(name):
+            return True
+        self.number += 1
+        self.example = self.example or name
+        return False
+
+    def again(self, folder: str) -> None:
+        """Count a folder that was met before."""
+        self.folders += 1
+        self.folder = self.folder or folder
+
+
+Reading = Callable[[int], Iterator[Picture]]
+"""The pictures of a source, of which a file is read up to so many bytes and one more."""
+
+
+class Sources:
+    """Where pictures come from; raises SourceMissing and TableUnreadable before the first picture is asked for."""
+
+    def __init__(self, sources: Iterable[str], *, column: str | None = None) -> None:
+        self.left_out = LeftOut()
+        self._opened = [_open(source, column, self.left_out) for source in sources]
+
+    def pictures(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[Picture]:
+        """The pictures of all sources, one after another.
+
+        Each has at most `max_file_bytes` and one byte. What cannot be read is a picture, too, whose `read` says why.
+        """
+        return (picture for reading in self._opened for picture in reading(max_file_bytes))
+
+
+def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
+    """How many there are; None where only reading everything would show it."""
+    number = 0
+    for source in sources:
+        if source == STDIN or is_url(source) or _is_tar(source):
+            return None
+        for _ in Sources([source], column=column).pictures():
+            number += 1
+    return number
+
+
+def _is_tar(source: str) -> bool:
+    return source.lower().endswith(tuple(ARCHIVE_SUFFIXES - {".zip"}))
+
+
+def _open(source: str, column: str | None, left_out: LeftOut) -> Reading:
+    if source == STDIN:
+        return _stdin
+    if is_url(source):
+        return partial(list_urls, source, left_out.takes)
+    path = Path(source)
+    if path.is_dir():
+        return partial(_walk, source, EVERYTHING, left_out.takes, left_out.again)
+    if path.is_file():
+        if path.suffix.lower() in TABLE_SUFFIXES:
+            return _open_table(path, column)
+        if source.lower().endswith(tuple(ARCHIVE_SUFFIXES)):
+            return partial(read_archive, path, left_out.takes)
+        return partial(_one, source)
+    if has_magic(source) and not os.path.lexists(source):
+        folder, pattern = split(source, has_magic)
+        if not Path(folder).is_dir() or next(walk(folder, pattern, LeftOut().again), None) is None:
+            raise SourceMissing(f"no file matches {source!r}")
+        return partial(_walk, folder, pattern, bool, left_out.again)
+    if os.path.lexists(source):
+        return partial(_one, source)  # a FIFO, a device, a link that leads nowhere: its row shows what it is
+    raise SourceMissing(f"there is no file or folder {source!r}")
+
+
+def _one(path: str, max_file_bytes: int) -> Iterator[Picture]:
+    yield _file(path, max_file_bytes)
+
+
+def _open_table(table: Path, column: str | None) -> Reading:
+    try:
+        next(read_paths(table, column), None)
+    except OSError:
+        return partial(_one, str(table))
+    return partial(_table, table, column)
+
+
+def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[Picture]:
+    try:
+        for number, path in enumerate(read_paths(table, column), 1):
+            if isinstance(path, NoPath):
+                yield Picture(f"{table}:{number}", partial(_refuse, path.reason))
+            else:
+                yield _local_or_remote(path, max_file_bytes)
+    except (OSError, TableUnreadable) as exc:  # it has changed since it was looked at
+        yield Picture(str(table), partial(_refuse, str(exc)))
+
+
+def _refuse(reason: str) -> bytes:
+    raise OSError(reason)
+
+
+def _walk(
+    folder: str,
+    pattern: Pattern,
+    takes: Callable[[str], bool],
+    again: Callable[[str], None],
+    max_file_bytes: int,
+) -> Iterator[Picture]:
+    for path, error in walk(folder, pattern, again):
+        if error is not None:
+            reason = f"the folder cannot be read: {error.strerror}"
+            yield Picture(os.path.normpath(path), partial(_refuse, reason))
+        elif takes(path):
+            yield _file(path, max_file_bytes)
+
+
+def _file(path: str, max_file_bytes: int) -> Picture:
+    return Picture(os.path.normpath(path), partial(read_file, path, max_file_bytes))
+
+
+def _local_or_remote(path: str, max_file_bytes: int) -> Picture:
+    if path.startswith("file://"):
+        path = path.removeprefix("file://")
+    return picture_at(path, max_file_bytes) if is_url(path) else _file(path, max_file_bytes)
+
+
+def _stdin(max_file_bytes: int) -> Iterator[Picture]:
+    if sys.stdin.isatty():
+        raise SourceMissing("'-' reads paths from stdin, but nothing is piped to it")
+    rest = b""
+    separator: bytes | None = None
+    while chunk := os.read(sys.stdin.fileno(), 64 * 1024):
+        if separator is None and not rest and chunk.startswith(_SIGNATURES):
+            raise SourceMissing(
+                "'-' reads paths from stdin, but a file's content is piped to it: name the file instead"
+            )
+        rest += chunk
+        if separator is None:
+            separator = b"\0" if b"\0" in rest else b"\n" if b"\n" in rest else None
+        if separator is not None:
+            *complete, rest = rest.split(separator)
+            for raw in filter(None, complete):
+                yield _named(raw, max_file_bytes)
+        if len(rest) > MAX_LINE_BYTES:
+            raise SourceMissing(f"'-' reads paths from stdin, and a line has more than {MAX_LINE_BYTES >> 20} MiB")
+    if rest:
+        yield _named(rest, max_file_bytes)
+
+
+def _named(raw: bytes, max_file_bytes: int) -> Picture:
+    return _local_or_remote(os.fsdecode(raw).rstrip("\r"), max_file_bytes)

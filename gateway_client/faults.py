@@ -1,0 +1,32 @@
+"""What goes wrong on the client's side of the line."""
+
+from gateway_client.errors import GatewayError, ImageError
+
+
+class UnreadableFile(ImageError):
+    """The file cannot be read here; it was never sent."""
+
+    status = 422
+    code = "unreadable_file"
+
+
+class ConnectionLost(GatewayError):
+    """The connection broke before a response was ready."""
+
+    status = 502
+    code = "connection_lost"
+    retryable = True
+
+
+class Unreachable(GatewayError):
+    """There is no gateway at the URL, or it stayed away for longer than `retry_seconds`."""
+
+    status = 502
+    code = "unreachable"
+
+
+class UnexpectedAnswer(GatewayError):
+    """The server that answered is not this gateway."""
+
+    status = 502
+    code = "unexpected_answer"

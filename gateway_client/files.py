@@ -1,0 +1,73 @@
+"""Files of unknown origin: opened without waiting for anything, and read up to a limit."""
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+DEFAULT_FILE_BYTES = 20 * 2**20
+"""Bytes of one file that are read where no service has given its `max_file_bytes`."""
+MAX_FILE_BYTES = 2**30
+"""Bytes of one file that are read at most, whatever a service gives: no gateway takes a larger file."""
+PIECE_BYTES = 256 * 1024
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+class Stream(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """A regular file for reading; raises OSError for anything else, and never waits for a writer or a device."""
+    try:
+        _require_regular(os.stat(path))  # noqa: PTH116  # any name, and before it is opened: to open a device or a FIFO has effects on others
+        handle = os.open(path, _FLAGS)
+    except ValueError as exc:  # a NUL, or a lone surrogate that stands for no byte
+        raise OSError(f"no file can have this name: {exc}") from exc
+    try:
+        _require_regular(os.fstat(handle))
+        return open(handle, "rb")  # noqa: PTH123  # a descriptor
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: str | os.PathLike[str], max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
+    """A file's content, cut after `max_bytes` + 1 bytes, which shows that it is too large; raises OSError."""
+    with open_regular(path) as file:
+        return read_most(file, max_bytes)
+
+
+def read_text(path: Path, *, max_bytes: int, encoding: str = "utf-8") -> str:
+    """The text of a file whose origin is unknown; raises OSError where it is larger, or no regular file.
+
+    Raises UnicodeDecodeError as well.
+    """
+    data = read_file(path, max_bytes)
+    if len(data) > max_bytes:
+        raise OSError(f"{path} is larger than {max_bytes} bytes")
+    return data.decode(encoding)
+
+
+def read_most(stream: Stream, max_bytes: int) -> bytes:
+    """What a stream has, cut after `max_bytes` + 1 bytes. Memory is taken as bytes arrive, not by a declared size."""
+    pieces, left = [], max_bytes + 1
+    while left > 0 and (piece := stream.read(min(left, PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _require_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}, not a regular file")

@@ -1,0 +1,210 @@
+"""One request to `POST /predict` or `POST /embed`, and its answer line by line."""
+
+import asyncio
+import math
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from gateway_client.batches import Loaded
+from gateway_client.documents import (
+    MAX_PROBLEM_BYTES,
+    Malformed,
+    body_of,
+    lines_of,
+    optional_integer,
+    optional_object,
+    optional_text,
+    parsed,
+    text,
+)
+from gateway_client.errors import BY_CODE, GatewayError, ServiceError
+from gateway_client.faults import ConnectionLost, UnexpectedAnswer
+from gateway_client.files import PIECE_BYTES
+
+NDJSON = "application/x-ndjson"
+MAX_EXTRA_LINES = 64
+"""Lines of a response beyond one for each picture."""
+MAX_MESSAGE_CHARACTERS = 2_000
+MAX_RETRY_AFTER_SECONDS = 86_400.0
+"""A longer wait in a Retry-After header is taken for a day."""
+_CODE = re.compile(r"[a-z0-9_]{1,64}")
+_PASSING_STATUSES = frozenset({429, 502, 503, 504})
+
+
+class Refused(ServiceError):
+    """Something between here and the gateway refused the request for now; its status says why."""
+
+    code = "refused"
+    retryable = True
+
+
+def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
+    """A body after RFC 7578 in parts, with a file for each picture, named by its number, and the Content-Type."""
+    boundary = secrets.token_hex(16)
+    parts = []
+    for number, loaded in enumerate(batch):
+        parts += [
+            f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="{number}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n".encode(),
+            loaded.data,
+            b"\r\n",
+        ]
+    parts.append(f"--{boundary}--\r\n".encode())
+    return parts, f"multipart/form-data; boundary={boundary}"
+
+
+class Silence:
+    """Ends what it encloses where nothing comes forward for `seconds`; bytes alone are no progress.
+
+    So a server that sends a byte now and then, or status lines of 1xx without end, cannot keep a caller waiting.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> "Silence":
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._timeout.__aexit__(kind, error, trace)
+
+    def pause(self) -> None:
+        """Stop counting, while what came forward is looked at."""
+        self._timeout.reschedule(None)
+
+    def progress(self) -> None:
+        """Begin anew."""
+        if self._seconds is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+
+async def lines(
+    http: httpx.AsyncClient, path: str, batch: Sequence[Loaded], parameters: Mapping[str, Any]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Send pictures, and yield the line of each result as it arrives; its `index` counts the batch.
+
+    Raises the GatewayError that befell the whole request, ConnectionLost, and UnexpectedAnswer.
+    """
+    parts, content_type = multipart(batch)
+    headers = {"Accept": NDJSON, "Content-Type": content_type, "Content-Length": str(sum(map(len, parts)))}
+    try:
+        async with Silence(http.timeout.read) as silence:
+            content = _sent(parts, silence)
+            async with http.stream("POST", path, params=parameters, content=content, headers=headers) as response:
+                if response.status_code != httpx.codes.OK:
+                    raise error_of(response, await body_of(response, MAX_PROBLEM_BYTES))
+                if not response.headers.get("Content-Type", "").startswith(NDJSON):
+                    raise not_a_gateway(response)
+                left = len(batch) + MAX_EXTRA_LINES
+                async for line in lines_of(response):
+                    silence.progress()
+                    left -= 1
+                    if left < 0:
+                        raise UnexpectedAnswer(f"{response.url} sends more results than pictures.")
+                    document = parsed(line)
+                    if "index" in document:
+                        silence.pause()
+                        yield document
+                        silence.progress()
+                    elif (error := optional_object(document, "error")) is not None:
+                        raise error_from(error, response)
+    except TimeoutError as exc:
+        raise ConnectionLost(f"The connection was lost: no progress within {http.timeout.read:g} s.") from exc
+    except Malformed as exc:
+        raise UnexpectedAnswer(f"The server's answer is not a gateway's: {exc}.") from exc
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
+        raise ConnectionLost(f"The connection was lost: {exc or type(exc).__name__}.") from exc
+
+
+async def _sent(parts: Sequence[bytes], silence: Silence) -> AsyncIterator[bytes]:
+    for part in parts:
+        for begin in range(0, len(part), PIECE_BYTES):
+            silence.progress()
+            yield part[begin : begin + PIECE_BYTES]
+    silence.progress()
+
+
+def not_a_gateway(response: httpx.Response) -> UnexpectedAnswer:
+    """The error of an answer that no gateway gives."""
+    return UnexpectedAnswer(
+        f"{response.url} does not answer like a gateway (status {response.status_code}); is the URL right?",
+        status=response.status_code,
+    )
+
+
+def error_of(response: httpx.Response, body: bytes) -> GatewayError:
+    """The error of an answer that is none of a picture's."""
+    try:
+        document = parsed(body)
+        if isinstance(document.get("code"), str):
+            return error_from(document, response)
+    except Malformed:
+        pass
+    if response.is_redirect:
+        place = visible(response.headers.get("Location", ""))
+        return UnexpectedAnswer(
+            f"{response.url} redirects to {place}, which is not followed: give that URL if it is the gateway's.",
+            status=response.status_code,
+        )
+    if response.status_code in _PASSING_STATUSES:
+        return Refused(
+            f"The request was refused with status {response.status_code}.",
+            code=f"http_{response.status_code}",
+            status=response.status_code,
+            retry_after_seconds=_retry_after(response),
+        )
+    return UnexpectedAnswer(
+        f"{response.url} answers with status {response.status_code} and without a reason; is the URL right?",
+        status=response.status_code,
+    )
+
+
+def visible(given: str) -> str:
+    """The beginning of a text of unknown origin, with what does not print escaped."""
+    shown = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in given[:200])
+    return repr(shown) if shown != given else given
+
+
+def error_from(document: Mapping[str, Any], response: httpx.Response | None = None) -> GatewayError:
+    """A problem document (RFC 9457), or the error of one picture, as the type of its code; raises Malformed."""
+    given = dict(document)
+    code = text(given, "code")
+    if _CODE.fullmatch(code) is None:
+        raise Malformed("'code' is not the code of an error")
+    known = {"type", "title", "status", "code", "detail", "message", "request_id"}
+    status = optional_integer(given, "status")
+    message = optional_text(given, "detail") or optional_text(given, "message") or code
+    return BY_CODE.get(code, GatewayError)(
+        message[:MAX_MESSAGE_CHARACTERS],
+        code=code,
+        status=status if status is not None and 100 <= status < 600 else None,
+        request_id=optional_text(given, "request_id"),
+        retry_after_seconds=None if response is None else _retry_after(response),
+        details={name: value for name, value in document.items() if name not in known},
+    )
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds, from a number or a date (RFC 9110), and no more than MAX_RETRY_AFTER_SECONDS."""
+    given = response.headers.get("Retry-After")
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(given).timestamp() - time.time()  # noqa: TID251  # a date
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return None
+    return None if math.isnan(seconds) else min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)

@@ -1,0 +1,1 @@
+"""Triton without Docker: fetch, start and supervise the server; check the machine and its settings."""

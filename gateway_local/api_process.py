@@ -1,0 +1,177 @@
+"""The API as a child process: one supervisor with its workers, started, watched and stopped as a whole."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from gateway.errors import UserError
+from gateway.settings import Settings, variable
+from gateway_local import launch
+from gateway_local.children import Waited, get, wait_ready
+from gateway_local.groups import UNDERTAKER, kill_group, signal_group
+from gateway_local.hosts import reachable
+
+SERVE = (sys.executable, "-m", "gateway_cli", "serve")
+START_TIMEOUT_SECONDS = 120.0
+ANSWER_TIMEOUT_SECONDS = 5.0
+LISTEN_SECONDS = 2.0
+HANG_SECONDS = 60.0
+"""An API that answered nobody for so long hangs. A restart ends requests, and a busy machine is slow."""
+EXIT_SECONDS = 5.0
+"""For the process to end after its last request."""
+
+
+class ApiFailed(UserError):
+    """The API ended while it started, or was not ready in time; the message has what it says."""
+
+
+class ApiProcess:
+    """`gateway serve` in a process group of its own, so that Ctrl-C on the terminal does not reach it.
+
+    It is killed when this process dies, and its workers when it dies (`gateway.server.workers`). `load_models` replaces
+    the setting of that name.
+    """
+
+    name = "the API"
+
+    def __init__(
+        self,
+        settings: Settings,
+        triton_url: str,
+        *,
+        load_models: str = "",
+        command: Sequence[str] = SERVE,
+        hang_seconds: float = HANG_SECONDS,
+    ) -> None:
+        self._settings = settings
+        self._environment = {
+            **os.environ,
+            variable("triton_url"): triton_url,
+            variable("port"): str(settings.port),
+            variable("model"): settings.model,
+            variable("load_models"): load_models or ",".join(settings.load_models),
+        }
+        self._command = command
+        self._hang_seconds = hang_seconds
+        self._answered_at = time.monotonic()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+        """Whether all of its group is gone: then the group's number may soon be another's."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its first process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def poll(self) -> int | None:
+        """The exit code of one that has ended, negative for a signal."""
+        return self._process.poll() if self._process else None
+
+    def start(self) -> None:
+        """Start the process and return at once."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *self._command],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        UNDERTAKER.watch(self._process.pid)
+        self._stopped = False
+        self._answered_at = time.monotonic()
+
+    def ready(self) -> bool:
+        """Whether it answers at all: its readiness also depends on Triton, which has its own keeper."""
+        return self._ask("/health/live")[0]
+
+    def answers(self) -> bool:
+        """Whether it has answered anything lately: its supervisor ends workers that hang, and nobody else ends it.
+
+        Waits for two seconds at most.
+        """
+        answered, _ = self._ask("/health/live", LISTEN_SECONDS, any_status=True)
+        if answered:
+            self._answered_at = time.monotonic()
+        return time.monotonic() - self._answered_at < self._hang_seconds
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether images are classified, and the reason where they are not; waits for two seconds at most."""
+        host, port = reachable(self._settings.host), self._settings.port
+        try:
+            status, body = get(host, port, "/health/ready", timeout_seconds=LISTEN_SECONDS)
+        except OSError:
+            return False, f"the API does not answer on port {port}"
+        return status == HTTPStatus.OK, _reason(body, self._settings.model)
+
+    def hangs(self) -> bool:
+        """False: until it is ready it has its time to start."""
+        return False
+
+    def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+        """Wait until images are classified; raises ApiFailed where it ends before, or is not ready in time."""
+        match wait_ready(lambda: self._ask("/health/ready")[0], lambda: self.alive, timeout_seconds):
+            case Waited.ENDED:
+                raise ApiFailed(f"the API ended with code {self.poll()} while it started; its log above says why")
+            case Waited.LATE:
+                _, said = self._ask("/health/ready")
+                raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {said}")
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """End it: requests in flight may finish within the grace, then all that is left is killed.
+
+        By default the grace is what the settings promise: time for load balancers to notice, then time for requests.
+        """
+        if self._process is None or self._stopped:
+            return
+        if grace_seconds is None:
+            grace_seconds = self._settings.shutdown_delay_seconds + self._settings.shutdown_grace_seconds + EXIT_SECONDS
+        if grace_seconds and self.alive:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed below, with its workers
+                self._process.wait(grace_seconds)
+        kill_group(self._process)
+        self._stopped = True
+
+    def kill(self) -> None:
+        """Kill it with its workers at once, also while `stop` waits; for signal handlers."""
+        if self._process is not None and self._process.returncode is None:
+            signal_group(self._process, signal.SIGKILL)
+
+    def _ask(
+        self, path: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS, *, any_status: bool = False
+    ) -> tuple[bool, str]:
+        """Whether the answer is 200, or there is one at all, and what is said otherwise."""
+        host, port = reachable(self._settings.host), self._settings.port
+        try:
+            status, body = get(host, port, path, timeout_seconds=timeout_seconds)
+        except OSError as exc:
+            return False, f"it does not answer on port {port}: {exc}"
+        return any_status or status == HTTPStatus.OK, f"it says: {_detail(body)}"
+
+
+def _reason(body: bytes, model: str) -> str:
+    """The reason that GET /health/ready gives, in one line."""
+    try:
+        endpoints = json.loads(body)["endpoints"]
+    except (ValueError, KeyError, TypeError):
+        endpoints = []
+    reasons = [
+        f"{each['name']}: {each['reason'].strip().partition(chr(10))[0]}"
+        for endpoint in endpoints
+        for each in endpoint["models_not_ready"]
+    ]
+    errors = [endpoint["error"]["message"] for endpoint in endpoints if endpoint["error"]]
+    return "; ".join(dict.fromkeys(reasons or errors)) or f"{model} does not answer; GET /health/ready shows why"
+
+
+def _detail(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+        return str(document.get("detail") or document)
+    except (ValueError, AttributeError):
+        return body.decode(errors="replace").strip()[:500]

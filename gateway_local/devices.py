@@ -1,0 +1,54 @@
+"""What the embedded Triton learns about GPUs: which to leave alone, and how much of their memory to pool."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.gpus import Gpus, find_gpus
+from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
+from gateway.triton.model_config import read_model_configs
+from gateway_local.runtime import TritonRuntimeError
+
+HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}
+"""With it a process sees no GPU (CUDA programming guide, environment variables)."""
+
+Say = Callable[[str], None]
+
+
+class CacheOnGpu(TritonRuntimeError):
+    """A response cache that Triton could not fill; the message names the model and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Options and environment for a Triton on this machine."""
+
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def choose_devices(
+    repository: Path, say: Say, *, images_in_flight: int, gpus: Callable[[], Gpus] = find_gpus
+) -> Devices:
+    """How Triton is to run a repository's models on this machine's GPUs; says what the operator must know.
+
+    GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. Where a
+    Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`. Raises CacheOnGpu.
+    """
+    found = gpus()
+    if not found.count:
+        return Devices()
+    if not found.usable:
+        say(f"models run on the CPU, and the GPU is hidden from Triton: {found.why_not}")
+        return Devices(environment=dict(HIDE))
+    configs = read_model_configs(repository)
+    if models := uncacheable(configs, found.usable):
+        raise CacheOnGpu(
+            f"{', '.join(models)}: Triton's response cache reads inputs in host memory only, and these come from a "
+            "preprocessor on a GPU; put the preprocessor on the CPU (KIND_CPU), or set response_cache { enable: false }"
+        )
+    sizes = pool_bytes(configs, found.usable, images_in_flight)
+    options = arguments(sizes)
+    if options:
+        say(f"a preprocessor leaves its images on the GPU, so Triton gets {' '.join(options)}")
+    return Devices(tuple(options))

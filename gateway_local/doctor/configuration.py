@@ -1,0 +1,108 @@
+"""The settings, and what they name: keys and ports."""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+
+from gateway.environment import SettingsError, load_settings
+from gateway.keys import KeysError, read_keys
+from gateway.server.serve import AddressUnusable, check_address
+from gateway.settings import Settings, variable
+from gateway_local.doctor.finding import Finding, fail, ok, warn
+from gateway_local.hosts import reachable
+
+TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}
+"""What `gateway triton run` listens on by default."""
+TIMEOUT_SECONDS = 2.0
+
+
+def settings() -> tuple[Settings, Finding]:
+    """The settings with what is to be said of them; the defaults where they cannot be taken."""
+    try:
+        loaded = load_settings()
+    except SettingsError as exc:
+        return Settings.model_construct(), fail("settings", str(exc), "correct the variables or .env")
+    given = sorted(map(variable, loaded.model_fields_set))
+    return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all defaults")
+
+
+def api_keys(path: Path | None) -> Finding:
+    """Who may ask."""
+    if path is None:
+        name = variable("api_keys_file")
+        return ok(
+            "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key new switch them on"
+        )
+    return _keys("API keys", path)
+
+
+def admin_keys(path: Path | None) -> Finding:
+    """Who may load and unload models."""
+    if path is None:
+        return ok("admin keys", "off: models cannot be loaded or unloaded over HTTP")
+    return _keys("admin keys", path)
+
+
+def _keys(title: str, path: Path) -> Finding:
+    try:
+        count = len(read_keys(path).digests)
+        readable = path.stat().st_mode & 0o004
+    except KeysError as exc:
+        return fail(title, str(exc))
+    if not count:
+        return warn(
+            title, f"{path} has no keys, so every request is refused", f"gateway key new --name NAME --file {path}"
+        )
+    text = f"{count} in {path}"
+    if readable:
+        return warn(title, f"{text}, which every user of this machine can read", f"chmod o-r {path}")
+    return ok(title, text)
+
+
+def api_port(settings: Settings) -> Finding:
+    """Whether the API can listen on the configured address."""
+    address = f"{settings.host} port {settings.port}"
+    try:
+        check_address(settings)
+    except AddressUnusable as exc:
+        if _is_gateway(settings):
+            return warn(
+                "API port", f"{address} is in use by a gateway", "nothing to do if that is the one that should run"
+            )
+        return fail("API port", str(exc))
+    return ok("API port", f"{address} is free")
+
+
+def triton_ports() -> Finding:
+    """Whether `gateway triton run` can listen on its ports; `gateway up` takes free ones by itself."""
+    taken = [f"{name} {port}" for name, port in TRITON_PORTS.items() if not _is_free(port)]
+    if taken:
+        return warn(
+            "Triton ports",
+            f"taken on 127.0.0.1: {', '.join(taken)}",
+            "gateway triton run needs --grpc-port, --http-port and --metrics-port; gateway up takes free ports itself",
+        )
+    return ok("Triton ports", f"{', '.join(map(str, sorted(TRITON_PORTS.values())))} are free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _is_gateway(settings: Settings) -> bool:
+    connection = http.client.HTTPConnection(reachable(settings.host), settings.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/health/live")
+        answer = json.loads(connection.getresponse().read(1_000))
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+    return bool(answer == {"status": "live"})

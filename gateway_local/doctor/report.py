@@ -1,0 +1,83 @@
+"""Every finding in order, and how they are shown."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group
+from rich.styled import Styled
+from rich.table import Table
+from rich.text import Text
+
+from gateway.gpus import gpu_count
+from gateway_local.console import PlainConsole
+from gateway_local.doctor import configuration, machine, repository
+from gateway_local.doctor.finding import Finding, Level
+from gateway_local.doctor.shares import shares
+from gateway_local.doctor.tritons import tritons
+from gateway_local.runtime import default_cache_dir
+
+COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+def examine(model_repository: Path) -> Iterator[Finding]:
+    """Look at all that `gateway up` needs, or `gateway serve` where GATEWAY_TRITON_URL names a Triton elsewhere."""
+    settings, finding = configuration.settings()
+    yield finding
+    yield configuration.api_keys(settings.api_keys_file)
+    yield configuration.admin_keys(settings.admin_keys_file)
+    yield configuration.api_port(settings)
+    yield machine.cores(settings)
+    if "triton_url" in settings.model_fields_set:
+        yield machine.memory(settings, None)
+        yield from asyncio.run(tritons(settings))
+        return
+    yield configuration.triton_ports()
+    yield machine.system()
+    yield machine.libpython()
+    yield machine.runtime(default_cache_dir())
+    yield machine.torch()
+    yield machine.resize_kernel()
+    yield machine.gpu()
+    configs, finding = repository.read(model_repository)
+    yield finding
+    if configs:
+        yield repository.contract(configs, settings.model)
+        yield repository.tensors(configs)
+        yield repository.files(model_repository, configs)
+        yield repository.labels(model_repository, configs)
+        yield repository.batching(configs)
+        in_flight = settings.workers * settings.max_images_in_flight
+        yield repository.gpu_memory(configs, gpu_count(), in_flight)
+        yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))
+    yield machine.memory(settings, repository.memory(model_repository, configs))
+    yield machine.shared_memory(repository.instances(model_repository, configs))
+
+
+def show(findings: Sequence[Finding], console: PlainConsole) -> None:
+    """Print a table on a terminal, and elsewhere a line for each finding and one for each advice."""
+    if not console.is_terminal:
+        for finding in findings:
+            text = finding.text.replace("\n", "; ")
+            console.print(f"{finding.level.value:<5} {finding.check}: {text}", soft_wrap=True)
+            if finding.advice:
+                console.print(f"      → {finding.advice}", soft_wrap=True)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for finding in findings:
+        advice = [Styled(f"→ {finding.advice}", "bold")] if finding.advice else []
+        found = Group(*finding.text.split("\n"), *advice)
+        table.add_row(Text(finding.level.value, COLOURS[finding.level]), finding.check, found)
+    console.print(table)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many findings want something to be done."""
+    levels = [finding.level for finding in findings]
+    failures, warnings = levels.count(Level.FAIL), levels.count(Level.WARN)
+    if not failures and not warnings:
+        return "all is well"
+    parts = [(failures, "failure"), (warnings, "warning")]
+    return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in parts if count)

@@ -1,0 +1,158 @@
+"""The model repository, as Triton will read it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.gpus import gpu_count
+from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
+from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
+from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
+from gateway.triton.footprint import RECORD, Need, need, recorded
+from gateway.triton.model_config import ModelConfig, read_model_config, steps
+from gateway_local.doctor.finding import Finding, fail, ok, warn
+from gateway_local.runtime import default_cache_dir
+
+CONFIG = "config.pbtxt"
+FILE_NAMES = {
+    "python": "model.py",
+    "pytorch": "model.pt",
+    "pytorch_libtorch": "model.pt",
+    "onnxruntime": "model.onnx",
+    "onnxruntime_onnx": "model.onnx",
+    "tensorrt": "model.plan",
+    "tensorrt_plan": "model.plan",
+}
+"""The file in a version's folder by backend or platform, where default_model_filename does not say."""
+
+Configs = Mapping[str, ModelConfig]
+
+
+def read(repository: Path) -> tuple[Configs, Finding]:
+    """The configurations that can be read, by folder, and whether all can."""
+    configs: dict[str, ModelConfig] = {}
+    faults = []
+    paths = sorted(repository.glob(f"*/{CONFIG}"))
+    for path in paths:
+        try:
+            config = read_model_config(path)
+        except (OSError, ValueError) as exc:
+            faults.append(str(exc))
+            continue
+        configs[path.parent.name] = config
+        if config.name and config.name != path.parent.name:
+            faults.append(f"{path}: name is {config.name!r}, which differs from its folder's")
+        faults += [
+            f"{path}: the step {step!r} is not a model of this repository"
+            for step in steps(config)
+            if not (repository / step / CONFIG).is_file()
+        ]
+    if not paths:
+        return configs, fail("models", f"{repository} has no */{CONFIG}", "name the folder with --model-repository")
+    if faults:
+        return configs, fail("models", "\n".join(faults), f"correct {CONFIG}")
+    return configs, ok("models", f"{', '.join(configs)} in {repository}")
+
+
+def contract(configs: Configs, model: str) -> Finding:
+    """Whether the model that answers by default fits the gateway's contract."""
+    if model not in configs:
+        return fail(
+            "contract", f"there is no model {model!r}", "GATEWAY_MODEL must name one of the repository's models"
+        )
+    found = breaches(configs[model])
+    if found:
+        return fail("contract", f"{model}: {'; '.join(found)}", f"correct {model}/{CONFIG}")
+    return ok("contract", f"{model} fits the gateway's contract")
+
+
+def tensors(configs: Configs) -> Finding:
+    """Whether each step of an ensemble takes what the step before it gives."""
+    faults = [fault for name in configs for fault in mismatches(name, configs)]
+    if faults:
+        return fail("tensors", "\n".join(faults), f"correct data_type or dims in one {CONFIG} of the two")
+    return ok("tensors", "every step takes what the one before it gives")
+
+
+def files(repository: Path, configs: Configs) -> Finding:
+    """Whether every model has a version, and every version its file."""
+    lacks = []
+    for name, config in configs.items():
+        versions = [folder for folder in (repository / name).iterdir() if folder.is_dir() and folder.name.isdigit()]
+        if not versions:
+            lacks.append(f"{name} has no version, a folder such as {name}/1")
+        file_name = config.default_model_filename or FILE_NAMES.get(config.backend or config.platform)
+        if file_name:
+            lacks += [f"{folder / file_name} is missing" for folder in versions if not (folder / file_name).exists()]
+    if not lacks:
+        return ok("model files", "every version has its file")
+    if CLASSIFIER in configs and lacks == [f"{repository / CLASSIFIER / '1' / 'model.pt'} is missing"]:
+        return warn("model files", lacks[0], "gateway up makes it at its first start; gateway model export does so now")
+    return fail("model files", "\n".join(lacks), "add the files, or run gateway model export for the default model")
+
+
+def has_version(repository: Path, name: str, version: str) -> bool:
+    """Whether a version of a model can be asked for."""
+    return (repository / pinned(name, version)).is_dir() or (repository / name / version).is_dir()
+
+
+def labels(repository: Path, configs: Configs) -> Finding:
+    """Whether the files with the classes' names are there and have as many lines as there are classes."""
+    faults = []
+    counts = []
+    for name, config in configs.items():
+        for output in config.output:
+            if not output.label_filename:
+                continue
+            path = repository / name / output.label_filename
+            classes = output.dims[-1] if output.dims else -1
+            try:
+                lines = len(path.read_text("utf-8").splitlines())
+            except (OSError, UnicodeDecodeError) as exc:
+                faults.append(f"cannot read {path}: {getattr(exc, 'strerror', 'it is not UTF-8')}")
+                continue
+            counts.append(f"{lines} in {name}/{output.label_filename}")
+            if classes > 0 and lines != classes:
+                faults.append(f"{path} has {lines} lines, and {output.name} has {classes} classes")
+    if faults:
+        return fail("labels", "\n".join(faults), "one line for each class, in the order of the model's output")
+    if not counts:
+        return warn("labels", "no model has any: answers will name classes by number", "set label_filename")
+    return ok("labels", ", ".join(counts))
+
+
+def batching(configs: Configs) -> Finding:
+    """Whether Triton forms every model's batches ahead."""
+    held_back = [name for name, config in configs.items() if has_queue_policy(config)]
+    if held_back:
+        return warn("batching", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in {CONFIG}, {REMEDY}")
+    return ok("batching", "no model has a queue policy, which would leave requests waiting")
+
+
+def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:
+    """Whether what a preprocessor leaves on a GPU finds room there, and whether a cache can read it."""
+    if models := uncacheable(configs, gpus):
+        return fail(
+            "GPU memory",
+            f"{', '.join(models)}: the response cache reads inputs in host memory only, and a preprocessor leaves them "
+            "on the GPU",
+            f"put the preprocessor on the CPU (KIND_CPU), or set response_cache {{ enable: false }} in {CONFIG}",
+        )
+    options = " ".join(arguments(pool_bytes(configs, gpus, images_in_flight)))
+    if options:
+        return warn(
+            "GPU memory",
+            f"a preprocessor leaves its images on the GPU: with a smaller pool than {options} answers are silently "
+            "wrong under load; gateway up sets it, every other Triton must be started with it",
+            f"put the preprocessor on the CPU: instance_group [ {{ kind: KIND_CPU }} ] in {CONFIG}",
+        )
+    return ok("GPU memory", "no preprocessor leaves images on a GPU")
+
+
+def instances(repository: Path, configs: Configs) -> int:
+    """Processes that the embedded Triton, whose backends are Python-based, starts for these models."""
+    return sum(each.processes for each in need(repository, configs, gpus=gpu_count()).footprints)
+
+
+def memory(repository: Path, configs: Configs) -> Need:
+    """The memory that these processes take."""
+    return need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpu_count())

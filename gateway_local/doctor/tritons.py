@@ -1,0 +1,162 @@
+"""The Tritons that GATEWAY_TRITON_URL names: whether they answer, and what is known of their version."""
+
+from dataclasses import dataclass
+
+from gateway.deadline import Deadline
+from gateway.errors import GatewayError, ModelNotFound
+from gateway.inference.backend import Call
+from gateway.inference.probe import probe
+from gateway.settings import Settings, variable
+from gateway.triton.addresses import resolve
+from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
+from gateway.triton.contract import breaches, pinned
+from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
+from gateway.triton.endpoint import Endpoint, step_configs
+from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
+from gateway_local.doctor.finding import Finding, fail, ok, warn
+from gateway_local.doctor.shares import shares
+
+NO_MODEL = "gateway-doctor-asks"
+"""A model that nobody has: to be refused for its name means that loading as such is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with every Triton older than a version, which came with a release of NVIDIA's images."""
+
+    mended_in: tuple[int, int]
+    release: str
+    text: str
+    advice: str
+
+
+FAULTS = (
+    Fault(
+        BEARS_CANCELLATION,
+        "24.12",
+        "crashes when a client cancels a call",
+        "the gateway waits for calls instead of cancelling them, which wastes some work",
+    ),
+    Fault(
+        (2, 65),
+        "26.01",
+        "reports that it is ready while a model's process is dead",
+        "the gateway checks this itself; do not rely on Triton's own health",
+    ),
+    Fault(
+        (2, 71),
+        "26.07",
+        "has known vulnerabilities (CVE-2026-24207 and others)",
+        "keep it on loopback or a private network, or run nvcr.io/nvidia/tritonserver:26.11-py3 or newer",
+    ),
+    Fault(
+        (2, 75),
+        "26.11",
+        "can crash in its dynamic batcher, because of a use after free",
+        "gateway up and Docker start it again; nvcr.io/nvidia/tritonserver:26.11-py3 does not crash",
+    ),
+)
+
+
+async def tritons(settings: Settings) -> list[Finding]:
+    """What is to be said of every Triton."""
+    found = []
+    for address in await resolve(settings.triton_url):
+        endpoint = GrpcEndpoint(address)
+        try:
+            found += await _examine(endpoint, settings)
+        finally:
+            await endpoint.close()
+    return found
+
+
+async def _examine(endpoint: Endpoint, settings: Settings) -> list[Finding]:
+    try:
+        version = await endpoint.learn_version()
+    except GatewayError as exc:
+        return [
+            fail(
+                "Triton",
+                f"{endpoint.address} does not answer: {exc.__cause__ or exc}",
+                f"start it, open its gRPC port, or correct {variable('triton_url')}",
+            )
+        ]
+    return [
+        ok("Triton", f"{endpoint.address} is Triton {version}"),
+        *known_faults(version),
+        await _control_mode(endpoint, settings),
+        await _contract(endpoint, settings),
+        await _inference(endpoint, settings),
+        *await _shares(endpoint, settings),
+    ]
+
+
+def known_faults(version: str) -> list[Finding]:
+    """The faults of a version such as 2.51.0."""
+    numbers = version_numbers(version)
+    return [
+        warn("Triton's version", f"{version}, older than {fault.release}, {fault.text}", fault.advice)
+        for fault in FAULTS
+        if numbers < fault.mended_in
+    ]
+
+
+async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
+    if not settings.heal:
+        return ok("healing", f"off: {variable('heal')} is false")
+    try:
+        await endpoint.load(NO_MODEL)
+    except GatewayError as exc:
+        if "is not allowed" in str(exc.__cause__):
+            return warn(
+                "healing",
+                "Triton does not allow loading models: a model whose process dies stays dead until Triton is restarted",
+                "start it with --model-control-mode=explicit --load-model=*",
+            )
+    return ok("healing", "models whose process dies can be reloaded")
+
+
+async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
+    model = settings.model
+    try:
+        config = await endpoint.config(model)
+        found, steps = breaches(config), await step_configs(endpoint, config)
+    except ModelNotFound:
+        return fail(
+            "model", f"Triton serves no model {model!r}", f"load it, or choose another one with {variable('model')}"
+        )
+    except GatewayError as exc:
+        return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
+    if found:
+        return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
+    if held_back := [step.name for step in steps if has_queue_policy(step)]:
+        return warn("model", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in config.pbtxt, {REMEDY}")
+    if on_gpu := [step.name for step in steps if step.backend == "python" and instances_on_gpus(step, gpus=1)]:
+        # As the server has it, KIND_AUTO is already the CPU or a GPU. What its pool is, it does not say.
+        configs = {each.name: each for each in (config, *steps)}
+        needed = " ".join(arguments(pool_bytes(configs, 1, settings.workers * settings.max_images_in_flight)))
+        return warn(
+            "model",
+            f"{', '.join(on_gpu)} leaves images on the GPU: with a pool smaller than {needed or 'the default'} answers "
+            "are silently wrong under load",
+            "start Triton with that option, for the images in flight of all its gateways; or KIND_CPU in config.pbtxt",
+        )
+    return ok("model", f"{model} fits the gateway's contract")
+
+
+async def _shares(endpoint: Endpoint, settings: Settings) -> list[Finding]:
+    try:
+        there = {(model.name, model.version) for model in (await endpoint.index()).models}
+    except GatewayError:
+        return []  # said already
+    names = {name for name, _ in there}
+    return list(shares(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
+
+
+async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
+    call = Call(probe(), settings.model, "", None, Deadline.after(settings.ready_timeout_seconds), "doctor")
+    try:
+        await endpoint.infer(call, class_count=1)
+    except GatewayError as exc:
+        return fail("inference", f"an image was not classified: {exc.__cause__ or exc}", "see Triton's log")
+    return ok("inference", "an image was classified")

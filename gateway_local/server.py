@@ -1,0 +1,304 @@
+"""A Triton server as a child process: started, watched and stopped in order."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from gateway_local import launch
+from gateway_local.children import Waited, get, is_ok, wait_ready
+from gateway_local.groups import UNDERTAKER, kill_group, signal_group
+from gateway_local.hosts import authority, reachable
+from gateway_local.runtime import Runtime, TritonRuntimeError
+from gateway_local.server_log import advice, error_lines
+
+MIB = 2**20
+LOG_PREFIX = "triton | "
+LOOPBACK = "127.0.0.1"
+REMEMBERED_LINES = 1_000
+
+# Each model instance has a region of its own; the pages of one are only used once they are written to.
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where POSIX shared memory lives on Linux
+SHM_BYTES = 16 * MIB
+SHM_GROWTH_BYTES = 16 * MIB
+
+EXIT_TIMEOUT_SECONDS = 5
+ANSWER_SECONDS = 2.0
+
+
+class PortTaken(TritonRuntimeError):
+    """Another process listens on a port that Triton should use."""
+
+
+class StartFailed(TritonRuntimeError):
+    """Triton ended, or was not ready in time; the message has its own reasons."""
+
+
+class EmbeddedTriton:
+    """A Triton server that belongs to this process and dies with it.
+
+    Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
+    `load_models` are loaded with the models that they need; `environment` is added to this process's. `on_log` gets
+    each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may be called
+    again and keeps the ports.
+    """
+
+    name = "Triton"
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        model_repository: Path,
+        *,
+        on_log: Callable[[str], None],
+        host: str = LOOPBACK,
+        grpc_port: int = 0,
+        http_port: int = 0,
+        metrics_port: int = 0,
+        cache_bytes: int = 256 * MIB,
+        load_models: Iterable[str] = ("*",),
+        extra_arguments: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.model_repository = model_repository.resolve()
+        self.host = host
+        self.grpc_port, self.http_port, self.metrics_port = grpc_port, http_port, metrics_port
+        self.cache_bytes = cache_bytes
+        self._on_log = on_log
+        self._load_models = tuple(load_models)
+        self._extra_arguments = tuple(extra_arguments)
+        self._environment = dict(environment or {})
+        self._shm_prefix = f"triton_{os.getpid()}_{secrets.token_hex(4)}_"
+        self._process: subprocess.Popen[str] | None = None
+        self._log_thread: threading.Thread | None = None
+        self._lines: deque[str] = deque(maxlen=REMEMBERED_LINES)
+        self._was_ready = False
+        self._stopped = False
+        """Whether all of its process group is gone: then the group's number may soon be another's."""
+
+    @property
+    def url(self) -> str:
+        """The gRPC endpoint as host:port."""
+        return authority(self.host, self.grpc_port)
+
+    @property
+    def http_url(self) -> str:
+        """The HTTP endpoint as a URL without a path."""
+        return f"http://{authority(self.host, self.http_port)}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus finds Triton's metrics."""
+        return f"http://{authority(self.host, self.metrics_port)}/metrics"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, also of one that has ended; None before the first start."""
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server's process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def poll(self) -> int | None:
+        """The exit code of a process that has ended, negative for a signal; None while it runs or before a start."""
+        return self._process.poll() if self._process else None
+
+    def wait(self, timeout_seconds: float | None = None) -> int | None:
+        """Wait for the process to end; returns `poll`."""
+        if self._process:
+            try:
+                self._process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                return None
+        return self.poll()
+
+    def start(self) -> None:
+        """Start the process and return at once; raises PortTaken or TritonRuntimeError."""
+        if self.alive:
+            raise TritonRuntimeError(f"this Triton is already running, as process {self.pid}")
+        if not self.model_repository.is_dir():
+            raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
+        for path in (self.model_repository, self.runtime.backend_directory):
+            if any(map(str.isspace, str(path))):
+                # The backend splits its processes' command line at spaces, then waits for ever for a process that died.
+                raise TritonRuntimeError(
+                    f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
+                )
+        self._take_ports()
+        self._lines.clear()
+        started = threading.Event()
+        failures: list[OSError] = []
+
+        def run() -> None:
+            # A parent-death signal comes when the *thread* that started the process ends, so the thread that reads the
+            # log, which lives as long as the process, starts it.
+            try:
+                process = self._process = self._spawn()
+                UNDERTAKER.watch(process.pid)
+            except OSError as exc:
+                failures.append(exc)
+                return
+            finally:
+                started.set()
+            assert process.stdout is not None
+            for line in process.stdout:
+                self._lines.append(line.rstrip("\n"))
+                self._on_log(f"{LOG_PREFIX}{self._lines[-1]}")
+            process.stdout.close()
+            process.wait()
+
+        self._log_thread = threading.Thread(target=run, name="triton-log", daemon=True)
+        self._log_thread.start()
+        started.wait()
+        self._stopped = False
+        if failures:
+            raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {failures[0]}") from failures[0]
+
+    def ready(self) -> bool:
+        """Whether the server says that it and all its models are ready."""
+        return self._says("/v2/health/ready")
+
+    def answers(self) -> bool:
+        """Whether the server reports that it is alive, whatever its models do; waits for two seconds at most."""
+        return self._says("/v2/health/live")
+
+    def hangs(self) -> bool:
+        """Whether the server takes a connection and does not answer within two seconds; one that starts takes none."""
+        try:
+            get(reachable(self.host), self.http_port, "/v2/health/live", timeout_seconds=ANSWER_SECONDS)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _says(self, path: str) -> bool:
+        return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=ANSWER_SECONDS)
+
+    def wait_ready(self, timeout_seconds: float = 120.0) -> None:
+        """Wait until `ready`; raises StartFailed with Triton's reasons when it ends before, or is not ready in time."""
+        match wait_ready(self.ready, lambda: self.alive, timeout_seconds):
+            case Waited.ENDED:
+                self._join_log()
+                raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
+            case Waited.LATE:
+                raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
+        self._was_ready = True
+
+    def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
+        """End the server: requests in flight may finish within the grace, then everything that is left is killed.
+
+        Returns when neither the server nor one of its stubs lives. Stopping a stopped server does nothing.
+        """
+        if self._process is None or self._stopped:
+            return
+        if grace_seconds and self.alive:
+            self._process.terminate()
+            # Until it ends: its log says "0 in-flight" and "All models are stopped" while a request still runs.
+            self.wait(grace_seconds)
+        # The stubs are the server's children; when it dies first they are left to another parent but keep the group.
+        kill_group(self._process)
+        self._stopped = True
+        self._join_log()
+        for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """Kill the server and its stubs at once, also while `stop` waits; for signal handlers."""
+        if self._process is not None and self._process.returncode is None:
+            signal_group(self._process, signal.SIGKILL)
+
+    def __enter__(self) -> "EmbeddedTriton":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _take_ports(self) -> None:
+        held = []
+        try:
+            for field in ("grpc_port", "http_port", "metrics_port"):
+                port = getattr(self, field)
+                listener = socket.socket()
+                held.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    listener.bind((self.host, port))
+                except OSError as exc:
+                    name = field.removesuffix("_port")
+                    raise PortTaken(
+                        f"Triton's {name} port {port} on {self.host} cannot be used: {exc.strerror}; stop what "
+                        "listens there, or choose another port"
+                    ) from exc
+                setattr(self, field, listener.getsockname()[1])
+        finally:
+            for listener in held:
+                listener.close()
+
+    def _spawn(self) -> subprocess.Popen[str]:
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        return subprocess.Popen(
+            [*launcher, str(self.runtime.tritonserver), *self._arguments()],
+            env={**self.runtime.environment(), **self._environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Ctrl-C on the terminal reaches this process only, which then stops Triton in order.
+            start_new_session=True,
+        )
+
+    def _arguments(self) -> list[str]:
+        cache = [f"--cache-config=local,size={self.cache_bytes}"] if self.cache_bytes else []
+        return [
+            f"--model-repository={self.model_repository}",
+            f"--backend-directory={self.runtime.backend_directory}",
+            # Explicit, because only then a model whose stub died can be unloaded and loaded again.
+            "--model-control-mode=explicit",
+            *(f"--load-model={model}" for model in self._load_models),
+            # A first start tells its operator what is wrong with a model. Later nobody may be there, and a model that
+            # was damaged meanwhile must not keep the others from being served again.
+            *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),
+            # Completing a configuration starts every Python model once more, and ours are complete.
+            "--disable-auto-complete-config",
+            f"--cache-directory={self.runtime.cache_directory}",
+            *cache,
+            f"--grpc-address={self.host}",
+            f"--grpc-port={self.grpc_port}",
+            f"--http-address={self.host}",
+            f"--http-port={self.http_port}",
+            f"--metrics-address={self.host}",
+            f"--metrics-port={self.metrics_port}",
+            # The gateway pings idle connections to see a dead server soon; by default that earns it a GOAWAY.
+            "--grpc-http2-min-recv-ping-interval-without-data=1000",
+            "--grpc-http2-max-ping-strikes=0",
+            f"--exit-timeout-secs={EXIT_TIMEOUT_SECONDS}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            f"--backend-config=python,shm-default-byte-size={SHM_BYTES}",
+            f"--backend-config=python,shm-growth-byte-size={SHM_GROWTH_BYTES}",
+            *self._extra_arguments,
+        ]
+
+    def _join_log(self) -> None:
+        if self._log_thread is not None:
+            self._log_thread.join(timeout=5.0)
+
+    def _reasons(self) -> str:
+        reasons = error_lines(self._lines) or list(self._lines)[-5:]
+        if not reasons:
+            return "It said nothing."
+        return "\n".join(["It says:", *(f"  {reason}" for reason in reasons), *advice(reasons)])

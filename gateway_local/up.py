@@ -1,0 +1,297 @@
+"""Triton and the API together, from one command on one machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from gateway.errors import UserError
+from gateway.gpus import Gpus, find_gpus
+from gateway.memory import killed_for_memory
+from gateway.server.serve import check_address, export_environment
+from gateway.settings import Settings
+from gateway.triton.contract import CLASSIFIER
+from gateway.triton.expected import ALL
+from gateway.triton.footprint import RECORD, measure, record
+from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway_local.default_model import default_model
+from gateway_local.devices import Devices, choose_devices
+from gateway_local.display import SAID, Display, Say
+from gateway_local.groups import UNDERTAKER
+from gateway_local.hosts import authority
+from gateway_local.keeper import Keeper, Readiness
+from gateway_local.memory_plan import plan_memory
+from gateway_local.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
+from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
+from gateway_local.server import EmbeddedTriton, StartFailed
+
+POLL_SECONDS = 0.2
+CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
+"""Time between two looks at what the kernel killed, and between two reports of it."""
+SAMPLE = "cat.jpg"
+IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
+IDLE_GRACE_SECONDS = 0.5
+"""For a Triton that nobody asks any more."""
+
+
+class UpFailed(UserError):
+    """A step of the start failed, or Triton ended by itself; the message says which."""
+
+
+def up(settings: Settings, model_repository: Path, *, display: Display, triton_port: int = 0) -> None:
+    """Start Triton and the API, say where to look, keep both running, and stop both in order on SIGINT or SIGTERM.
+
+    `display` gets the progress and Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
+    NoDefaultModel, TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
+    """
+    started = time.monotonic()
+    say = display.say
+    check_address(settings)
+    furnish(model_repository, say)
+    explicit = "model" in settings.model_fields_set
+    name = default_model(model_repository, settings.model, explicit=explicit)
+    if name != settings.model:
+        say(f"{name} answers when a request names no model: the repository has no other")
+        settings = settings.model_copy(update={"model": name})
+    runtime = _prepare(settings, model_repository, display)
+    gpus = find_gpus()
+    plan = plan_memory(settings, model_repository, say, gpus=gpus.usable)
+    settings = plan.settings
+    # For the API, which reads them itself.
+    export_environment({**plan.lowered, "model_repository": model_repository.resolve()})
+    devices = _devices(settings, model_repository, say, gpus)
+    triton = EmbeddedTriton(
+        runtime,
+        model_repository,
+        on_log=display.log,
+        grpc_port=triton_port,
+        cache_bytes=settings.triton_cache_bytes,
+        extra_arguments=(*devices.arguments, *plan.arguments),
+        environment=devices.environment,
+    )
+    api: ApiProcess | None = None
+    _interrupt_on_signals()
+    try:
+        with display.waiting(f"starting Triton with the models of {model_repository}"):
+            start(triton, say, settings.triton_start_timeout_seconds)
+        say(f"Triton has loaded its models after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
+        with display.waiting("starting the API"):
+            api = ApiProcess(settings, triton.url, load_models=ALL)
+            api.start()
+            api.wait_ready()
+        address = f"http://{authority(settings.host, settings.port)}"
+        say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
+        say(f"  {request(settings, address)}")
+        say("Ctrl-C stops everything")
+        _record_memory(triton)
+        checks = (
+            Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
+            Keeper(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
+            Readiness(api.readiness, say),
+        )
+        memory = MemoryWatch(say)
+        while True:
+            for each in checks:
+                each.check()
+            UNDERTAKER.check()
+            memory.check()
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        say("stopping; Ctrl-C again ends everything at once")
+    finally:
+        _force_on_signals(*([api] if api else []), triton)
+        stopping = time.monotonic()
+        if api is not None:
+            with display.waiting("finishing the requests in flight"):
+                api.stop()
+        _record_memory(triton)
+        with display.waiting("stopping Triton"):
+            # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.
+            triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
+        say(f"stopped after {time.monotonic() - stopping:.1f} s")
+
+
+class Startable(Protocol):
+    """The part of EmbeddedTriton that `start` needs."""
+
+    def start(self) -> None:
+        """Start the process and return at once."""
+        ...
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait until it is ready; raises StartFailed."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal."""
+        ...
+
+    def stop(self, grace_seconds: float) -> None:
+        """End what is left of it."""
+        ...
+
+
+def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
+    """Start Triton and wait until it is ready; raises StartFailed.
+
+    One that crashes meanwhile is started once more: its Python backend does so where a machine is so busy that a
+    model's process is not heard of in time. What ends by itself has its reasons, and would end again.
+    """
+    killed = killed_for_memory()
+    triton.start()
+    try:
+        triton.wait_ready(timeout_seconds)
+    except StartFailed as exc:
+        if (more := killed_for_memory()) > killed:
+            raise StartFailed(f"{exc}\n{killed_text(more - killed)}") from exc
+        code = triton.poll()
+        if code is None:
+            raise StartFailed(f"{exc}\n{IF_LATE}") from exc
+        if code >= 0:
+            raise
+        say(f"Triton crashed while it started (signal {-code}); starting it once more")
+        triton.stop(0)
+        triton.start()
+        triton.wait_ready(timeout_seconds)
+
+
+class MemoryWatch:
+    """Reports processes that the kernel kills because memory runs out, at most once a minute."""
+
+    def __init__(self, say: Say, killed: Callable[[], int] = killed_for_memory) -> None:
+        self._say = say
+        self._killed = killed
+        self._reported = killed()
+        self._next = 0.0
+
+    def check(self) -> None:
+        """Report what has happened since the last call; call it again and again."""
+        if time.monotonic() < self._next:
+            return
+        killed = self._killed()
+        self._next = time.monotonic() + (REPORT_SECONDS if killed > self._reported else CHECK_SECONDS)
+        if killed > self._reported:
+            self._say(f"warning: {killed_text(killed - self._reported)}")
+        self._reported = killed
+
+
+def killed_text(count: int) -> str:
+    """What the kernel did, and what to do."""
+    return (
+        f"memory ran out, and the kernel killed {count} process{'es' * (count > 1)}: `gateway doctor` shows what the "
+        "models need and how to make them need less"
+    )
+
+
+def _record_memory(triton: EmbeddedTriton) -> None:
+    """Keep what the models' processes take for the next start's estimate."""
+    if triton.alive and triton.pid is not None:
+        record(default_cache_dir() / RECORD, measure(triton.pid))
+
+
+def request(settings: Settings, address: str) -> str:
+    """A first request, for a shell."""
+    key = "-H 'X-API-Key: KEY' " if settings.api_keys_file is not None else ""
+    return f"curl {key}-F files=@{_sample()} {address}/predict"
+
+
+def run_triton(
+    settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], display: Display
+) -> None:
+    """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
+    furnish(model_repository, display.say)
+    runtime = _prepare(settings, model_repository, display)
+    grpc_port, http_port, metrics_port = ports
+    gpus = find_gpus()
+    plan = plan_memory(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=False)
+    devices = _devices(settings, model_repository, display.say, gpus)
+    triton = EmbeddedTriton(
+        runtime,
+        model_repository,
+        on_log=display.log,
+        host=host,
+        grpc_port=grpc_port,
+        http_port=http_port,
+        metrics_port=metrics_port,
+        cache_bytes=settings.triton_cache_bytes,
+        extra_arguments=(*devices.arguments, *plan.arguments),
+        environment=devices.environment,
+    )
+    _interrupt_on_signals()
+    try:
+        with display.waiting(f"starting Triton with the models of {model_repository}"):
+            start(triton, display.say, settings.triton_start_timeout_seconds)
+        display.say(f"Triton has loaded its models and listens on {triton.url} (gRPC)")
+        code = triton.wait()
+        raise UpFailed(f"Triton ended with code {code}")
+    except KeyboardInterrupt:
+        display.say("stopping")
+    finally:
+        _force_on_signals(triton)
+        triton.stop()
+
+
+def _prepare(settings: Settings, model_repository: Path, display: Display) -> Runtime:
+    """Triton's binaries, and a model where the repository's classifier has none yet."""
+    # The preprocessor's OpenCV reads it when it is loaded: no picture there is larger than one may be here.
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
+    cache_dir = default_cache_dir()
+    with nullcontext() if is_fetched(cache_dir) else display.waiting("preparing Triton"):
+        runtime = ensure_runtime(cache_dir, display.say)
+    classifier = model_repository / CLASSIFIER
+    if classifier.is_dir() and not any(classifier.glob("*/model.*")):
+        # In a process of its own: this one stays as long as the server, and torch would stay with it.
+        command = [sys.executable, "-m", "gateway_cli", "model", "export", "--model-repository", str(model_repository)]
+        with display.waiting("preparing the default model"):
+            code = run_aloud(command, display.say)
+        if code:
+            raise UpFailed("the default model could not be exported; see above")
+    return runtime
+
+
+def run_aloud(command: Sequence[str], say: Say) -> int:
+    """Run a command of ours and say what it says, in the display's own form; returns its exit code."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if text := line.rstrip().removeprefix(SAID):
+                say(text)
+    return process.returncode
+
+
+def _sample() -> str:
+    # In a checkout as it is written everywhere; a wheel has its picture in a folder that nobody knows by heart.
+    return str(SHIPPED_EXAMPLES / SAMPLE) if SHIPPED.name == "shipped" else f"{EXAMPLES}/{SAMPLE}"
+
+
+def _devices(settings: Settings, model_repository: Path, say: Say, gpus: Gpus) -> Devices:
+    in_flight = settings.workers * settings.max_images_in_flight
+    return choose_devices(model_repository, say, images_in_flight=in_flight, gpus=lambda: gpus)
+
+
+def _interrupt_on_signals() -> None:
+    # SIGINT too: a shell starts what runs in its background with SIGINT ignored, and Python would leave it so.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+
+
+def _force_on_signals(*processes: ApiProcess | EmbeddedTriton) -> None:
+    def force(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
+        # Only what is safe inside a handler: whoever waits for these processes goes on when they are gone.
+        for process in processes:
+            process.kill()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, force)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
+    raise KeyboardInterrupt

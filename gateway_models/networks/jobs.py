@@ -1,0 +1,63 @@
+"""The process that `isolation` starts: a Job comes in as JSON, an Outcome or an error goes out.
+
+python -m gateway_models.networks.jobs
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from gateway.errors import UserError
+from gateway_models.networks.confinement import confine, stored_bytes
+from gateway_models.networks.function_job import do_function
+from gateway_models.networks.hub import HUGGING_FACE
+from gateway_models.networks.isolation import JOB, OUTCOME, TIMEOUT_SECONDS, Job, Outcome
+from gateway_models.networks.onnx_job import do_onnx
+from gateway_models.networks.torch_job import do_torch
+
+
+def do(job: Job) -> Outcome:
+    """Try a network and write it; raises UserError."""
+    return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
+
+
+def _confine(job: Job) -> None:
+    if job.kind == "function":
+        # Trusted code, that may map more than it takes; what is left is for accidents.
+        confine(job.mapped_bytes, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
+        return
+    sources = [path for path in (Path(job.source), Path(job.weights)) if path.is_file()]
+    if job.source.startswith(HUGGING_FACE):
+        sources = list(Path(job.source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
+    # The wall clock is the parent's; this is for a process that the parent could not kill.
+    confine(sum(map(stored_bytes, sources)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
+
+
+def main() -> None:
+    """Read a Job from stdin, write one line of JSON to stdout."""
+    # Libraries print what they like; only the answer may go to the parent.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+    try:
+        job = JOB.validate_json(sys.stdin.buffer.read())
+        _confine(job)
+        answer = OUTCOME.dump_python(do(job), mode="json")
+    except UserError as exc:
+        answer = {"error": str(exc)}
+    except MemoryError:
+        answer = {"error": "it takes more memory than a network of its size should: is the file damaged?"}
+    except Exception as exc:  # the parent reports it as a sentence; the traceback is on stderr
+        traceback.print_exc()
+        answer = {"error": f"{type(exc).__name__}: {exc}"}
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

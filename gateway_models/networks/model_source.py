@@ -1,0 +1,228 @@
+"""What `gateway model add` is given: a model, its labels, its preprocessing."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import UserError
+from gateway_client.files import read_text
+from gateway_models.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
+from gateway_models.networks.functions import FunctionSource, find_function, is_function
+from gateway_models.networks.hub import (
+    HUGGING_FACE,
+    TIMM,
+    fetch_folder,
+    read_folder,
+    timm_config,
+    timm_preprocessing,
+)
+from gateway_models.networks.labels import MAX_LABELS_BYTES, given_labels, unreadable
+from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
+
+KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
+"""Files that are models as they are, as Source names them."""
+TORCHVISION = "torchvision:"
+REPEATED_SHOWN = 3
+RECIPE = "recipe:"
+"""A model that gateway_models.networks.export makes, such as the default one."""
+
+
+class SourceError(UserError):
+    """What was said about a model is not enough, or contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as the user names it; `like` names the torchvision weights that it was trained like.
+
+    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function.
+    `sha256` is of the file, of the weights' file for torchvision and timm, of all files of a function or folder, or "".
+    `labels` and `preprocessing` are those that come with it.
+    """
+
+    kind: str
+    location: str
+    weights: str
+    like: str
+    sha256: str
+    function: FunctionSource | None = None
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
+
+
+def find_source(
+    text: str, *, weights: str | None, like: str | None, include: Sequence[Path] = (), offline: bool = False
+) -> Source:
+    """Look at a SOURCE without loading it; raises UserError. `offline` asks no network for what is not here."""
+    if is_function(text):
+        if weights:
+            raise SourceError("--weights is for torchvision:ARCH; a function's files are named by --include")
+        function = find_function(text, include)
+        return Source("function", function.location, "", like or "", function.digest(), function)
+    if include:
+        raise SourceError("--include is for the files of a Python function, FILE.py:NAME")
+    if text.startswith(TORCHVISION):
+        return _torchvision(text.removeprefix(TORCHVISION), weights, like)
+    if text.startswith(RECIPE):
+        return Source("recipe", text, "", like or "", "")
+    if text.startswith(TIMM) and (weights or not offline):
+        return _timm(text.removeprefix(TIMM), weights, like)
+    if text.startswith(TIMM):
+        raise SourceError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
+    if text.startswith(HUGGING_FACE):
+        name = text.removeprefix(HUGGING_FACE)
+        folder = Path(name).expanduser().absolute()
+        return _folder(folder if folder.is_dir() else fetch_folder(name, offline=offline), weights, like)
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        return _folder(path, weights, like)
+    if not path.is_file():
+        raise SourceError(
+            f"there is no file {path}; SOURCE must be a file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or FILE.py:NAME"
+        )
+    if weights:
+        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
+    kind = kind_of(path)
+    if kind not in KINDS:
+        raise refuse(path, kind)
+    return Source(KINDS[kind], str(path), "", like or "", digest(path))
+
+
+def _torchvision(architecture: str, weights: str | None, like: str | None) -> Source:
+    import difflib
+
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if architecture not in known:
+        near = difflib.get_close_matches(architecture, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "torchvision.models.list_models() lists them"
+        raise SourceError(f"torchvision has no classifier {architecture!r}: {hint}")
+    if like is None:
+        like = str(models.get_model_weights(architecture).DEFAULT)
+    weights_enum(like)
+    location = f"{TORCHVISION}{architecture}"
+    if weights is None:
+        return Source("torchvision", location, like, like, "")
+    path = _weights(weights)
+    return Source("torchvision", location, str(path), like, digest(path))
+
+
+def _timm(architecture: str, weights: str | None, like: str | None) -> Source:
+    config = timm_config(architecture)
+    if weights is None:
+        name = config.get("hf_hub_id")
+        if not name:
+            raise SourceError(f"timm has no weights for {architecture}: use --weights FILE")
+        return _folder(fetch_folder(name, offline=False), None, like)
+    path = _weights(weights)
+    # Its own preprocessing where the weights were trained as timm's were; otherwise it is said.
+    preprocessing = None if like else timm_preprocessing(config)
+    return Source("timm", f"{TIMM}{architecture}", str(path), like or "", digest(path), preprocessing=preprocessing)
+
+
+def _folder(path: Path, weights: str | None, like: str | None) -> Source:
+    if weights:
+        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
+    folder = read_folder(path)
+    preprocessing = None if like else folder.preprocessing
+    return Source(
+        "huggingface",
+        folder.location,
+        "",
+        like or "",
+        folder.digest(),
+        labels=folder.labels,
+        preprocessing=preprocessing,
+    )
+
+
+def _weights(text: str) -> Path:
+    """A file with weights alone; raises SourceError or ModelFileError."""
+    path = Path(text).expanduser().absolute()
+    if not path.is_file():
+        raise SourceError(
+            f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
+        )
+    kind = kind_of(path)
+    if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.SAFETENSORS}:
+        if kind is Kind.UNKNOWN:
+            raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
+        advice = f". If you trust it, {alone(path, kind)}" if kind in {Kind.PICKLED_MODULE, Kind.PICKLE} else ""
+        raise ModelFileError(
+            f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
+            f"{advice}"
+        )
+    return path
+
+
+def find_preprocessing(source: Source, given: Preprocessing | None) -> Preprocessing:
+    """How the model wants its images; raises SourceError where nobody said."""
+    if given is not None:
+        return given
+    if source.preprocessing is not None:
+        return source.preprocessing
+    if source.like:
+        return from_weights(source.like)
+    if source.function:
+        raise SourceError(
+            f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the middle "
+            "of a larger one; where it takes normalised float32, also --mean and --std as in training"
+        )
+    raise SourceError(
+        "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
+        "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
+        "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, or --preprocessing FILE"
+    )
+
+
+def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
+    """One label for each class: a line each of a file, or those of torchvision's weights; raises SourceError."""
+    if path is not None:
+        return given_labels(path)
+    if source.labels:
+        return source.labels
+    if source.kind == "huggingface":
+        raise SourceError(
+            "its config.json has no names for the classes: use --labels FILE, with one label per line in their order"
+        )
+    if source.kind != "torchvision":
+        raise SourceError("use --labels FILE, with one label per line in the order of the classes in training")
+    return tuple(weights_enum(source.like).meta["categories"])
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """The lines of a UTF-8 file; raises SourceError where there are none, or one is empty."""
+    try:
+        # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
+        text = read_text(path, max_bytes=MAX_LABELS_BYTES, encoding="utf-8-sig").rstrip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SourceError(unreadable(path, exc)) from exc
+    if not text:
+        raise SourceError(f"{path} contains no labels")
+    labels = tuple(line.strip() for line in text.split("\n"))
+    for number, label in enumerate(labels, 1):
+        if not label:
+            raise SourceError(f"{path} has no label on line {number}; every class needs one")
+    return labels
+
+
+def repeated(labels: Sequence[str]) -> str:
+    """The labels that stand more than once, in words with their lines; "" where there are none."""
+    lines: dict[str, list[int]] = {}
+    for number, label in enumerate(labels, 1):
+        lines.setdefault(label, []).append(number)
+    twice = [f"{label!r} on lines {', '.join(map(str, found))}" for label, found in lines.items() if len(found) > 1]
+    return "; ".join(twice[:REPEATED_SHOWN]) + ("; …" if len(twice) > REPEATED_SHOWN else "")
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            hasher.update(block)
+    return hasher.hexdigest()

@@ -1,0 +1,107 @@
+"""The vectors inside of an ONNX model: what its last linear layer is given, or a tensor by name."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.triton.contract import CLASSIFIER_FEATURES
+from gateway_models.networks.features import pooled
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.onnx_graph import BATCH, inner_name, rename
+from gateway_models.networks.onnx_runner import import_onnx, session_of
+from gateway_models.repository.entry import AUTO
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ADVICE = "use --features TENSOR, one that has [N, size], or [N, channels, height, width] to be averaged"
+_PASSING = frozenset(
+    {"Cast", "Clip", "Dropout", "Exp", "Flatten", "Identity", "LogSoftmax", "Reshape", "Sigmoid", "Softmax", "Squeeze"}
+    | {"QuantizeLinear", "DequantizeLinear"}
+)
+"""Operators between the last layer and the scores."""
+_LINEAR = frozenset({"Gemm", "MatMul"})
+
+
+def inner_tensor(model: Any, scores: str, layer: str) -> str:  # noqa: ANN401  # onnx is imported where it is used
+    """The name of the tensor with the vectors of a model whose scores are the output `scores`; raises ModelFileError.
+
+    `layer` is a tensor's name, a node's for what it gives, or AUTO.
+    """
+    nodes = list(model.graph.node)
+    if layer == AUTO:
+        return _before_last_linear(model, scores)
+    tensors = {name for node in nodes for name in node.output}
+    if layer in tensors:
+        return layer
+    by_node: dict[str, str] = {node.name: node.output[0] for node in nodes if node.name}
+    if layer in by_node:
+        return by_node[layer]
+    known = [*by_node, *tensors]
+    near = difflib.get_close_matches(layer, known, n=3) or [name for node in nodes[-3:] for name in node.output]
+    raise ModelFileError(f"it has no tensor {layer!r} for --features; there are, among others: {', '.join(near)}")
+
+
+def exposing(model: Any, *tensors: str) -> Any:  # noqa: ANN401
+    """A copy of a model that gives these tensors, in their order, whether they are outputs of it or not."""
+    onnx, _ = import_onnx()
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    outputs = {tensor.name: tensor for tensor in model.graph.output}
+    del copy.graph.output[:]
+    copy.graph.output.extend(outputs.get(name) or onnx.ValueInfoProto(name=name) for name in tensors)
+    return copy
+
+
+def pair_runner(model: Any, scores: str, vectors: str) -> "Callable[[Tensor], tuple[Tensor, Tensor]]":  # noqa: ANN401
+    """A model, or the path of one, as a function of tensors that gives scores and vectors; see onnx_runner.runner."""
+    onnx, _ = import_onnx()
+    loaded = onnx.load(model) if isinstance(model, Path) else model
+    run = session_of(exposing(loaded, scores, vectors), [scores, vectors])
+
+    def both(images: "Tensor") -> "tuple[Tensor, Tensor]":
+        answers, inner = run(images)
+        return answers, pooled(inner)
+
+    return both
+
+
+def add_vectors(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa: ANN401
+    """Give a finished model the output `output__1` fp32 [N, size] out of a tensor of so many `dims`, 2 or 4."""
+    onnx, _ = import_onnx()
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    rename(model.graph, {CLASSIFIER_FEATURES: inner_name(CLASSIFIER_FEATURES)})
+    if tensor not in {name for node in model.graph.node for name in node.output}:
+        tensor = inner_name(tensor)  # as what it was given or gave is called now
+    nodes = []
+    if dims == 4:
+        nodes.append(helper.make_node("GlobalAveragePool", [tensor], ["gateway/averaged"]))
+        nodes.append(helper.make_node("Flatten", ["gateway/averaged"], ["gateway/vectors"], axis=1))
+        tensor = "gateway/vectors"
+    nodes.append(helper.make_node("Cast", [tensor], [CLASSIFIER_FEATURES], to=float32))
+    model.graph.node.extend(nodes)
+    model.graph.output.append(helper.make_tensor_value_info(CLASSIFIER_FEATURES, float32, [BATCH, size]))
+    return model
+
+
+def dims_of(model: Any, tensor: str, images: "Tensor") -> int:  # noqa: ANN401
+    """How many dimensions a tensor has when a model runs; raises ModelFileError where it gives no vectors."""
+    (inner,) = session_of(exposing(model, tensor), [tensor])(images)
+    pooled(inner)
+    return inner.dim()
+
+
+def _before_last_linear(model: Any, scores: str) -> str:  # noqa: ANN401
+    makers = {name: node for node in model.graph.node for name in node.output}
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    name = scores
+    while (node := makers.get(name)) is not None:
+        given = [each for each in node.input if each not in constants]
+        if node.op_type in _LINEAR and len(given) >= 1:
+            return str(node.input[0])
+        if node.op_type not in _PASSING and not (node.op_type == "Add" and len(given) == 1):
+            break
+        name = given[0]
+    last = f"its last layer is {node.op_type}" if node is not None else "its scores come from no layer"
+    raise ModelFileError(f"{last}, and no linear one: {ADVICE}")

@@ -1,0 +1,349 @@
+"""ONNX files: inspected, finished with what is missing, and written with the tensor names of the contract."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gateway.files import whole_file
+from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
+from gateway_models.networks.adapted import LUMA, PIXELS, Form
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.onnx_runner import import_onnx
+from gateway_models.networks.trial import Ending
+
+if TYPE_CHECKING:
+    from torch import nn
+
+ANY_BATCH = (
+    "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
+    "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), external_data=False), which needs onnxscript"
+)
+DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+"""Whose operators ONNX Runtime has itself; functions of a model have domains of their own."""
+COMPILED = frozenset({"EPContext"})
+"""Operators that run what was compiled for one machine, out of another file."""
+OPSET = 17
+"""The oldest that has all that torchvision's classifiers need; older runtimes read it too."""
+BATCH = "N"
+VECTORS = "vectors"
+"""The name of the second output of what `from_module` writes."""
+ARRANGED = "gateway/arranged"
+"""How the names of the nodes begin that make of `input__0` what a model takes."""
+_ACTIVATIONS = {
+    (Ending.LOGITS, False): ("Softmax", {"axis": 1}),
+    (Ending.LOG_SOFTMAX, False): ("Exp", {}),
+    (Ending.LOGITS, True): ("Sigmoid", {}),
+}
+"""(ending, multi-label) → the operator that is missing; others need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a model takes, the name of its scores, and whether it takes one image at a time."""
+
+    form: Form
+    output: str
+    one_by_one: bool
+
+
+def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it is used
+    """Read and check an ONNX model; raises ModelFileError."""
+    onnx, _ = import_onnx()
+    try:
+        model = onnx.load(path, load_external_data=False)
+        _check_reach(model, path.parent)
+        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.checker.check_model(model)
+    except ModelFileError as exc:
+        raise ModelFileError(f"{path} {exc}") from exc
+    except Exception as exc:  # of protobuf, of onnx, of the file system
+        raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
+    return model
+
+
+def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
+    """Raise ModelFileError where a model reaches beyond itself: other files than beside it, or other libraries."""
+    domains = {*DOMAINS, *(function.domain for function in model.functions)}
+    blocks = [model.graph, *model.functions]
+    while blocks:
+        block = blocks.pop()
+        tensors = [*getattr(block, "initializer", ())]
+        for sparse in getattr(block, "sparse_initializer", ()):
+            tensors += [sparse.values, sparse.indices]
+        for node in block.node:
+            if node.domain not in domains or node.op_type in COMPILED:
+                raise ModelFileError(
+                    f"has the operator {node.domain}::{node.op_type}, which another library or a compiled file runs: "
+                    "export it again with the operators of ONNX alone"
+                )
+            for attribute in node.attribute:
+                tensors += [attribute.t, *attribute.tensors]
+                for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                    tensors += [sparse.values, sparse.indices]
+                blocks += [attribute.g, *attribute.graphs]
+        for tensor in tensors:
+            for entry in tensor.external_data:
+                if entry.key == "location" and not _lies_in(entry.value, folder):
+                    raise ModelFileError(
+                        f"has weights in {entry.value!r}, which is no file of its own folder: export it again with "
+                        "external_data=False"
+                    )
+
+
+def _lies_in(name: str, folder: Path) -> bool:
+    """Whether a name is that of a regular file in a folder, and no link."""
+    path = folder / name
+    return Path(name).name == name and path.is_file() and not path.is_symlink()
+
+
+def check_signature(model: Any, side: int, said: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
+    """What a model takes, where that is images of a side, in any order, and which output has its scores.
+
+    `said` is what is known already; raises ModelFileError where it takes or gives something else.
+    """
+    onnx, _ = import_onnx()
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [given for given in model.graph.input if given.name not in weights]
+    if len(inputs) != 1:
+        raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
+    result = _output(model, output)
+    kinds = [onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type) for tensor in (inputs[0], result)]
+    floats = ("FLOAT", "FLOAT16")
+    for tensor, kind, allowed in zip((inputs[0], result), kinds, ((*floats, "UINT8"), floats), strict=True):
+        if kind not in allowed:
+            raise ModelFileError(f"tensor {tensor.name!r} is {kind}, but {' or '.join(allowed)} is expected")
+    dims = [(dim.dim_param or "?") if not dim.dim_value else dim.dim_value for dim in _dims(inputs[0])]
+    if len(dims) != 4:
+        raise ModelFileError(f"it takes {dims}, but a batch of images [N, 3, {side}, {side}] is expected")
+    if isinstance(dims[0], int) and dims[0] != 1:
+        raise ModelFileError(f"it takes a fixed batch of {dims[0]}: {ANY_BATCH}")
+    channels = 1 if said.gray else 3
+    last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
+    sides = dims[1:3] if last else dims[2:]
+    if not last and isinstance(dims[1], int) and dims[1] != channels:
+        hint = ": use --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
+        raise ModelFileError(
+            f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
+            f"{hint or ': export it again so that it accepts these'}"
+        )
+    if any(isinstance(dim, int) and dim != side for dim in sides):
+        raise ModelFileError(f"it takes {sides[0]}×{sides[1]} but the crop is {side}×{side}: use --crop {sides[0]}")
+    found = f"{'uint8' if kinds[0] == 'UINT8' else 'float32'}-{'nhwc' if last else 'nchw'}"
+    # Where the graph leaves every dimension open, who exported it knows.
+    return Signature(Form(said.input or found, said.gray), result.name, isinstance(dims[0], int))
+
+
+def any_batch(model: Any) -> Any:  # noqa: ANN401
+    """A copy of a model for a batch of one that takes any, where nothing in it is bound to one; proven by trial."""
+    onnx, _ = import_onnx()
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in (*model.graph.input, *model.graph.output):
+        dims = _dims(tensor)
+        if dims and dims[0].dim_value == 1:
+            dims[0].dim_param = BATCH
+    constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+    constants |= {tensor.name: tensor for tensor in model.graph.initializer}
+    opened = set()
+    for node in model.graph.node:
+        if node.op_type == "Reshape" and node.input[1] in constants:
+            shape = constants[node.input[1]]
+            values = onnx.numpy_helper.to_array(shape).copy()
+            if values.size > 1 and values[0] == 1:
+                values[0] = 0  # as many as come in
+                shape.CopyFrom(onnx.numpy_helper.from_array(values, shape.name))
+                opened.add(node.input[1])
+            if node.input[1] in opened:
+                # By default 0 is what comes in; with allowzero, which torch's exporter sets, it would be an empty one.
+                kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
+    del model.graph.value_info[:]
+    return model
+
+
+def finish(
+    model: Any,  # noqa: ANN401
+    ending: Ending,
+    *,
+    multi_label: bool,
+    side: int,
+    classes: int,
+    form: Form = Form(),  # noqa: B008  # it is frozen
+    output: str = "",
+    normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> Any:  # noqa: ANN401
+    """The same model from `input__0` fp32 [N, 3, side, side] to probabilities `output__0` fp32 [N, classes].
+
+    `form` is what it takes itself, and `output` the name of its scores, where it has several outputs. With `normalise`,
+    a mean and a std, `input__0` are pixels as uint8.
+    """
+    onnx, _ = import_onnx()
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    (given,) = [tensor for tensor in graph.input if tensor.name not in weights]
+    result = _output(model, output)
+    arranged, extra = _arrangement(form, normalise)
+    casts = [
+        helper.make_node("Cast", [arranged], [inner_name(given.name)], to=given.type.tensor_type.elem_type),
+        helper.make_node("Cast", [inner_name(result.name)], ["gateway/scores"], to=float32),
+    ]
+    # Under names of its own what is inside cannot clash with the contract's.
+    rename(graph, {name: inner_name(name) for name in (given.name, result.name)})
+    operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
+    last = helper.make_node(operator, ["gateway/scores"], [CLASSIFIER_OUTPUT], **attributes)
+    nodes = [*extra, casts[0], *graph.node, casts[1], last]
+    del graph.node[:], graph.input[:], graph.output[:]
+    graph.node.extend(nodes)
+    kind = onnx.TensorProto.UINT8 if normalise else float32
+    graph.input.append(helper.make_tensor_value_info(CLASSIFIER_INPUT, kind, [BATCH, 3, side, side]))
+    graph.output.append(helper.make_tensor_value_info(CLASSIFIER_OUTPUT, float32, [BATCH, classes]))
+    # Before version 4 weights had to be inputs as well.
+    model.ir_version = max(4, model.ir_version)
+    # Shapes that were inferred under the old names are not needed, and could contradict the new ones.
+    del graph.value_info[:]
+    return model
+
+
+def to_fp16(model: Any) -> Any:  # noqa: ANN401
+    """A finished model that computes in fp16 and still takes and gives fp32."""
+    import_onnx()
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    # Not a softmax over many classes: its sum is lost in fp16.
+    # Nor the arrangement of the images, whose pixels have as many levels as fp16 has digits.
+    kept = [node.name for node in model.graph.node if node.name.startswith(ARRANGED)]
+    converted = convert_float_to_float16(
+        model, keep_io_types=True, op_block_list=["Softmax", "Sigmoid", "Exp"], node_block_list=kept
+    )
+    # The converter appends its casts at the end, and ONNX wants nodes in the order of their use.
+    OnnxModel(converted).topological_sort()
+    return converted
+
+
+def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any:  # noqa: ANN401
+    """The ONNX form of an eager or TorchScript module from fp32 [N, 3, side, side]; raises ModelFileError.
+
+    One that gives `vectors` as well has them as its output VECTORS.
+    """
+    onnx, _ = import_onnx()
+    import torch
+
+    from gateway_models.networks.torchscript import without_deprecations
+
+    outputs = ["answers", VECTORS] if vectors else ["answers"]
+    with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            with torch.no_grad(), without_deprecations():
+                example = torch.rand((2, 3, side, side))
+                torch.onnx.export(
+                    # The exporter copies an eager module, which those around TorchScript do not survive.
+                    torch.jit.freeze(torch.jit.trace(module.eval(), example)),  # type: ignore[no-untyped-call]
+                    (example,),
+                    path,
+                    input_names=["images"],
+                    output_names=outputs,
+                    dynamic_axes={name: {0: BATCH} for name in ("images", *outputs)},
+                    opset_version=OPSET,
+                    # The exporter that also takes TorchScript, and needs no further package.
+                    dynamo=False,
+                )
+        except Exception as exc:  # the exporter raises all kinds
+            # What the exporter lacks, without its request to report it and its own trace.
+            reason = str(exc).strip().splitlines()[0].partition(" Please feel free")[0].rstrip(".")
+            raise ModelFileError(f"torch cannot write it as ONNX: {reason}. Use --format torchscript") from exc
+        return onnx.load(path)
+
+
+def write(model: Any, path: Path) -> None:  # noqa: ANN401
+    """Write a checked model to `path`, which takes its name only when all of it is there."""
+    onnx, _ = import_onnx()
+    onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path, mode=0o644) as draft:
+        onnx.save(model, draft)
+
+
+def _output(model: Any, which: str) -> Any:  # noqa: ANN401
+    """The output with the scores, by name or number; raises ModelFileError with those that there are."""
+    outputs = list(model.graph.output)
+    named = {tensor.name: tensor for tensor in outputs}
+    if which in named:
+        return named[which]
+    if which.isdecimal() and int(which) < len(outputs):
+        return outputs[int(which)]
+    if which or len(outputs) != 1:
+        raise ModelFileError(
+            f"it has {len(outputs)} outputs ({', '.join(named)}){f', and no {which!r}' if which else ''}: choose the "
+            "scores with --output NAME, or by their number from 0"
+        )
+    return outputs[0]
+
+
+def _arrangement(form: Form, normalise: tuple[Sequence[float], Sequence[float]] | None) -> tuple[str, list[Any]]:
+    """The nodes that make of `input__0` what a model takes, and the name of their result.
+
+    As adapted.arranged does, and before it adapted.Normalising.
+    """
+    onnx, _ = import_onnx()
+    nodes: list[Any] = []
+    name = CLASSIFIER_INPUT
+
+    def add(operator: str, *constants: Any, **attributes: Any) -> None:  # noqa: ANN401  # numbers and lists of them
+        nonlocal name
+        inputs = [name]
+        for constant in constants:
+            inputs.append(f"gateway/constant{len(nodes)}")
+            value = onnx.numpy_helper.from_array(np.asarray(constant, np.float32))
+            nodes.append(onnx.helper.make_node("Constant", [], [inputs[-1]], value=value))
+        name = f"{ARRANGED}{len(nodes)}"
+        nodes.append(onnx.helper.make_node(operator, inputs, [name], name=name, **attributes))
+
+    if normalise:
+        mean, std = (np.asarray(values, np.float32).reshape(1, 3, 1, 1) for values in normalise)
+        add("Cast", to=onnx.TensorProto.FLOAT)
+        add("Mul", 1 / (PIXELS * std))
+        add("Add", -mean / std)
+    if form.gray:
+        for operator, number in (("Mul", form.gray.std), ("Add", form.gray.mean), ("Mul", PIXELS)):
+            add(operator, number)
+        add("Round")
+        # A convolution of one pixel, which every version of ONNX has, sums the channels.
+        add("Conv", np.array(LUMA).reshape(1, 3, 1, 1))
+        for operator, number in (("Add", 32768), ("Div", 65536)):
+            add(operator, number)
+        add("Floor")
+        for operator, number in (("Div", PIXELS), ("Sub", form.gray.mean), ("Div", form.gray.std)):
+            add(operator, number)
+    if form.input.startswith("uint8"):
+        add("Round")
+        add("Clip", 0, PIXELS)
+    if form.input.endswith("nhwc"):
+        add("Transpose", perm=[0, 2, 3, 1])
+    return name, nodes
+
+
+def _dims(tensor: Any) -> list[Any]:  # noqa: ANN401
+    return list(tensor.type.tensor_type.shape.dim)
+
+
+def inner_name(name: str) -> str:
+    """What a tensor of a model is called once the contract's names are beside it."""
+    return f"network/{name}"
+
+
+def rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401
+    """Give tensors other names wherever nodes use them, in the graphs inside of If and Loop as well."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = new.get(name, name)
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                rename(inner, new)

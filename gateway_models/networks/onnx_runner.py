@@ -1,0 +1,59 @@
+"""ONNX Runtime, where it is installed: what runs a model here, image after image or in batches."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import UserError
+from gateway_models.networks.file_kinds import ModelFileError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class OnnxMissing(UserError):
+    """The packages for ONNX are not installed."""
+
+
+def import_onnx() -> tuple[Any, Any]:
+    """The modules onnx and onnxruntime; raises OnnxMissing."""
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as exc:
+        raise OnnxMissing(f"ONNX needs {exc.name}: pip install 'triton-image-gateway[onnx]'") from exc
+    return onnx, onnxruntime
+
+
+def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
+    """A model, or the path of one, as a function of tensors, run by ONNX Runtime on the CPU; raises ModelFileError.
+
+    One for a batch of one is given one image after the other. `output` is a name, or "" for the only one.
+    """
+    run = session_of(model, [output] if output else None)
+    return lambda images: run(images)[0]
+
+
+def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], list[Tensor]]":  # noqa: ANN401
+    """A model, or the path of one, as a function of tensors that gives the outputs `wanted`; see `runner`."""
+    _, onnxruntime = import_onnx()
+    import torch
+
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as exc:  # ONNX Runtime has no common base class
+        raise ModelFileError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
+    given = session.get_inputs()[0]
+    dtypes = {"tensor(float16)": torch.float16, "tensor(uint8)": torch.uint8}
+    dtype = dtypes.get(given.type, torch.float32)
+    at_once = 1 if given.shape and given.shape[0] == 1 else None
+
+    def run(images: "Tensor") -> "list[Tensor]":
+        batches = torch.split(images.to(dtype), at_once or len(images))
+        answers = [session.run(wanted, {given.name: batch.contiguous().numpy()}) for batch in batches]
+        return [torch.cat([torch.from_numpy(part) for part in parts]) for parts in zip(*answers, strict=True)]
+
+    return run

@@ -1,0 +1,84 @@
+"""`gateway model evaluate --compare`: other ways to prepare the pictures of a model, on the same labelled images."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from google.protobuf import text_format
+from numpy.typing import NDArray
+
+from gateway.triton.model_config import read_model_config
+from gateway_models.networks.isolation import Say
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import Evaluation, evaluate
+from gateway_models.proof.image_files import resize_for
+from gateway_models.proof.serving import serving
+from gateway_models.repository.entry import Decode, Entry
+from gateway_models.repository.pillow_order import PILLOW, TORCH
+
+RESIZE_PARAMETER = "resize_library"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A way to prepare pictures, and what came of it."""
+
+    decode: Decode
+    resize_library: str
+    evaluation: Evaluation
+
+    def described(self) -> str:
+        """A line for tables."""
+        return f"decode {self.decode.value}, resized by {self.resize_library}"
+
+    def moved(self, first: "Alternative") -> tuple[float, float]:
+        """Against another one: the largest difference of a probability, and the share with the same likeliest class."""
+        mine, others = _by_path(self.evaluation), _by_path(first.evaluation)
+        pairs = [(mine[path], others[path]) for path in mine.keys() & others.keys()]
+        largest = max((float(np.abs(here - there).max()) for here, there in pairs), default=0.0)
+        return largest, sum(int(here.argmax()) == int(there.argmax()) for here, there in pairs) / max(1, len(pairs))
+
+
+def ways(entry: Entry) -> list[tuple[Decode, str]]:
+    """As the model is served first; then the other ways to decode large JPEGs, and to resize."""
+    first = (entry.serving.decode, entry.preprocessing.resize_library)
+    every = [(decode, library) for library in (first[1], PILLOW, TORCH) for decode in Decode]
+    return list(dict.fromkeys([first, *every]))
+
+
+def compare(entry: Entry, version: int, repository: Path, samples: Sequence[Sample], say: Say) -> Iterator[Alternative]:
+    """Each way, evaluated by a Triton of this command's own on a copy of the model; raises UserError."""
+    ensemble = entry.ensemble_of(version)
+    with tempfile.TemporaryDirectory(prefix="compare-") as folder:
+        copy = Path(folder)
+        for part in (ensemble, entry.preprocessor, entry.classifier):
+            shutil.copytree(repository / part, copy / part)
+        with serving(copy, (), say) as triton:
+            for decode, library in ways(entry):
+                _resize_with(library, copy / entry.preprocessor / "config.pbtxt")
+                triton.load(entry.preprocessor, entry.classifier, ensemble)
+                way = replace(
+                    entry,
+                    serving=replace(entry.serving, decode=decode),
+                    preprocessing=replace(entry.preprocessing, resize_library=library),
+                )
+                evaluation = Evaluation(entry.classes, entry.multi_label)
+                for _ in evaluate(ensemble, triton.address, samples, evaluation, resize_for(way)):
+                    pass
+                yield Alternative(decode, library, evaluation)
+
+
+def _resize_with(library: str, config_path: Path) -> None:
+    config = read_model_config(config_path)
+    if config.parameters[RESIZE_PARAMETER].string_value != library:
+        config.parameters[RESIZE_PARAMETER].string_value = library
+        config_path.write_text(text_format.MessageToString(config))
+
+
+def _by_path(evaluation: Evaluation) -> dict[Path, NDArray[np.float32]]:
+    return {
+        answer.sample.path: answer.probabilities for answer in evaluation.answers if answer.probabilities is not None
+    }

@@ -1,0 +1,168 @@
+"""`gateway model compare`: two versions of a model on the same pictures, and which of their differences are noise."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import UserError
+from gateway.ingest.resizing import Resize
+from gateway_client.files import MAX_FILE_BYTES, read_file
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import SampleAnswer, ask_each
+from gateway_models.proof.image_files import NotCompared
+from gateway_models.proof.over_http import OverHttp, PictureRefused
+
+Probabilities = NDArray[np.float32]
+CHANCE = 0.05
+"""What happens by chance more seldom than this is not put down to it."""
+_Z = 1.959963984540054
+"""Between minus and plus so many standard deviations are 95 % of a normal distribution."""
+
+
+class NotComparable(UserError):
+    """The two versions have no classes in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What both versions make of one picture: probabilities fp32 [classes]."""
+
+    sample: Sample
+    first: Probabilities
+    second: Probabilities
+
+    @property
+    def same(self) -> bool:
+        """Whether both find the same class likeliest."""
+        return int(self.first.argmax()) == int(self.second.argmax())
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a probability."""
+        return float(np.abs(self.first - self.second).max())
+
+    @property
+    def first_right(self) -> bool:
+        """Whether the first one's likeliest class is a true one."""
+        return int(self.first.argmax()) in self.sample.classes
+
+    @property
+    def second_right(self) -> bool:
+        """Whether the second one's likeliest class is a true one."""
+        return int(self.second.argmax()) in self.sample.classes
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All pairs of a run; `labelled` is whether the true classes are known."""
+
+    pairs: Sequence[Pair]
+    refused: Sequence[NotCompared] = field(default=())
+    labelled: bool = False
+
+    @cached_property
+    def different(self) -> Sequence[Pair]:
+        """Those whose likeliest class differs, the furthest apart first."""
+        return sorted((pair for pair in self.pairs if not pair.same), key=lambda pair: pair.largest, reverse=True)
+
+    @property
+    def disagreement(self) -> float:
+        """The share of pictures whose likeliest class differs; 0 where there are none."""
+        return len(self.different) / max(1, len(self.pairs))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where that share lies, as far as so many pictures tell: the interval of 95 % by Wilson."""
+        return wilson(len(self.different), len(self.pairs))
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        """The largest difference of a probability in each picture, in falling order: fp64 [pairs]."""
+        return np.sort(np.array([pair.largest for pair in self.pairs]))[::-1]
+
+    @property
+    def accuracy(self) -> tuple[float, float]:
+        """The share of pictures that each version has right."""
+        count = max(1, len(self.pairs))
+        return sum(pair.first_right for pair in self.pairs) / count, sum(
+            pair.second_right for pair in self.pairs
+        ) / count
+
+    @property
+    def only(self) -> tuple[int, int]:
+        """Pictures that the first alone has right, and those that the second alone has."""
+        return (
+            sum(pair.first_right and not pair.second_right for pair in self.pairs),
+            sum(pair.second_right and not pair.first_right for pair in self.pairs),
+        )
+
+    @property
+    def chance(self) -> float:
+        """How probable such a difference of accuracy is if neither version is better; see `mcnemar`."""
+        return mcnemar(*self.only)
+
+    def holds(self, tolerance: float | None) -> bool:
+        """Whether something was compared, and the likeliest class differs in no larger share of it."""
+        return bool(self.pairs) and (tolerance is None or self.disagreement <= tolerance)
+
+
+def compare(
+    ensembles: tuple[str, str], address: str, samples: Sequence[Sample], resize: Resize | None = None
+) -> Iterator[Pair | NotCompared]:
+    """Ask the Triton at an address for both versions of each picture; raises UserError."""
+    for first, second in ask_each(ensembles, address, samples, resize):
+        yield _paired(first, second)
+
+
+def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sample]) -> Iterator[Pair | NotCompared]:
+    """Ask a gateway for both versions of each file, sent as it is; raises UserError."""
+    for sample in samples:
+        try:
+            data = read_file(sample.path, MAX_FILE_BYTES)
+            answers = [SampleAnswer(sample, version.scores(data)) for version in (first, second)]
+        except (PictureRefused, OSError) as exc:
+            yield NotCompared(sample.path, str(exc))
+            continue
+        yield _paired(*answers)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The two-sided p-value of the exact test by McNemar, of pictures that one version alone has right.
+
+    Pictures that both have right, or neither, tell nothing. If neither is better, each of the others is a throw of a
+    coin, and this is the probability of throws at least as one-sided (Q. McNemar, Psychometrika 12, 1947).
+    """
+    throws, fewer = only_first + only_second, min(only_first, only_second)
+    ways = sum(_binomials(throws, fewer))
+    return float(min(1.0, 2 * ways / 2**throws))
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """The interval of 95 % for a share (E. B. Wilson, JASA 22, 1927); 0 to 1 where nothing was seen."""
+    if not of:
+        return 0.0, 1.0
+    share, square = hits / of, _Z * _Z
+    middle = (share + square / (2 * of)) / (1 + square / of)
+    half = _Z * math.sqrt(share * (1 - share) / of + square / (4 * of * of)) / (1 + square / of)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _binomials(of: int, most: int) -> Iterator[int]:
+    """The binomial coefficients of 0 to `most` out of `of`."""
+    ways = 1
+    for taken in range(most + 1):
+        yield ways
+        ways = ways * (of - taken) // (taken + 1)
+
+
+def _paired(first: SampleAnswer, second: SampleAnswer) -> Pair | NotCompared:
+    if first.probabilities is None or second.probabilities is None:
+        return NotCompared(first.sample.path, first.reason or second.reason)
+    if first.probabilities.shape != second.probabilities.shape:
+        counts = f"{len(first.probabilities)} and {len(second.probabilities)}"
+        raise NotComparable(f"the versions have {counts} classes, and cannot be compared")
+    return Pair(first.sample, first.probabilities, second.probabilities)

@@ -1,0 +1,176 @@
+"""`gateway model evaluate`: how often the served model is right."""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import local
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.ingest.resizing import Resize
+from gateway.triton.synchronous import BlockingTriton
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.image_files import ImageFile, read_pictures
+
+BATCH = 8
+CALLERS = 4
+"""Calls to Triton in flight: enough for both steps of an ensemble to be busy."""
+THRESHOLD = 0.5
+"""From which probability on a multi-label model says yes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAnswer:
+    """What was served for one sample: probabilities fp32 [classes], or why there are none."""
+
+    sample: Sample
+    probabilities: NDArray[np.float32] | None
+    reason: str = ""
+
+
+@dataclass
+class Evaluation:
+    """Answers, counted as they come; `classes` is how many the model has."""
+
+    classes: int
+    multi_label: bool
+    answers: list[SampleAnswer] = field(default_factory=list)
+    refused: list[SampleAnswer] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, answer: SampleAnswer) -> None:
+        """Count one more answer."""
+        (self.refused if answer.probabilities is None else self.answers).append(answer)
+
+    @property
+    def images_per_second(self) -> float:
+        """Images answered in a second, decoding included."""
+        return len(self.answers) / self.seconds if self.seconds else 0.0
+
+    def top(self, k: int) -> float:
+        """The share of images of which a true class is among the k likeliest."""
+        hits = sum(bool(answer.sample.classes & set(_likeliest(answer, k))) for answer in self.answers)
+        return hits / max(1, len(self.answers))
+
+    def confusion(self) -> NDArray[np.float64]:
+        """Counts [true class, predicted class]; for multi-label models each predicted one counts for each true one."""
+        counts = np.zeros((self.classes, self.classes))
+        for answer in self.answers:
+            for true in answer.sample.classes:
+                for predicted in self._predicted(answer):
+                    counts[true, predicted] += 1
+        return counts
+
+    def per_class(self) -> list["ClassScore"]:
+        """Of each class that is true or predicted anywhere, how well it is found."""
+        true, predicted, both = (np.zeros(self.classes, int) for _ in range(3))
+        for answer in self.answers:
+            said = self._predicted(answer)
+            for number in answer.sample.classes:
+                true[number] += 1
+                both[number] += number in said
+            for number in said:
+                predicted[number] += 1
+        seen = np.flatnonzero(true + predicted)
+        return [ClassScore(int(n), int(true[n]), int(predicted[n]), int(both[n])) for n in seen]
+
+    def _predicted(self, answer: SampleAnswer) -> set[int]:
+        assert answer.probabilities is not None
+        if self.multi_label:
+            return set(np.flatnonzero(answer.probabilities >= THRESHOLD).tolist())
+        return {int(answer.probabilities.argmax())}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScore:
+    """A class: images that show it, images for which it was predicted, and those of which both are true."""
+
+    number: int
+    true: int
+    predicted: int
+    both: int
+
+    @property
+    def precision(self) -> float | None:
+        """Of the images it was predicted for, the share that shows it; None where there are none."""
+        return self.both / self.predicted if self.predicted else None
+
+    @property
+    def recall(self) -> float | None:
+        """Of the images that show it, the share it was predicted for; None where there are none."""
+        return self.both / self.true if self.true else None
+
+
+def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None) -> Iterator[SampleAnswer]:
+    """What the Triton at an address makes of each sample, in order; raises TritonRefused.
+
+    Large pictures are resized before, as in the gateway.
+    """
+    return (answer for (answer,) in ask_each((ensemble,), address, samples, resize))
+
+
+def ask_each(
+    ensembles: Sequence[str], address: str, samples: Sequence[Sample], resize: Resize | None = None
+) -> Iterator[tuple[SampleAnswer, ...]]:
+    """What each of several ensembles makes of each sample, which is read once; see `ask`."""
+    connections = local()
+    opened: list[BlockingTriton] = []
+
+    def answer(batch: Sequence[Sample]) -> list[tuple[SampleAnswer, ...]]:
+        if not hasattr(connections, "triton"):
+            connections.triton = BlockingTriton(address)
+            opened.append(connections.triton)
+        pictures = list(read_pictures((sample.path for sample in batch), resize))
+        each = [_ask_batch(connections.triton, ensemble, batch, pictures) for ensemble in ensembles]
+        return list(zip(*each, strict=True))
+
+    try:
+        with ThreadPoolExecutor(CALLERS) as pool:
+            for answers in pool.map(answer, _batches(samples)):
+                yield from answers
+    finally:
+        for triton in opened:
+            triton.close()
+
+
+def evaluate(
+    ensemble: str, address: str, samples: Sequence[Sample], evaluation: Evaluation, resize: Resize | None = None
+) -> Iterator[SampleAnswer]:
+    """Ask and count; yields each answer, for a progress bar."""
+    started = time.perf_counter()
+    for answer in ask(ensemble, address, samples, resize):
+        evaluation.add(answer)
+        evaluation.seconds = time.perf_counter() - started
+        yield answer
+
+
+def _ask_batch(
+    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], pictures: Sequence[ImageFile]
+) -> list[SampleAnswer]:
+    fit = [picture.payload for picture in pictures if not picture.reason]
+    result = triton.predict(ensemble, fit) if fit else None
+    answers, row = [], 0
+    for sample, picture in zip(samples, pictures, strict=True):
+        if picture.reason or result is None:
+            answers.append(SampleAnswer(sample, None, picture.reason))
+            continue
+        status = int(result.status[row])
+        values = None if status else result.values[row]
+        answers.append(SampleAnswer(sample, values, f"the preprocessor gives it status {status}" if status else ""))
+        row += 1
+    return answers
+
+
+def _batches(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+    rest = iter(samples)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+def _likeliest(answer: SampleAnswer, k: int) -> list[int]:
+    assert answer.probabilities is not None
+    best: list[int] = np.argsort(answer.probabilities)[::-1][:k].tolist()
+    return best

@@ -1,0 +1,255 @@
+"""`gateway model parity`: the served answers against those of the original model through the reference transforms.
+
+Both ways have three stages, and the difference between their answers is the sum of three, each from one stage:
+
+    served:     gateway and OpenCV decode → the preprocessor resizes, crops, normalises → the served network
+    reference:  PIL decodes               → torchvision's transforms of a PIL image      → the original network
+
+    decode = original(preprocessor(the file)) - original(preprocessor(PIL's pixels))
+    resize = original(preprocessor(PIL's pixels)) - original(torchvision(PIL's pixels))
+    model  = served(the file) - original(preprocessor(the file))
+
+The vectors of a model that gives some are held to the original's by their cosine.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from gateway.triton.model_config import ModelInstanceGroup
+from gateway.triton.synchronous import BlockingTriton, TritonRefused
+from gateway_client.files import MAX_FILE_BYTES, read_file
+from gateway_models.networks.originals import Answers, original_answers
+from gateway_models.proof.image_files import ImageFile, NotCompared
+from gateway_models.proof.over_http import OverHttp, PictureRefused
+from gateway_models.proof.reference import shown
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.preprocessing import reference_transforms
+
+TOLERANCE = 1e-3
+STAGES = ("decode", "resize", "model")
+Probabilities = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPair:
+    """One image's vectors, served and expected: fp32 [size]."""
+
+    served: Probabilities
+    expected: Probabilities
+
+    @property
+    def cosine(self) -> float:
+        """Of the angle between the two."""
+        served, expected = self.served.astype(np.float64), self.expected.astype(np.float64)
+        lengths = float(np.linalg.norm(served)) * float(np.linalg.norm(expected))
+        return float(served @ expected) / max(lengths, 1e-30)
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a number."""
+        return _largest(self.served - self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One image's answers, served and expected, and what each stage adds to their difference: fp32 [classes].
+
+    Of answers over HTTP the stages are not known. `vectors` are those of a model that gives some.
+    """
+
+    path: Path
+    served: Probabilities
+    expected: Probabilities
+    stages: dict[str, Probabilities]
+    vectors: VectorPair | None = None
+
+    @property
+    def same_top1(self) -> bool:
+        """Whether both find the same class likeliest."""
+        return int(self.served.argmax()) == int(self.expected.argmax())
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a probability."""
+        return _largest(self.served - self.expected)
+
+    @property
+    def mean(self) -> float:
+        """The mean difference of all probabilities, without its sign."""
+        return float(np.abs(self.served - self.expected).mean())
+
+    def from_stage(self, stage: str) -> float:
+        """The largest difference of a probability that comes from one stage, where that is known."""
+        return _largest(self.stages[stage])
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """All comparisons of a run."""
+
+    comparisons: Sequence[Comparison]
+    refused: Sequence[NotCompared]
+    on_gpu: bool = False
+    """Whether the served network ran on a GPU, and the original, as always, on the CPU."""
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """Those of which it is known what they add."""
+        return STAGES if any(each.stages for each in self.comparisons) else ()
+
+    @property
+    def top1_agreement(self) -> float:
+        """The share of images for which both find the same class likeliest; 0 where there are none."""
+        return sum(each.same_top1 for each in self.comparisons) / max(1, len(self.comparisons))
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of a probability in any image; 0 where there are none."""
+        return max((each.largest for each in self.comparisons), default=0.0)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the images' means."""
+        return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
+
+    @property
+    def vectors(self) -> Sequence[VectorPair]:
+        """Those of all images; () where the model gives none."""
+        return [each.vectors for each in self.comparisons if each.vectors is not None]
+
+    @property
+    def least_cosine(self) -> float:
+        """The least cosine of an image's vector and the original's; 1 where there are none."""
+        return min((each.cosine for each in self.vectors), default=1.0)
+
+    def from_stage(self, stage: str) -> float:
+        """The largest difference of a probability that comes from one stage in any image."""
+        return max((each.from_stage(stage) for each in self.comparisons), default=0.0)
+
+    def holds(self, tolerance: float) -> bool:
+        """Whether something was compared, and no probability and no vector's cosine is further off."""
+        return bool(self.comparisons) and self.largest <= tolerance and 1 - self.least_cosine <= tolerance
+
+
+def compare(
+    entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[ImageFile]
+) -> Iterator[Comparison | NotCompared]:
+    """Compare each picture, as it comes; raises UserError where the original is gone or Triton refuses to answer."""
+    original = original_answers(entry, entry.versions[version])
+    ensemble = entry.ensemble_of(version)
+    transforms = reference_transforms(entry.preprocessing)
+    for picture in pictures:
+        if picture.reason:
+            yield NotCompared(picture.path, picture.reason)
+            continue
+        try:
+            image = pil_image(picture.path)
+        except OSError as exc:
+            yield NotCompared(picture.path, f"PIL does not read it: {exc}")
+            continue
+        answers = triton.predict(ensemble, [picture.payload])
+        if answers.status[0]:
+            yield NotCompared(picture.path, f"the preprocessor gives it status {answers.status[0]}")
+            continue
+        images = normalised(triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values, entry)
+        vectors = None if answers.vectors is None else answers.vectors[0]
+        yield _compared(picture.path, original, answers.values[0], vectors, images, transforms(image).numpy())
+
+
+def compare_over_http(
+    entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
+) -> Iterator[Comparison | NotCompared]:
+    """Compare what clients of a gateway get for each file, sent as it is; raises UserError as `compare` does."""
+    original = original_answers(entry, entry.versions[version])
+    transforms = reference_transforms(entry.preprocessing)
+    for path in paths:
+        try:
+            served, vector = gateway.answer(read_file(path, MAX_FILE_BYTES))
+            image = pil_image(path)
+        except PictureRefused as exc:
+            yield NotCompared(path, str(exc))
+            continue
+        except OSError as exc:
+            yield NotCompared(path, f"PIL does not read it: {exc}")
+            continue
+        expected, wanted = _answer(original, transforms(image).numpy())
+        _check_classes(served, expected, "The gateway")
+        yield Comparison(path, served, expected, {}, _vectors(vector, wanted, "The gateway"))
+
+
+def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
+    """Whether Triton runs an entry's network on a GPU; raises TritonRefused."""
+    # As the server has it: it has made of KIND_AUTO what it found.
+    groups = triton.config(entry.classifier).instance_group
+    return any(group.kind == ModelInstanceGroup.KIND_GPU for group in groups)
+
+
+def pil_image(path: Path) -> Image.Image:
+    """An image as gateway_models.proof.reference has it; raises OSError."""
+    with Image.open(path) as image:
+        return shown(image)
+
+
+def as_ppm(image: Image.Image) -> bytes:
+    """An image's pixels in a form that every decoder reads alike."""
+    file = io.BytesIO()
+    image.save(file, "PPM")
+    return file.getvalue()
+
+
+def normalised(images: NDArray[np.float32] | NDArray[np.uint8], entry: Entry) -> NDArray[np.float32]:
+    """What a preprocessor gives, as fp32 that the original takes: pixels as torchvision normalises them."""
+    if images.dtype != np.uint8:
+        return np.asarray(images, np.float32)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (entry.preprocessing.mean, entry.preprocessing.std))
+    values: NDArray[np.float32] = torch.tensor(images).float().div(255).sub(mean).div(std).numpy()
+    return values
+
+
+def _compared(
+    path: Path,
+    original: Answers,
+    served: Probabilities,
+    vector: Probabilities | None,
+    preprocessed: NDArray[np.float32],
+    reference: NDArray[np.float32],
+) -> Comparison:
+    expected, wanted = _answer(original, reference)
+    # Mostly the images are the reference's to the last bit, and need no second run.
+    of_pixels = expected if np.array_equal(preprocessed[1], reference) else _answer(original, preprocessed[1])[0]
+    same = np.array_equal(preprocessed[0], preprocessed[1])
+    of_file = of_pixels if same else _answer(original, preprocessed[0])[0]
+    _check_classes(served, expected, "Triton")
+    stages = {"decode": of_file - of_pixels, "resize": of_pixels - expected, "model": served - of_file}
+    return Comparison(path, served, expected, stages, _vectors(vector, wanted, "Triton"))
+
+
+def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Probabilities | None]:
+    """What the original makes of one image: in a batch the same sums may be made in another order."""
+    scores, vectors = original(torch.tensor(image[None]))
+    return scores[0].numpy(), None if vectors is None else vectors[0].numpy()
+
+
+def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> VectorPair | None:
+    if wanted is None:
+        return None
+    if served is None or len(served) != len(wanted):
+        given = "no vectors" if served is None else f"vectors of {len(served)} numbers"
+        raise TritonRefused(f"{who} gives {given}, and the original has {len(wanted)}: is it another model?")
+    return VectorPair(served, wanted)
+
+
+def _check_classes(served: Probabilities, expected: Probabilities, who: str) -> None:
+    if len(served) != len(expected):
+        raise TritonRefused(f"{who} gives {len(served)} classes and the original {len(expected)}: is it another model?")
+
+
+def _largest(difference: Probabilities) -> float:
+    return float(np.abs(difference).max())

@@ -1,0 +1,265 @@
+"""`gateway model tune`: measure the ways to serve a model on this machine, and keep the fastest that is right."""
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gateway.errors import UserError
+from gateway.triton.synchronous import BlockingTriton
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.functions import is_function
+from gateway_models.networks.isolation import Say
+from gateway_models.networks.model_source import read_labels
+from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.quantize import quantize
+from gateway_models.proof.calibration import calibration_files, calibration_images
+from gateway_models.proof.image_files import NoPictures, read_pictures, reader, resize_for
+from gateway_models.proof.parity import Probabilities, pil_image
+from gateway_models.proof.serving import serving
+from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
+from gateway_models.repository.entry import Entry, Format, Precision
+from gateway_models.repository.preprocessing import reference_transforms
+from gateway_models.repository.writing import LABELS, rewrite, staging, write
+
+TABLE = "tuning.json"
+CALLERS, CALL_IMAGES = 4, 8
+"""The load: calls in flight and images in each, as the gateway sends a request of many files."""
+WARMUP_SECONDS = 0.5
+AGREEMENT = 0.99
+"""The share of the images that int8 must give the original's class, unless something else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a variant gave: images a second, and the largest difference of a probability from the original's.
+
+    `same_top1` is the share of the pictures for which both find the same class likeliest. Where it could not be made
+    or served, `reason` says why and the numbers are 0.
+    """
+
+    variant: Variant
+    images_per_second: float
+    difference: float
+    reason: str = ""
+    same_top1: float = 0.0
+
+    def told(self) -> str:
+        """A line of progress."""
+        return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
+
+    def fits(self, tolerance: float, agreement: float = AGREEMENT) -> bool:
+        """Whether its answers are near enough to the original's; in int8, no probability stays what it was."""
+        if self.variant.precision is Precision.INT8:
+            return not self.reason and self.same_top1 >= agreement
+        return not self.reason and self.difference <= tolerance
+
+
+class Tuner:
+    """Measures variants of one entry in a repository of its own, on an embedded Triton that is started once.
+
+    A context manager; raises UserError on entry where the original is gone or Triton does not start. `calibrate` is
+    the folder of images by which int8 is made, whose answers must agree with the original's on a share of `files`.
+    """
+
+    calibrate: Path | None = None
+    agreement: float = AGREEMENT
+
+    def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, say: Say) -> None:
+        self.entry, self.repository, self.say = entry, repository, say
+        self.files = [picture.path for picture in read_pictures(files, resize_for(entry)) if not picture.reason]
+        if not self.files:
+            raise NoPictures("none of the images can be read, so nothing can be measured")
+        self.seconds = seconds
+        self.measured: list[Measured] = []
+        self._networks: dict[tuple[Format, Precision], Entry] = {}
+
+    def __enter__(self) -> "Tuner":
+        with ExitStack() as stack:
+            self._expected = self._reference()
+            self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
+            self._client = stack.enter_context(serving(self._scratch, (), self.say))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def run(self, tolerance: float, stages: Sequence[TuneStep] = USUAL) -> Iterator[Measured]:
+        """Measure one variant after another; what was best in a stage is the base of the next one."""
+        base = self._current()
+        for stage in (stage for stage in TuneStep if stage in stages):
+            for variant in (base, *self._variants(stage, base)):
+                if all(each.variant != variant for each in self.measured):
+                    self.measured.append(self._measure(variant))
+                    yield self.measured[-1]
+            best = self.best(tolerance)
+            base = best.variant if best else base
+
+    def best(self, tolerance: float) -> Measured | None:
+        """The fastest whose answers are within the tolerance."""
+        fit = [each for each in self.measured if each.fits(tolerance, self.agreement)]
+        return max(fit, key=lambda each: each.images_per_second, default=None)
+
+    def keep(self, chosen: Variant) -> Entry:
+        """Write a measured variant into the entry that is tuned; returns the entry as it is now."""
+        network = self._networks[chosen.format, chosen.precision]
+        number = self.entry.in_use
+        old_file = self.entry.model_file(self.repository, number)
+        difference = network.versions[1].difference
+        if chosen.precision is Precision.INT8:
+            # No made-up image can tell how far it is from the original; the measured ones can.
+            difference = next(each.difference for each in self.measured if each.variant == chosen)
+        version = replace(
+            self.entry.versions[number],
+            precision=chosen.precision,
+            difference=difference,
+            features_difference=network.versions[1].features_difference,
+        )
+        entry = replace(
+            self.entry,
+            format=chosen.format,
+            serving=chosen.serving,
+            preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
+            versions={**self.entry.versions, number: version},
+        )
+        anew = chosen.precision is Precision.INT8 and self.calibrate is not None
+        if anew or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
+            shutil.copyfile(network.model_file(self._scratch, 1), entry.model_file(self.repository, number))
+            if chosen.format is not self.entry.format:
+                old_file.unlink()
+        rewrite(entry, self.repository)
+        table = [{**asdict(each), "chosen": each.variant == chosen} for each in self.measured]
+        (self.repository / entry.name / TABLE).write_text(json.dumps(table, indent=2) + "\n")
+        return entry
+
+    def _current(self) -> Variant:
+        library = self.entry.preprocessing.resize_library
+        return Variant(self.entry.format, self.entry.precision, self.entry.serving, library)
+
+    def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
+        if stage is TuneStep.INT8 and self.entry.features:
+            self.say("int8 is not tried: its probabilities would be measured, and its vectors not")
+            return []
+        return variants_of(stage, base, self.entry)
+
+    def _measure(self, variant: Variant) -> Measured:
+        try:
+            network = self._network(variant)
+            preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
+            entry = replace(network, serving=variant.serving, preprocessing=preprocessing)
+            rewrite(entry, self._scratch)
+            self._client.load(entry.preprocessor, entry.classifier, entry.name)
+            try:
+                difference, same_top1 = self._differences(entry)
+                return Measured(variant, self._speed(entry), difference, same_top1=same_top1)
+            finally:
+                self._client.unload(entry.name, entry.classifier, entry.preprocessor)
+        except UserError as exc:
+            return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0])
+
+    def _network(self, variant: Variant) -> Entry:
+        key = (variant.format, variant.precision)
+        if key not in self._networks and variant.precision is Precision.INT8:
+            self._networks[key] = self._quantized(variant)
+        if key not in self._networks:
+            version = self.entry.versions[self.entry.in_use]
+            request = Request(
+                source=version.source,
+                name=f"{variant.format.value}-{variant.precision.value}",
+                labels=self.repository / self.entry.classifier / LABELS,
+                preprocessing=self.entry.preprocessing,
+                weights=version.weights if Path(version.weights).is_file() else None,
+                like=version.weights if version.weights and not Path(version.weights).is_file() else None,
+                precision=variant.precision,
+                format=variant.format,
+                multi_label=self.entry.multi_label,
+                input=version.input,
+                output=version.output,
+                grayscale=version.grayscale,
+                include=tuple(map(Path, version.include)),
+                tensor=self.entry.tensor,
+                features=version.features,
+                # As when it was added; its digest is the same.
+                trust=is_function(version.source) or version.trusted,
+            )
+            self._networks[key] = add(request, self._scratch, _say_nothing)
+        return self._networks[key]
+
+    def _quantized(self, variant: Variant) -> Entry:
+        """The network in int8, made anew where there are images to make it by, else as it is served now."""
+        fp32 = self._network(replace(variant, precision=Precision.FP32))
+        number = self.entry.in_use
+        with staging(self._scratch) as folder:
+            file = folder / "network" / variant.format.filename
+            file.parent.mkdir()
+            if self.calibrate is None:
+                shutil.copyfile(self.entry.model_file(self.repository, number), file)
+            else:
+                files = calibration_files(self.calibrate, self.files, self.say)
+                images = calibration_images(files, self.entry)
+                quantize(fp32.model_file(self._scratch, 1), images, file)
+            version = replace(fp32.versions[1], precision=variant.precision)
+            # Empty names are made of the new one.
+            entry = replace(
+                fp32, name=f"{variant.format.value}-int8", preprocessor="", classifier="", versions={1: version}
+            )
+            write(entry, read_labels(self.repository / self.entry.classifier / LABELS), file, self._scratch)
+        return entry
+
+    def _reference(self) -> list[Probabilities]:
+        original = original_probabilities(self.entry, self.entry.versions[self.entry.in_use])
+        transforms = reference_transforms(self.entry.preprocessing)
+        images = (transforms(pil_image(path)) for path in self.files)
+        return [original(image[None])[0].numpy() for image in images]
+
+    def _differences(self, entry: Entry) -> tuple[float, float]:
+        """The largest difference of a probability, and the share of pictures with the same likeliest class."""
+        pictures = read_pictures(self.files, resize_for(entry))
+        answers = [self._client.predict(entry.name, [picture.payload]).values[0] for picture in pictures]
+        pairs = list(zip(answers, self._expected, strict=True))
+        same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
+        return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
+
+    def _speed(self, entry: Entry) -> float:
+        batch = [self.files[number % len(self.files)] for number in range(CALL_IMAGES)]
+        read = reader(resize_for(entry))
+        stop = threading.Event()
+        finished: list[float] = []
+        failures: list[UserError] = []
+
+        def call() -> None:
+            try:
+                with BlockingTriton(self._client.address) as triton:
+                    while not stop.is_set():
+                        # Each time anew: what the gateway does with a picture belongs to its cost.
+                        triton.predict(entry.name, [read(path).payload for path in batch])
+                        finished.append(time.perf_counter())
+            except UserError as exc:
+                failures.append(exc)
+                stop.set()
+
+        callers = [threading.Thread(target=call) for _ in range(CALLERS)]
+        started = time.perf_counter()
+        for caller in callers:
+            caller.start()
+        stop.wait(WARMUP_SECONDS + self.seconds)
+        ended = time.perf_counter()
+        stop.set()
+        for caller in callers:
+            caller.join()
+        if failures:
+            raise failures[0]
+        first = started + WARMUP_SECONDS
+        return CALL_IMAGES * sum(first <= at <= ended for at in finished) / (ended - first)
+
+
+def _say_nothing(text: str) -> None:  # the signature of Say
+    """The steps of one variant are not worth a line; its result is."""

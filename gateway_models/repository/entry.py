@@ -1,0 +1,257 @@
+"""A model's entry in a repository: what is kept of how it was made, beside what Triton reads.
+
+flowers/                config.pbtxt, a folder named after the version in use, and origin.json: this module's record
+flowers.v1/ flowers.v2/ an ensemble for each version, once there are several
+flowers_preprocessor/   config.pbtxt, 1/*.py
+flowers_classifier/     config.pbtxt, labels.txt, a folder with the network for each version
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from gateway.errors import UserError
+from gateway.triton.contract import EXACT, FAST, pinned
+from gateway.validation import fault
+from gateway_models.repository.preprocessing import Preprocessing
+
+RECORD = "origin.json"
+FUNCTION_FILES = ("served_function.py", "function.json", "code/")
+"""What lies beside a function's model.py: the adapter, how it is called, and somebody's code."""
+AUTO = "auto"
+"""In place of a layer's name for FEATURES: what the last linear layer is given."""
+MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class EntryError(UserError):
+    """A model's entry is missing, unreadable, or cannot become what was asked."""
+
+
+class Precision(StrEnum):
+    """What the network computes in; its inputs and outputs stay fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    INT8 = "int8"
+    """Of an ONNX network that `gateway model tune` quantized by photographs."""
+
+
+class Format(StrEnum):
+    """What the network is stored as, and so which of Triton's backends runs it."""
+
+    TORCHSCRIPT = "torchscript"
+    ONNX = "onnx"
+    EXPORTED = "torch-export"
+    """A program of torch.export, which the project's own backend for PyTorch runs, and NVIDIA's does not."""
+    FUNCTION = "function"
+    """A folder: a model.py for Triton's Python backend, and somebody's code."""
+
+    @property
+    def filename(self) -> str:
+        """The file in a version's folder."""
+        return {
+            Format.TORCHSCRIPT: "model.pt",
+            Format.ONNX: "model.onnx",
+            Format.EXPORTED: "model.pt2",
+            Format.FUNCTION: "model.py",
+        }[self]
+
+
+class Decode(StrEnum):
+    """How the gateway decodes large JPEGs: every pixel, or at a scale that leaves four times what the network sees."""
+
+    EXACT = EXACT
+    FAST = FAST
+
+
+class ImageTensor(StrEnum):
+    """What passes between preprocessor and network: normalised images, or pixels that the network normalises."""
+
+    FP32 = "fp32"
+    UINT8 = "uint8"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How Triton runs a model; `gpus` () leaves the device to Triton.
+
+    `cache` keeps whole answers, by which a hit skips every step; `cache_classifier` those of the network to the same
+    pixels, whatever file they came in.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    max_batch_size: int = 64
+    preferred: tuple[int, ...] = (4, 8)
+    queue_delay_us: int = 0
+    instances: int = 2
+    preprocessor_instances: int = 2
+    gpus: tuple[int, ...] = ()
+    cache: bool = True
+    cache_classifier: bool = False
+    tensorrt: bool = False
+    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model by TensorRT."""
+    sequence_model: str = ""
+    """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
+    decode: Decode = Decode.EXACT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decode", Decode(self.decode))
+        for what, value, least, most in (
+            ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
+            ("instances", self.instances, 1, MAX_INSTANCES),
+            ("preprocessor instances", self.preprocessor_instances, 1, MAX_INSTANCES),
+            ("the queue delay in µs", self.queue_delay_us, 0, MAX_QUEUE_DELAY_US),
+        ):
+            if not least <= value <= most:
+                raise EntryError(f"{what}: {value} is not between {least:,} and {most:,}")
+        wrong = [size for size in self.preferred if not 0 < size <= self.max_batch_size]
+        if wrong:
+            raise EntryError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
+        if any(gpu < 0 for gpu in self.gpus):
+            raise EntryError("GPUs are numbers from 0, as nvidia-smi lists them")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One trained network: where it came from, by which the served answers can be held to the original's."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    source: str
+    """A file's absolute path, torchvision:ARCH, or FILE.py:NAME."""
+    sha256: str
+    """Of the source, or of the weights where they are a file; "" where there is no file."""
+    weights: str
+    """A file of weights, the name of torchvision weights, or ""."""
+    ending: str
+    precision: Precision
+    difference: float
+    """Largest difference of a probability from the original's on made-up images, when it was written."""
+    input: str = ""
+    """What the original takes, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
+    output: str = ""
+    """Which of several outputs are the scores, by name or number; "" where there is one."""
+    grayscale: bool = False
+    """Whether the original takes one channel."""
+    include: tuple[str, ...] = ()
+    """Files and folders that go with a function."""
+    features: str = ""
+    """The layer of the original whose vectors are FEATURES, or AUTO; "" where there are none."""
+    features_difference: float = 0.0
+    """1 minus the least cosine of a vector and the original's on made-up images, when it was written."""
+    trusted: bool = False
+    """Whether it was added with --trust, so that the original may execute code when it is loaded again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """All that the files of an entry are written from."""
+
+    name: str
+    classes: int
+    preprocessing: Preprocessing
+    format: Format
+    multi_label: bool
+    serving: Serving
+    versions: dict[int, Version] = field(default_factory=dict)
+    in_use: int = 1
+    preprocessor: str = ""
+    classifier: str = ""
+    features: int = 0
+    """How many numbers each vector of FEATURES has; 0 where the model gives none."""
+    tensor: ImageTensor = ImageTensor.FP32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "preprocessor", self.preprocessor or preprocessor_of(self.name))
+        object.__setattr__(self, "classifier", self.classifier or classifier_of(self.name))
+
+    @property
+    def precision(self) -> Precision:
+        """Of the version in use."""
+        return self.versions[self.in_use].precision
+
+    @property
+    def ensembles(self) -> dict[str, int]:
+        """Each ensemble's name and the version that it answers with."""
+        several = {pinned(self.name, version): version for version in self.versions} if len(self.versions) > 1 else {}
+        return {self.name: self.in_use, **several}
+
+    def ensemble_of(self, version: int) -> str:
+        """The ensemble that answers with a version."""
+        return self.name if version == self.in_use else pinned(self.name, version)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Every folder of the repository that belongs to the model; each is a model to Triton."""
+        return (*self.ensembles, self.preprocessor, self.classifier)
+
+    def model_file(self, repository: Path, version: int) -> Path:
+        """Where a version's network is."""
+        return repository / self.classifier / str(version) / self.format.filename
+
+    def with_serving(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of Serving
+        """The same with other settings of Serving."""
+        return replace(self, serving=replace(self.serving, **changes))
+
+
+_RECORD = TypeAdapter(Entry)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong with a JSON file, and where in it."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {fault(first)}" if where else fault(first)
+
+
+def preprocessor_of(name: str) -> str:
+    """The folder of a model's preprocessor."""
+    return f"{name}_preprocessor"
+
+
+def classifier_of(name: str) -> str:
+    """The folder of a model's network."""
+    return f"{name}_classifier"
+
+
+def check_name(name: str) -> None:
+    """Raise EntryError unless a name can be a folder, a part of a URL and a name of Triton's."""
+    if not _NAME.fullmatch(name):
+        raise EntryError(
+            f"{name!r} cannot be a model's name: use up to 64 letters, digits, - and _, a letter or digit first"
+        )
+
+
+def write_record(entry: Entry, repository: Path) -> None:
+    """Keep what an entry was made from beside it."""
+    text = json.dumps(asdict(entry), indent=2)
+    (repository / entry.name / RECORD).write_text(text + "\n")
+
+
+def read_entry(repository: Path, name: str) -> Entry:
+    """Read an entry's record; raises EntryError with the names there are."""
+    path = repository / name / RECORD
+    try:
+        return _RECORD.validate_json(path.read_bytes())
+    except FileNotFoundError as exc:
+        names = ", ".join(entry_names(repository)) or "none"
+        raise EntryError(
+            f"{repository} has no model {name!r} that `gateway model add` wrote; there are: {names}"
+        ) from exc
+    except ValidationError as exc:
+        raise EntryError(f"cannot read {path}: {first_fault(exc)}") from exc
+    except OSError as exc:
+        raise EntryError(f"cannot read {path}: {exc}") from exc
+
+
+def entry_names(repository: Path) -> list[str]:
+    """The names of a repository's entries that have a record."""
+    return sorted(path.parent.name for path in repository.glob(f"*/{RECORD}"))

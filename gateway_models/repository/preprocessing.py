@@ -1,0 +1,157 @@
+"""How a model wants its images, and what torchvision makes of them with it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pydantic import ConfigDict
+
+from gateway.errors import UserError
+from gateway_models.repository.pillow_order import PILLOW, TORCH, ordered_resize, release_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+MAX_SIDE = 4096
+AS_PIXELS = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}
+"""The mean and std that leave pixels as they are, on a scale from 0 to 255."""
+INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "hamming", "lanczos")
+
+
+class PreprocessingError(UserError):
+    """What was said about a model's preprocessing is incomplete or cannot be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """How a model wants its images; mean and std of RGB on a scale from 0 to 1.
+
+    `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
+    square in the middle. `resize_library` is torch, pillow for whichever is installed, or a Pillow's release, such as
+    pillow-12.1, where training's is known and another: see gateway_models.repository.pillow_order. Raises
+    PreprocessingError where that cannot be.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    resize_size: tuple[int, ...]
+    crop_size: int
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize_library: str = PILLOW
+
+    def __post_init__(self) -> None:
+        if len(self.resize_size) not in {1, 2}:
+            raise PreprocessingError(
+                "the resize must be one number, for the shorter side, or two, for height and width"
+            )
+        if not all(0 < side <= MAX_SIDE for side in (self.crop_size, *self.resize_size)):
+            raise PreprocessingError(
+                f"resize to {_text(self.resize_size)} and crop {self.crop_size}: a side is 1 to {MAX_SIDE} pixels"
+            )
+        if self.crop_size > min(self.resize_size):
+            raise PreprocessingError(
+                f"a crop of {self.crop_size} out of a resize to {_text(self.resize_size)} would have black borders"
+            )
+        if self.interpolation not in INTERPOLATIONS:
+            raise PreprocessingError(
+                f"{self.interpolation!r} is not an interpolation; use one of {', '.join(INTERPOLATIONS)}"
+            )
+        if self.resize_library not in {PILLOW, TORCH} and release_of(self.resize_library) is None:
+            raise PreprocessingError(
+                f"{self.resize_library!r} is not a resize library; use pillow, torch, or a Pillow release: pillow-12.1"
+            )
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != 3:
+                given = f"{len(values)} number{'s' * (len(values) != 1)}"
+                raise PreprocessingError(f"{name} has {given} but needs three: red, green, blue")
+            if not all(map(math.isfinite, values)):
+                raise PreprocessingError(f"{name} is {_text(values)}, but must be three numbers")
+            if name == "std" and not all(values):
+                raise PreprocessingError(f"std is {_text(values)}, but pixels are divided by it: none may be 0")
+            if not all(0 <= value <= 1 for value in values):
+                raise PreprocessingError(
+                    f"{name} is {_text(values)}, but must be between 0 and 1: divide 0–255 values by 255"
+                )
+
+    def parameters(self) -> dict[str, str]:
+        """The same as texts, as the preprocessor's config.pbtxt has them."""
+        return {name: _text(value) for name, value in asdict(self).items()}
+
+    @property
+    def gives_pixels(self) -> bool:
+        """Whether the network gets the pixels themselves, on a scale from 0 to 255."""
+        return not any(self.mean) and all(abs(255 * std - 1) < 1e-6 for std in self.std)
+
+    @property
+    def is_gray(self) -> bool:
+        """Whether all channels are normalised alike, as those of a gray image."""
+        return len(set(self.mean)) == len(set(self.std)) == 1
+
+    def differences(self, given: Mapping[str, str]) -> list[str]:
+        """What the preprocessor's parameters say otherwise, in words that name the parameter.
+
+        Not of the resize's library, which is for who serves to choose.
+        """
+        return [
+            f"parameter {name} is {given.get(name)!r} and should be {value!r}"
+            for name, value in self.parameters().items()
+            if name != "resize_library" and _parts(given.get(name, "")) != _parts(value)
+        ]
+
+    def described(self) -> str:
+        """One line for people."""
+        sides = "×".join(map(str, self.resize_size))
+        resize = sides if len(self.resize_size) == 2 else f"shorter side {sides}"
+        values = "pixels of 0 to 255" if self.gives_pixels else f"mean {_text(self.mean)}, std {_text(self.std)}"
+        return (
+            f"resize {resize} {self.interpolation}, crop {self.crop_size}, {values}"
+            f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
+        )
+
+
+def reference_transforms(preprocessing: Preprocessing) -> "Callable[[Image], Tensor]":
+    """What torchvision makes of a PIL image, as in training and evaluation there: RGB → fp32 [3, crop, crop].
+
+    The passes of the resize go in the order of the Pillow that `preprocessing` names.
+    """
+    import torch
+    from torchvision.transforms import v2
+
+    compose: Callable[[Image], Tensor] = v2.Compose(
+        [
+            ordered_resize(
+                preprocessing.resize_size,
+                v2.InterpolationMode(preprocessing.interpolation),
+                release_of(preprocessing.resize_library),
+            ),
+            v2.CenterCrop(preprocessing.crop_size),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(list(preprocessing.mean), list(preprocessing.std)),
+        ]
+    )
+    return compose
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _parts(text: str) -> list[float | str]:
+    """A parameter's parts, comparable whatever way its numbers are written."""
+    return [_number(part.strip()) for part in text.split(",")]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

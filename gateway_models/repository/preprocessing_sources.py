@@ -1,0 +1,176 @@
+"""Where a model's preprocessing is read from: a file of ours or Hugging Face's, torchvision's weights, options."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gateway_client.files import read_text
+from gateway_models.repository.pillow_order import PILLOW
+from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
+
+SQUARED = {"ViT", "DeiT", "Beit", "Swin"}
+"""Hugging Face's image processors to which one number means height and width; to others it is the shorter side."""
+UNKNOWN_PROCESSORS = {
+    "EfficientNet",
+    "Levit",
+    "Poolformer",
+    "PoolFormer",
+    "Perceiver",
+    "TimmWrapper",
+    "Glpn",
+    "Bridgetower",
+}
+"""Those with steps that the preprocessor here does not have: offsets, crops by share."""
+MAX_JSON_BYTES = 64 * 2**20
+"""Of one JSON file of a model: the largest index of weights has some megabytes."""
+PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""PIL.Image.Resampling by number, as Hugging Face's preprocessor_config.json has it."""
+
+
+def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
+    """Read what `asdict` gave; numbers and lists may stand where the dataclass has tuples."""
+    known = {field.name for field in fields(Preprocessing)}
+    unknown, missing = sorted(set(values) - known), sorted(known - set(values) - {"resize_library"})
+    if unknown or missing:
+        said = [
+            f"{', '.join(names)} {word}"
+            for names, word in ((unknown, "is not known"), (missing, "is missing"))
+            if names
+        ]
+        raise PreprocessingError(f"preprocessing: {'; '.join(said)}")
+    try:
+        return Preprocessing(
+            resize_size=tuple(whole(side) for side in _list(values["resize_size"])),
+            crop_size=_side(values["crop_size"]),
+            interpolation=str(values["interpolation"]),
+            mean=_three(values["mean"]),
+            std=_three(values["std"]),
+            resize_library=str(values.get("resize_library", PILLOW)),
+        )
+    except (TypeError, ValueError) as exc:
+        raise PreprocessingError(f"preprocessing: {exc}") from exc
+
+
+def from_file(path: Path) -> Preprocessing:
+    """Read a JSON file: the fields of Preprocessing, or Hugging Face's preprocessor_config.json."""
+    try:
+        values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as exc:
+        raise PreprocessingError(f"cannot read {path} as JSON: {exc}") from exc
+    if not isinstance(values, dict):
+        raise PreprocessingError(f"{path} does not contain a JSON object")
+    try:
+        return _from_hugging_face(values) if "image_mean" in values else from_mapping(values)
+    except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
+        raise PreprocessingError(f"{path}: {exc}") from exc
+
+
+def from_weights(name: str) -> Preprocessing:
+    """What torchvision's weights of that name, such as ResNet50_Weights.IMAGENET1K_V2, were evaluated with."""
+    transforms = weights_enum(name).transforms()
+    try:
+        return Preprocessing(
+            resize_size=tuple(transforms.resize_size),
+            crop_size=_side(transforms.crop_size),
+            interpolation=transforms.interpolation.value,
+            mean=_three(transforms.mean),
+            std=_three(transforms.std),
+        )
+    except AttributeError as exc:
+        raise PreprocessingError(f"{name} is not for image classification") from exc
+
+
+def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
+    """The torchvision weights of a name; raises PreprocessingError with names that are near."""
+    import difflib
+
+    from torchvision.models import get_model_weights, get_weight, list_models
+
+    try:
+        return get_weight(name)
+    except (ValueError, AttributeError, KeyError) as exc:
+        every = [str(weights) for model in list_models() for weights in get_model_weights(model)]
+        # Where it is an architecture's name, those of that architecture.
+        plain = name.lower().replace("_", "")
+        alike = [each for each in every if each.lower().replace("_", "").startswith(f"{plain}weights.")]
+        near = alike[:3] or difflib.get_close_matches(name, every, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "one is ResNet50_Weights.IMAGENET1K_V2"
+        raise PreprocessingError(f"torchvision has no weights {name!r}: {hint}") from exc
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """The numbers in text such as 0.485,0.456,0.406; raises PreprocessingError."""
+    try:
+        return tuple(float(part) for part in text.replace("x", ",").split(","))
+    except ValueError as exc:
+        raise PreprocessingError(f"{text!r} must be numbers separated by commas") from exc
+
+
+def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
+    """Read https://huggingface.co/docs/transformers/main_classes/image_processor files for image classification."""
+    processor = str(values.get("image_processor_type") or values.get("feature_extractor_type") or "")
+    family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", processor)
+    if family in UNKNOWN_PROCESSORS:
+        raise PreprocessingError(
+            f"{processor} prepares images in a way of its own: use --resize, --crop, --mean, --std and --interpolation"
+        )
+    if not values.get("do_resize", True) or not values.get("do_normalize", True):
+        raise PreprocessingError("images are resized and normalised here: do_resize and do_normalize must be true")
+    size = values.get("size", {})
+    if isinstance(size, int):
+        size = {"height": size, "width": size} if family in SQUARED else {"shortest_edge": size}
+    if "shortest_edge" in size:
+        resize: tuple[int, ...] = (int(size["shortest_edge"]),)
+    elif {"height", "width"} <= set(size):
+        resize = (int(size["height"]), int(size["width"]))
+    else:
+        raise PreprocessingError("size has neither shortest_edge nor height and width")
+    if family == "ConvNext":
+        # ConvNextImageProcessor.resize: from 384 on the whole picture, below a part of it.
+        (side,) = resize[:1]
+        crop: Any = (side,)
+        resize = (int(side / float(values.get("crop_pct") or 224 / 256)),) if side < 384 else (side, side)
+    elif values.get("do_center_crop"):
+        crop = values.get("crop_size", resize[0])
+        crop = (crop["height"], crop["width"]) if isinstance(crop, Mapping) else (crop,)
+    elif len(resize) == 2:
+        crop = resize
+    else:
+        raise PreprocessingError(
+            "shortest_edge without do_center_crop gives images of different sizes; a batch needs one size"
+        )
+    if abs(float(values.get("rescale_factor", 1 / 255)) - 1 / 255) > 1e-6 or not values.get("do_rescale", True):
+        raise PreprocessingError("rescale_factor must be 1/255")
+    return Preprocessing(
+        resize_size=resize,
+        crop_size=_side(crop),
+        interpolation=PILLOW_RESAMPLING[int(values.get("resample", 2))],
+        mean=_three(values["image_mean"]),
+        std=_three(values.get("image_std", [])),
+    )
+
+
+def whole(value: Any) -> int:  # noqa: ANN401  # whatever stands in a file
+    """A number of pixels; raises PreprocessingError where it is none, instead of cutting its fraction off."""
+    if not float(value).is_integer():
+        raise PreprocessingError(f"{value} is not a whole number of pixels")
+    return int(value)
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _side(value: object) -> int:
+    sides = [whole(side) for side in _list(value)]
+    if len(set(sides)) != 1:
+        raise PreprocessingError(f"the crop is {','.join(map(str, sides))}; only squares are served")
+    return sides[0]
+
+
+def _three(value: object) -> tuple[float, ...]:
+    # As many as there are: Preprocessing says what is wrong with another number of them.
+    return tuple(float(part) for part in _list(value))

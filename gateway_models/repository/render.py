@@ -1,0 +1,153 @@
+"""An entry's config.pbtxt files, from the templates that triton_models' own are made from as well."""
+
+from importlib.resources import files
+from string import Template
+
+from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
+from gateway_models.repository.entry import Entry, Format, Precision
+
+WARMED_UP_TO = 32
+"""Larger batches are left to the first request that brings one: to warm up 1,024 images takes a CPU minutes."""
+_STREAM = """
+# The stateful model that follows its streams.
+parameters { key: "sequence_model" value: { string_value: "%s" } }"""
+_FEATURES = """
+  {
+    # The vector of an image, from the layer that `gateway model add --features` chose: what POST /embed returns.
+    name: "FEATURES"
+    data_type: TYPE_FP32
+    dims: [ %d ]
+  },"""
+_NETWORK_FEATURES = """,
+  {
+    # The output of the layer that --features names: the vector of an image.
+    name: "output__1"
+    data_type: TYPE_FP32
+    dims: [ %d ]
+  }"""
+_FEATURES_MAP = """
+      output_map { key: "output__1" value: "FEATURES" }"""
+_KIND = {
+    Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
+    Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
+    Format.EXPORTED: ('platform: "pytorch_libtorch"', "a program of torch.export"),
+    Format.FUNCTION: ('backend: "python"', "a Python function"),
+}
+_PARAMETERS = {
+    Format.TORCHSCRIPT: """\
+# One core per instance on a CPU, so that instances do not compete for cores. A single instance may have more.
+# Do not set INTER_OP_THREAD_COUNT: torch accepts it once per process, and before 25.11 libtorch's backend ends the
+# whole Triton with the second model, or the first reload, that sets it.
+parameters { key: "INTRA_OP_THREAD_COUNT" value: { string_value: "1" } }
+# No autograd bookkeeping.
+parameters { key: "INFERENCE_MODE" value: { string_value: "true" } }
+""",
+    Format.ONNX: """\
+# One core per instance on a CPU, so that instances do not compete for cores. A single instance may have more.
+parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
+parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
+""",
+    Format.FUNCTION: "",
+}
+_PARAMETERS[Format.EXPORTED] = _PARAMETERS[Format.TORCHSCRIPT]
+
+
+def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
+    """The text of config.pbtxt for each of the entry's folders; `command` of `gateway model` is named in a comment."""
+    side = entry.preprocessing.crop_size
+    runner, kind = _KIND[entry.format]
+    serving = entry.serving
+    shared = {
+        **entry.preprocessing.parameters(),
+        "name": entry.name,
+        "preprocessor": entry.preprocessor,
+        "classifier": entry.classifier,
+        "max_batch_size": serving.max_batch_size,
+        "classes": entry.classes,
+        "side": side,
+        "cache": _bool(serving.cache),
+        "cache_classifier": _bool(serving.cache_classifier),
+        "model": entry.name,
+        "multi_label": _bool(entry.multi_label),
+        "decode": serving.decode.value,
+        "tensor": entry.tensor.value,
+        "image_type": IMAGE_TYPES[entry.tensor.value],
+        "runner": runner,
+        "kind": kind,
+        "filename": entry.format.filename,
+        "command": command,
+        "preferred": ", ".join(map(str, serving.preferred)),
+        "queue_delay_us": serving.queue_delay_us,
+        "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
+        "classifier_instances": _instances(serving.instances, serving.gpus),
+        "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),
+        "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
+        "warmup": _warmup(serving.preferred, side, IMAGE_TYPES[entry.tensor.value]),
+        "features_output": _FEATURES % entry.features if entry.features else "",
+        "network_features": _NETWORK_FEATURES % entry.features if entry.features else "",
+        "features_map": _FEATURES_MAP if entry.features else "",
+    }
+    texts = {
+        entry.preprocessor: _template("preprocessor").substitute(shared),
+        entry.classifier: _template("classifier").substitute(shared),
+    }
+    for name, version in entry.ensembles.items():
+        texts[name] = _template("ensemble").substitute(
+            shared,
+            name=name,
+            version=version,
+            precision=entry.versions[version].precision.value,
+            classifier_version=version if len(entry.versions) > 1 else -1,
+        )
+    return texts
+
+
+def _template(name: str) -> Template:
+    return Template((files("gateway_models.repository") / "templates" / f"{name}.pbtxt").read_text())
+
+
+def _instances(count: int, gpus: tuple[int, ...]) -> str:
+    if gpus:
+        return f"kind: KIND_GPU count: {count} gpus: [ {', '.join(map(str, gpus))} ]"
+    return f"kind: KIND_AUTO count: {count}"
+
+
+def _warmup(preferred: tuple[int, ...], side: int, image_type: str) -> str:
+    sizes = sorted({1, *(size for size in preferred if size <= WARMED_UP_TO)})
+    image = f"{{ data_type: {image_type} dims: [ 3, {side}, {side} ] random_data: true }}"
+    return ",\n".join(
+        f"""\
+  {{
+    name: "batch of {size}"
+    batch_size: {size}
+    count: 3
+    inputs {{ key: "{CLASSIFIER_INPUT}" value: {image} }}
+  }}"""
+        for size in sizes
+    )
+
+
+def _tensorrt(precision: Precision) -> str:
+    """TensorRT for an ONNX model, after https://github.com/triton-inference-server/onnxruntime_backend."""
+    mode = "FP16" if precision is Precision.FP16 else "FP32"
+    return f"""\
+# On a GPU, ONNX Runtime has TensorRT build engines for the shapes that come, at the first of each: minutes, which the
+# warm-up below takes on itself. FP16 is faster, and `gateway model parity` says how far off it is. No effect on a CPU.
+optimization {{
+  execution_accelerators {{
+    gpu_execution_accelerator: [
+      {{
+        name: "tensorrt"
+        parameters {{ key: "precision_mode" value: "{mode}" }}
+        parameters {{ key: "max_workspace_size_bytes" value: "1073741824" }}
+        parameters {{ key: "trt_engine_cache_enable" value: "true" }}
+        parameters {{ key: "trt_engine_cache_path" value: "/tmp" }}
+      }}
+    ]
+  }}
+}}
+"""
+
+
+def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it
+    return str(value).lower()

@@ -1,0 +1,159 @@
+"""What the commands about models say at their end, on stdout."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gateway.triton.contract import pinned
+from gateway_local.console import PlainConsole
+from gateway_local.places import at
+from gateway_models.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
+from gateway_models.repository.writing import LABELS, preprocessor_files
+
+T = TypeVar("T")
+
+
+def added(entry: Entry, repository: Path, version: int) -> None:
+    """What `gateway model add` wrote and how to call it."""
+    this = entry.versions[version]
+    out = console()
+    out.print(f"{entry.name} version {version} is in {repository}", style="bold")
+    table = Table.grid(padding=(0, 2))
+    on = "the images of `tune`" if this.precision is Precision.INT8 else "made-up images"
+    facts = {
+        "network": f"{this.source}, ends in {this.ending}",
+        "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
+        "images": entry.preprocessing.described(),
+        **_vectors(entry, this),
+        "stored as": f"{entry.format.value}, {this.precision.value}{_takes(entry)}; probabilities differ from the "
+        f"original's by up to {this.difference:.1e} on {on}",
+        "served by": _serving(entry),
+    }
+    for name, fact in facts.items():
+        table.add_row(f"  {name}", fact)
+    out.print(table)
+    written = [
+        f"{entry.classifier}/{version}/{entry.format.filename}",
+        *(f"{entry.classifier}/{version}/{name}" for name in FUNCTION_FILES if entry.format is Format.FUNCTION),
+        f"{entry.classifier}/{LABELS}",
+        *(f"{folder}/config.pbtxt" for folder in entry.folders),
+        *(f"{entry.preprocessor}/1/{path.name}" for path in preprocessor_files()),
+        f"{entry.name}/{RECORD}",
+    ]
+    out.print("written:")
+    for path in written:
+        out.print(f"  {path}")
+    out.print("to call it:")
+    where = "" if version == entry.in_use else f"&version={version}"
+    out.print(f"  gateway model parity {entry.name}{at(repository)}   # the served answers against the original's")
+    out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
+    out.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")
+    if version != entry.in_use:
+        out.print(
+            f"version {entry.in_use} stays in use; "
+            f"`gateway model versions {entry.name} --use {version}{at(repository)}` changes that"
+        )
+
+
+def listed(entries: Sequence[Entry]) -> None:
+    """A row for each model."""
+    table = Table("name", "classes", "images", "format", "precision", "versions", box=None, pad_edge=False)
+    for entry in entries:
+        side = entry.preprocessing.crop_size
+        table.add_row(
+            entry.name,
+            f"{entry.classes}{' multi-label' if entry.multi_label else ''}",
+            f"{side}×{side}",
+            entry.format.value,
+            entry.precision.value,
+            _versions(entry),
+        )
+    console().print(table)
+
+
+def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
+    """All that is known of a model."""
+    out = console()
+    table = Table.grid(padding=(0, 2))
+    some = ", ".join(labels[:5]) + (f", … ({len(labels)} in all)" if len(labels) > 5 else "")
+    facts = {
+        "repository": str(repository),
+        "labels": some,
+        "multi-label": "yes" if entry.multi_label else "no",
+        "images": entry.preprocessing.described(),
+        **_vectors(entry, entry.versions[entry.in_use]),
+        "format": f"{entry.format.value}{_takes(entry)}",
+        "served by": _serving(entry),
+        "folders": ", ".join(entry.folders),
+    }
+    out.print(entry.name, style="bold")
+    for name, fact in facts.items():
+        table.add_row(f"  {name}", fact)
+    out.print(table)
+    versioned(entry)
+
+
+def versioned(entry: Entry) -> None:
+    """A row for each version of a model."""
+    table = Table("version", "", "source", "ends in", "precision", "asked by", box=None, pad_edge=False)
+    for number, version in sorted(entry.versions.items()):
+        several = len(entry.versions) > 1
+        table.add_row(
+            str(number),
+            "in use" if number == entry.in_use else "",
+            " ".join(filter(None, [version.source, Path(version.weights).name])),
+            version.ending,
+            version.precision.value,
+            pinned(entry.name, number) if several else entry.name,
+        )
+    console().print(table)
+
+
+def console() -> PlainConsole:
+    """Where results go."""
+    # Paths are to be copied, so no line is broken; without a terminal there is no width to keep to.
+    return PlainConsole(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
+
+
+def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
+    """Pass items through and show how many of them have come, on a terminal."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
+        task = bar.add_task(text, total=total)
+        for item in items:
+            yield item
+            bar.advance(task)
+
+
+def _vectors(entry: Entry, version: Version) -> dict[str, str]:
+    """What is said of the vectors, where there are some."""
+    if not entry.features:
+        return {}
+    layer = "what the last linear layer is given" if version.features == AUTO else version.features
+    off = version.features_difference
+    return {"vectors": f"{entry.features} numbers, {layer}; 1 - cosine to the original's is up to {off:.1e}"}
+
+
+def _takes(entry: Entry) -> str:
+    return ", takes uint8 pixels" if entry.tensor is ImageTensor.UINT8 else ""
+
+
+def _serving(entry: Entry) -> str:
+    serving = entry.serving
+    device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
+    delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
+    return (
+        f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}, {serving.preprocessor_instances} "
+        f"preprocessor{'s' * (serving.preprocessor_instances > 1)}, batches of up to "
+        f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred{delay}, "
+        f"cache {'on' if serving.cache else 'off'}"
+        f"{', and on the network' if serving.cache_classifier else ''}"
+    )
+
+
+def _versions(entry: Entry) -> str:
+    return ", ".join(f"{number} in use" if number == entry.in_use else str(number) for number in sorted(entry.versions))

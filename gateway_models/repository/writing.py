@@ -1,0 +1,114 @@
+"""An entry's files on disk: written all or not at all, and never where a Triton that starts would stumble over them."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gateway.triton.contract import PREPROCESSOR
+from gateway_local.places import SHIPPED_MODELS
+from gateway_models.repository.entry import Entry, EntryError, Format, write_record
+from gateway_models.repository.render import render
+
+LABELS = "labels.txt"
+PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"
+
+
+@contextmanager
+def staging(repository: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards, beside the repository where that can be; raises EntryError."""
+    try:
+        repository.mkdir(parents=True, exist_ok=True)
+        # Not inside: Triton takes every folder for a model, a hidden one too, and does not start without its config.
+        beside = repository.resolve().parent
+        near = os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev
+        with tempfile.TemporaryDirectory(prefix=".adding-", dir=beside if near else None) as folder:
+            yield Path(folder)
+    except OSError as exc:
+        raise EntryError(f"cannot write into {repository}: {_reason(exc)}") from exc
+
+
+def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) -> None:
+    """Write a new entry with the network of its one version, which is moved; raises OSError."""
+    # Beside the network's folder, which is moved as a whole where it is a function's.
+    draft = network.parent.parent / "models"
+    rewrite(entry, draft)
+    code = draft / entry.preprocessor / "1"
+    code.mkdir()
+    for path in preprocessor_files():
+        shutil.copyfile(path, code / path.name)
+    (draft / entry.classifier / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    _place(network, entry.model_file(draft, entry.in_use), entry.format)
+    placed: list[Path] = []
+    try:
+        # The ensemble last: until then Triton has no model that lacks a part.
+        for folder in reversed(entry.folders):
+            target = repository / folder
+            check_free(target)
+            placed.append(target)
+            shutil.move(draft / folder, target)
+    except BaseException:
+        for path in placed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def preprocessor_files() -> list[Path]:
+    """The files of the shipped preprocessor's code, which every entry has a copy of."""
+    return sorted(PREPROCESSOR_CODE.glob("*.py"))
+
+
+def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:
+    """Write an entry that has one version more, whose network is moved; raises OSError."""
+    (number,) = entry.versions.keys() - old.versions.keys()
+    target = entry.model_file(repository, number)
+    try:
+        _place(network, target, entry.format)
+        rewrite(entry, repository)
+    except BaseException:
+        shutil.rmtree(target.parent, ignore_errors=True)
+        rewrite(old, repository)
+        for folder in set(entry.folders) - set(old.folders):
+            shutil.rmtree(repository / folder, ignore_errors=True)
+        raise
+
+
+def rewrite(entry: Entry, repository: Path) -> None:
+    """Write an entry's configurations and record again, after a change of its settings or its version in use."""
+    for folder, text in render(entry).items():
+        path = repository / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.pbtxt").write_text(text)
+    for name, version in entry.ensembles.items():
+        # Triton takes an ensemble's version from its folder, which is empty.
+        keep = repository / name / str(version)
+        keep.mkdir(exist_ok=True)
+        for other in (repository / name).iterdir():
+            if other.is_dir() and other != keep:
+                shutil.rmtree(other)
+    write_record(entry, repository)
+
+
+def check_free(folder: Path) -> None:
+    """Raise EntryError where a folder of the repository is there already."""
+    if folder.exists():
+        raise EntryError(f"{folder} already exists and was not written by this command: use another --name")
+
+
+def _reason(exc: OSError) -> str:
+    """What an error says; of shutil's, which has a list of what failed, that of the first."""
+    if isinstance(exc, shutil.Error) and exc.args and isinstance(exc.args[0], list):
+        return str(exc.args[0][0][-1]).partition("] ")[2].partition(": '")[0] or str(exc)
+    return str(exc)
+
+
+def _place(network: Path, target: Path, written_as: Format) -> None:
+    if written_as is Format.FUNCTION:
+        # All of its folder belongs to it.
+        target.parent.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(network.parent, target.parent)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(network, target)

@@ -1,0 +1,95 @@
+"""Answers that are large: bounded, whole, and of the shape that the OpenAPI page shows."""
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+
+from gateway.api.query_bound import MAX_QUERY_PARAMETERS
+from gateway.api.schemas import PredictResponse
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
+from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from tests.gateway.api.tensors import INFER, in_json
+
+CLASSES = 500
+
+
+class Wide(StubBackend):
+    """Knows many classes."""
+
+    async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
+        return tuple(f"class {number}" for number in range(CLASSES))
+
+    async def infer(self, call: Call) -> InferResult:
+        scores = np.linspace(1, 0, CLASSES, dtype=np.float32)
+        if call.selection is None:
+            row = Row(decoded=True, scores=scores)
+        else:
+            count = call.selection.class_count(multi_label=False)
+            chosen = (Prediction(f"class {n}", n, float(score)) for n, score in enumerate(scores[:count]))
+            row = Row(decoded=True, predictions=tuple(chosen))
+        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
+
+
+def classify(client: Client, count: int, top_k: int, **headers: str) -> httpx.Response:
+    files = [("f", (f"{number}.png", PNG)) for number in range(count)]
+    return client.post("/predict", params={"top_k": top_k}, files=files, headers=headers)
+
+
+def test_a_large_answer_comes_whole_and_as_documented():
+    with client_of(Wide()) as client:
+        answer = classify(client, 20, CLASSES)
+    assert answer.headers["content-type"] == "application/json"
+    assert int(answer.headers["content-length"]) == len(answer.content) > 500_000
+    read = PredictResponse.model_validate_json(answer.content)
+    assert [result.index for result in read.results] == list(range(20))
+    assert [len(result.predictions) for result in read.results] == [CLASSES] * 20
+    assert list(answer.json()["results"][0]) == list(read.results[0].model_dump(exclude_unset=True))
+
+
+def test_files_times_predictions_are_bounded_by_what_there_is_not_by_what_was_asked_for():
+    with client_of(Wide(), max_predictions=2 * CLASSES) as client:
+        assert classify(client, 2, 1_000).status_code == 200
+        refused = classify(client, 3, 1_000)
+    assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
+    assert (refused.json()["limit"], refused.json()["value"]) == ("max_predictions", 2 * CLASSES)
+
+
+def test_lines_may_have_more():
+    with client_of(Wide(), max_predictions=CLASSES) as client:
+        answer = classify(client, 3, CLASSES, Accept="application/x-ndjson")
+    *lines, last = map(json.loads, answer.text.splitlines())
+    assert [len(line["predictions"]) for line in lines] == [CLASSES] * 3
+    assert last["summary"] == {"ok": 3, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("class_count", "count", "status"),
+    [(0, 10, 200), (0, 11, 422), (CLASSES, 1, 200), (CLASSES, 2, 422), (400, 1, 200)],
+)
+def test_scores_count_a_tenth_and_classes_whole(class_count, count, status):
+    outputs = [{"name": "PREDICTION", "parameters": {"classification": class_count}}]
+    with client_of(Wide(), max_predictions=CLASSES) as client:
+        answer = client.post(INFER, json=in_json(*[PNG] * count, outputs=outputs))
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        assert len(answer.json()["outputs"][0]["data"]) == (class_count or CLASSES) * count
+
+
+def test_a_query_has_a_bound_and_its_faults_are_not_all_told():
+    with client_of() as client:
+        most = client.post("/predict?" + "&".join(map(str, range(MAX_QUERY_PARAMETERS))), content=b"")
+        more = client.post("/predict?" + "&" * MAX_QUERY_PARAMETERS, content=b"")
+    assert (most.status_code, most.json()["code"]) == (422, "invalid_parameter")
+    assert "more." in most.json()["detail"]
+    assert len(most.content) < 2_000
+    assert str(MAX_QUERY_PARAMETERS) in more.json()["detail"]
+
+
+@pytest.mark.parametrize(("labels", "status"), [("cat" + "," * 3_999, 200), ("cat" + "," * 4_000, 422)])
+def test_labels_have_a_bound_however_they_are_written(labels, status):
+    with client_of() as client:
+        answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
+    assert answer.status_code == status

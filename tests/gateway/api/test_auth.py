@@ -1,0 +1,297 @@
+"""API keys: who is let in, who is told what, and where a key must never appear."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.api.auth import OPEN_PATHS
+from gateway.app import create_app
+from gateway.keys import KeysError, add_key, remove_key
+from gateway.settings import Settings
+from tests.gateway.api.in_child import logged
+from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+
+OPEN = [*sorted(OPEN_PATHS), "/health/live", "/health/ready", "/assets/page.js", "/docs/assets/swagger-ui.css"]
+GUARDED = [
+    "/models",
+    "/models/ensemble_model",
+    "/predict",
+    "/nothing",
+    "/docsx",
+    "/assets",
+    "/healthy",
+    "/predict/",
+    "/health",
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def key(path: Path) -> str:
+    return add_key(path, "mobile")
+
+
+@pytest.fixture
+def client(path: Path, key: str) -> Iterator[Client]:
+    with client_of(api_keys_file=path) as client:
+        yield client
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("target", [*OPEN, *GUARDED])
+def test_without_the_setting_nobody_needs_a_key(target):
+    with client_of() as client:
+        assert client.get(target).status_code != 401
+
+
+@pytest.mark.parametrize("target", OPEN)
+def test_probes_and_pages_are_open(client, target):
+    assert client.get(target).status_code == 200
+
+
+@pytest.mark.parametrize("target", GUARDED)
+def test_every_other_path_wants_a_key_whether_there_is_something_or_not(client, target):
+    assert client.get(target).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "target", ["/health/../predict", "/docs/../predict", "/docs/%2e%2e/predict", "/assets/../models"]
+)
+def test_no_way_through_an_open_folder_leads_to_an_answer(client, target):
+    # As raw as ASGI hands it over: clients resolve the dots themselves.
+    assert client.ask("GET", target)[0]["status"] == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        lambda key: {"Authorization": f"Bearer {key}"},
+        lambda key: {"Authorization": f"bearer {key}"},
+        lambda key: {"Authorization": f"Bearer   {key} "},
+        lambda key: {"X-API-Key": key},
+        lambda key: {"X-API-Key": key, "Authorization": "Basic dXNlcjpwYXNz"},
+        lambda key: {"X-API-Key": "something else", "Authorization": f"Bearer {key}"},
+    ],
+)
+def test_a_known_key_is_let_in_as_a_bearer_token_or_as_x_api_key(client, key, headers):
+    answer = client.post("/predict", headers=headers(key), files={"files": ("cat.png", PNG)})
+    assert answer.status_code == 200
+    assert answer.json()["summary"] == {"ok": 1, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        lambda key: {},
+        lambda key: {"Authorization": ""},
+        lambda key: {"Authorization": "Bearer"},
+        lambda key: {"Authorization": "Bearer "},
+        lambda key: {"Authorization": key},
+        lambda key: {"Authorization": f"Basic {key}"},
+        lambda key: {"X-API-Key": ""},
+        lambda key: {"Cookie": f"key={key}"},
+    ],
+)
+def test_a_request_without_a_key_is_told_how_to_send_one(client, key, headers):
+    answer = client.post("/predict", headers=headers(key), files={"files": ("cat.png", PNG)})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert problem == {
+        "type": "about:blank",
+        "title": "An API key is required",
+        "status": 401,
+        "code": "unauthorized",
+        "detail": "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'.",
+        "request_id": answer.headers["x-request-id"],
+    }
+
+
+@pytest.mark.parametrize(
+    "change", [lambda key: key[:-1], lambda key: key + "x", lambda key: "é", lambda key: "x" * 9000]
+)
+def test_a_key_that_is_not_known_is_told_so_and_not_echoed(client, key, change):
+    sent = change(key)
+    answer = client.get("/models", headers={"X-API-Key": sent.encode("latin-1")})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+    assert "Unknown API key" in answer.json()["detail"]
+    assert sent not in answer.text
+
+
+def test_a_key_in_the_query_does_not_count(client, key):
+    assert client.get("/models", params={"key": key, "api_key": key}).status_code == 401
+
+
+def test_a_request_without_a_known_key_is_answered_before_a_byte_of_its_body_is_asked_for(client):
+    def body(sent):
+        assert [message["type"] for message in sent][:1] == ["http.response.start"]
+        return {"type": "http.disconnect"}
+
+    headers = ((b"content-type", b"image/jpeg"), (b"content-length", b"1000000000"), (b"x-api-key", b"wrong"))
+    sent = client.ask("POST", "/predict", headers, body=body)
+    assert sent[0]["status"] == 401
+    assert json.loads(b"".join(message.get("body", b"") for message in sent[1:]))["code"] == "unauthorized"
+
+
+def test_keys_are_rotated_without_a_restart(client, path, key):
+    second = add_key(path, "mobile-2")
+    assert client.get("/models", headers=bearer(second)).status_code == 200
+    assert client.get("/models", headers=bearer(key)).status_code == 200
+    remove_key(path, "mobile")
+    assert client.get("/models", headers=bearer(key)).status_code == 401
+    assert client.get("/models", headers=bearer(second)).status_code == 200
+
+
+def test_a_broken_new_file_keeps_the_old_keys(client, path, key):
+    path.write_text("half a li")
+    assert client.get("/models", headers=bearer(key)).status_code == 200
+    assert client.get("/models").status_code == 401
+
+
+@pytest.mark.parametrize("text", [None, "half a li"])
+def test_a_file_that_cannot_be_read_stops_the_start(path, text):
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(KeysError):
+        create_app(Settings(_env_file=None, api_keys_file=path), StubBackend())
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_key_is_in_no_log_and_in_no_answer_whatever_happens(path, key, log_format):
+    unknown = add_key(path.with_name("other"), "other")
+    asks = [
+        (method, target, headers)
+        for value in (key, unknown)
+        for headers in (bearer(value), {"X-API-Key": value})
+        for method, target in (("GET", "/models"), ("POST", "/predict"), ("GET", "/nothing"), ("GET", "/docs"))
+    ]
+    answers, log = logged(asks, fault="boom", api_keys_file=path, log_format=log_format, log_level="debug")
+    assert {status for status, *_ in answers} == {200, 401, 404, 415, 500}
+    assert "boom" in log
+    assert key not in f"{log}{answers}"
+    assert unknown not in f"{log}{answers}"
+
+
+def test_without_keys_a_traceback_shows_no_header_either():
+    asks = [("GET", "/models", {"Authorization": "Bearer somebody"})]
+    answers, log = logged(asks, fault="boom", log_format="text")
+    assert answers[0][0] == 500
+    assert "boom" in log
+    assert "somebody" not in log
+
+
+def test_the_log_has_the_name_of_the_key(path, key):
+    _, log = logged([("GET", "/models", bearer(key)), ("GET", "/models", {})], api_keys_file=path, log_format="json")
+    events = [event for event in map(json.loads, log.splitlines()) if event["event"] == "request"]
+    assert [(event.get("key"), event["status"], event.get("code")) for event in events] == [
+        ("mobile", 200, None),
+        (None, 401, "unauthorized"),
+    ]
+
+
+def test_the_openapi_document_says_what_wants_a_key_and_how_it_is_sent(client):
+    document = client.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"] == {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    operations = {path: operation for path, by_method in document["paths"].items() for operation in by_method.values()}
+    guarded = {path for path, operation in operations.items() if "security" in operation}
+    assert guarded >= {"/predict", "/models", "/models/{name}"}
+    open_paths = {"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"}
+    assert set(operations) - guarded == open_paths
+    for path in guarded:
+        assert operations[path]["security"] == [{"bearer": []}, {"header": []}]
+        media_type = "application/json" if path.startswith("/v2") else "application/problem+json"
+        assert list(operations[path]["responses"]["401"]["content"]) == [media_type]
+
+
+def test_without_keys_the_openapi_document_speaks_of_none():
+    with client_of() as client:
+        document = client.get("/openapi.json").text
+    assert "securitySchemes" not in document
+    assert '"401"' not in document
+
+
+@pytest.fixture
+def admins(tmp_path: Path) -> Path:
+    return tmp_path / "admins"
+
+
+@pytest.fixture
+def admin_key(admins: Path) -> str:
+    return add_key(admins, "ops")
+
+
+@pytest.mark.parametrize("act", ["load", "unload"])
+def test_without_admins_nobody_can_change_what_is_served(client, key, act):
+    assert client.post(f"/models/birds/{act}", headers=bearer(key)).status_code == 403
+    with client_of() as open_to_all:
+        assert open_to_all.post(f"/models/birds/{act}").status_code == 404
+        assert "/load" not in open_to_all.get("/openapi.json").text
+
+
+@pytest.mark.parametrize(("act", "status"), [("load", 200), ("unload", 204)])
+def test_an_admin_changes_what_is_served_and_nobody_else_does(path, key, admins, admin_key, act, status):
+    target = f"/models/birds/{act}"
+    with client_of(api_keys_file=path, admin_keys_file=admins) as client:
+        assert client.post(target).status_code == 401
+        refused = client.post(target, headers=bearer(key))
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert client.post(target, headers=bearer(admin_key)).status_code == status
+        assert client.post(target, headers={"X-API-Key": admin_key}).status_code == status
+        # An admin may also do what others may, and others still need their keys.
+        assert client.get("/models", headers=bearer(admin_key)).status_code == 200
+        assert client.get("/models").status_code == 401
+
+
+def test_with_admins_alone_the_rest_stays_open(admins, admin_key):
+    with client_of(admin_keys_file=admins) as client:
+        assert client.get("/models").status_code == 200
+        assert client.post("/models/birds/load").status_code == 401
+        assert client.post("/models/birds/load", headers=bearer("tig_unknown")).status_code == 401
+        operations = client.get("/openapi.json").json()["paths"]
+    assert "security" in operations["/models/{name}/load"]["post"]
+    assert {"401", "403"} <= set(operations["/models/{name}/load"]["post"]["responses"])
+    assert "security" not in operations["/models"]["get"]
+
+
+@pytest.mark.parametrize("target", ["/models/birds/load/", "/models//load", "/models/a/b/load", "/models/birds/x"])
+def test_whatever_lies_below_a_model_is_the_admins(admins, admin_key, target):
+    with client_of(admin_keys_file=admins) as client:
+        assert client.ask("POST", target)[0]["status"] == 401
+
+
+def test_the_default_model_is_not_unloaded(admins, admin_key):
+    with client_of(admin_keys_file=admins) as client:
+        answer = client.post("/models/ensemble_model/unload", headers=bearer(admin_key))
+    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
+
+
+def test_a_file_of_admins_that_cannot_be_read_stops_the_start(admins):
+    with pytest.raises(KeysError):
+        create_app(Settings(_env_file=None, admin_keys_file=admins), StubBackend())
+
+
+def test_readiness_shows_what_is_inside_to_holders_of_a_key_only(client, key):
+    stranger, holder = client.get("/health/ready"), client.get("/health/ready", headers=bearer(key))
+    assert stranger.status_code == holder.status_code == 200
+    assert stranger.json() == {"status": "ready", "model": "ensemble_model", "models": {}, "endpoints": []}
+    assert holder.json()["endpoints"][0]["triton"] == "127.0.0.1:8001"
+    assert "127.0.0.1:8001" not in client.get("/health/ready", headers=bearer("tig_unknown")).text
+
+
+def test_readiness_shows_everything_where_no_key_is_needed():
+    with client_of() as client:
+        assert client.get("/health/ready").json()["endpoints"]

@@ -1,0 +1,173 @@
+"""Whatever a client sends is its own error: a 4xx, wherever it stands and whichever library trips over it."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from gateway.inference.query import MIN_TIMEOUT_SECONDS
+from gateway.keys import add_key, remove_key
+from tests.gateway.api.stub import MODEL, PNG, Client, VectorBackend, client_of
+
+IMAGE = b64encode(PNG).decode()
+INFER = "/v2/models/ensemble_model/infer"
+JSON = {"content-type": "application/json"}
+IMAGE_TYPE = {"content-type": "image/png"}
+ODD = [
+    b"[",
+    b"http://[::1",
+    b"\xff\xfe",
+    b"",
+    b"\x01",
+    b"x" * 5_000,
+    b"9" * 5_000,
+    b"\xed\xa0\x80",
+    b'a;b="',
+    b"-1",
+    b"NaN",
+]
+HEADERS = [
+    *("host", "origin", "traceparent", "tracestate", "authorization", "x-api-key", "content-type", "content-encoding"),
+    *("accept", "x-request-id", "x-client-id", "inference-header-content-length", "if-none-match", "user-agent"),
+    *("access-control-request-method", "access-control-request-headers", "range", "cookie", "forwarded"),
+]
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys"
+
+
+@pytest.fixture(scope="module")
+def key(key_file) -> str:
+    return add_key(key_file, "one")
+
+
+@pytest.fixture(scope="module")
+def client(key_file, key) -> Iterator[Client]:
+    """A client of a service with API keys; the tests send `key`."""
+    with client_of(VectorBackend(), api_keys_file=key_file, cors_origins="https://app.example") as client:
+        yield client
+
+
+def status(client: Client, key: str, method: str, path: str, **headers: bytes) -> int:
+    """The status of a request, with an API key unless its headers have one of their own."""
+    known = {"content-type": b"image/png", "x-api-key": key.encode(), **headers}
+    fields = [(name.encode(), value) for name, value in known.items()]
+    return client.request(method, path, headers=fields, content=PNG).status_code
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_odd_header_is_never_a_fault_of_the_server(client, key, name):
+    requests = [("POST", "/predict"), ("POST", INFER), ("POST", "/health/live"), ("GET", "/nowhere"), ("OPTIONS", "/x")]
+    for value in ODD:
+        for method, path in requests:
+            assert status(client, key, method, path, **{name: value}) < 500, (method, path, value)
+
+
+@pytest.mark.parametrize("name", ["%00", "%FF", "%ED%A0%80", "é", "%", "x" * 5_000, "..", "a%0Ab"], ids=ascii)
+def test_odd_name_in_a_path_is_never_a_fault_of_the_server(client, key, name):
+    paths = ["/models/{}", "/v2/models/{}", "/v2/models/{}/ready", "/v2/models/m/versions/{}", "/{}", "/assets/{}"]
+    for path in paths:
+        assert status(client, key, "GET", path.format(name)) < 500, path
+    assert status(client, key, "POST", f"/v2/models/{name}/infer") < 500
+
+
+def post(client: Client, key: str, path: str, body: str, headers: dict[str, str]) -> tuple[int, str]:
+    answer = client.post(path, content=body.encode(), headers={**headers, "X-API-Key": key})
+    content = answer.json()
+    return answer.status_code, content.get("detail") or content.get("error") or ""
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
+        ("/embed", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
+        ("/embed?format=openai", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
+        ("/predict", '{"%s": [{"b64": "IMAGE"}]}'),
+        ("/predict", '{"inputs": "IMAGE", "parameters": {"function_to_apply": "%s"}}'),
+        ("/predict", '{"inputs": "IMAGE", "parameters": {"%s": 1}}'),
+        (INFER, '{"id": "%s", "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
+        (INFER, '{"inputs": [{"name": "%s", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
+        (INFER, '{"%s": 1, "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
+    ],
+)
+def test_lone_surrogate_in_any_body_is_refused(client, key, path, body):
+    code, detail = post(client, key, path, body.replace('IMAGE"}', IMAGE + '"}') % "\\ud800", JSON)
+    assert code == 400
+    assert "lone surrogate" in detail
+
+
+@pytest.mark.parametrize("seconds", ["5e-324", "1e-9", "0.0009999", "0", "-1"])
+def test_deadline_below_a_millisecond_is_refused(client, key, seconds):
+    answer = client.post(f"/predict?timeout={seconds}", content=PNG, headers={**IMAGE_TYPE, "X-API-Key": key})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+    assert "'timeout': must be at least 0.001 s" in answer.json()["detail"]
+    assert (answer.json()["limit"], answer.json()["value"]) == ("min_timeout_seconds", MIN_TIMEOUT_SECONDS)
+
+
+def _infer(microseconds: int) -> str:
+    tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [IMAGE]}
+    return json.dumps({"parameters": {"timeout": microseconds}, "inputs": [tensor]})
+
+
+FORM = (
+    '--b\r\nContent-Disposition: form-data; name="timeout"\r\n\r\n{}\r\n'
+    '--b\r\nContent-Disposition: form-data; name="f"; filename="x"\r\n\r\nx\r\n--b--\r\n'
+)
+MULTIPART = {"content-type": "multipart/form-data; boundary=b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "just_below", "at", "headers"),
+    [
+        ("/predict", FORM.format("0.000999"), FORM.format("0.001"), MULTIPART),
+        ("/embed", FORM.format("0.000999"), FORM.format("0.001"), MULTIPART),
+        (INFER, _infer(999), _infer(1_000), JSON),
+    ],
+)
+def test_deadline_may_be_one_millisecond(client, key, path, just_below, at, headers):
+    """At the limit the request is taken, though it may not be answered in time."""
+    code, detail = post(client, key, path, just_below, headers)
+    assert code == 422
+    assert "at least 0.001 s" in detail
+    assert "at least 0.001 s" not in post(client, key, path, at, headers)[1]
+
+
+def test_deadline_in_the_query_may_be_one_millisecond(client, key):
+    for path in ("/predict", "/embed"):
+        assert "at least" not in post(client, key, f"{path}?timeout=0.001", "x", IMAGE_TYPE)[1]
+        assert "at least 0.001 s" in post(client, key, f"{path}?timeout=0.000999", "x", IMAGE_TYPE)[1]
+
+
+class MisleadingBackend(VectorBackend):
+    """Describes its model with something that no document can have: a bug of the gateway, not of the client."""
+
+    async def model(self, name: str):
+        return replace(MODEL, versions=(object(),))
+
+
+def test_invalid_document_of_our_own_is_a_fault_of_the_server():
+    with client_of(MisleadingBackend()) as client, structlog.testing.capture_logs() as events:
+        assert client.get("/models/ensemble_model").status_code == 500
+    assert [event["event"] for event in events].count("unexpected_error") == 1
+
+
+def test_upload_is_finished_though_its_key_is_removed(tmp_path):
+    path = tmp_path / "keys"
+    key = add_key(path, "one")
+
+    async def body():
+        yield PNG[:20]
+        remove_key(path, "one")
+        yield PNG[20:]
+
+    with client_of(VectorBackend(), api_keys_file=path) as client:
+        headers = {**IMAGE_TYPE, "X-API-Key": key}
+        assert client.post("/predict", content=body(), headers=headers).status_code == 200
+        assert client.post("/predict", content=PNG, headers=headers).status_code == 401

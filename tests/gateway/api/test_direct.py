@@ -1,0 +1,75 @@
+"""`POST /predict` goes past FastAPI's routing: nobody must be able to tell."""
+
+import asyncio
+from typing import Annotated
+
+import pytest
+from fastapi import FastAPI, Query
+from fastapi.exceptions import RequestValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from gateway.api.parameters import PredictParameters, predict_parameters
+from gateway.api.problems import invalid_parameter
+from tests.gateway.api.stub import PNG, Client, client_of
+
+VALUES = st.sampled_from(["", "0", "1", "7", "1.5", "cat", "a%2Cb", "%E2%98%83", "nan", "-1", "kserve-v1", "x+y", "%"])
+NAMES = st.sampled_from([*PredictParameters.model_fields, "topk", "Labels", ""])
+QUERIES = st.lists(st.tuples(NAMES, VALUES).map("=".join) | NAMES, max_size=6).map("&".join)
+
+
+@pytest.fixture(scope="module")
+def fastapis():
+    """What FastAPI itself makes of a URL."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def read(parameters: Annotated[PredictParameters, Query()]) -> JSONResponse:
+        return JSONResponse(parameters.model_dump(mode="json"))
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse(invalid_parameter([dict(each) for each in error.errors()]).message, 422)
+
+    loop = asyncio.new_event_loop()
+    yield Client(loop, app, {})
+    loop.close()
+
+
+@given(query=QUERIES)
+def test_the_parameters_of_a_url_are_read_as_fastapi_reads_them(fastapis, query):
+    answer = fastapis.get(f"/?{query}")
+    try:
+        read: object = predict_parameters(query.encode()).model_dump(mode="json")
+    except ValidationError as error:
+        read = invalid_parameter([dict(each) for each in error.errors()]).message
+
+    assert read == answer.json()
+
+
+def test_what_cannot_go_past_fastapi_is_answered_by_it():
+    with client_of() as client:
+        wrong_method, wrong_path = client.request("PUT", "/predict"), client.post("/predict/", files={"files": PNG})
+
+    assert wrong_method.json()["code"] == "method_not_allowed"
+    assert (wrong_path.status_code, wrong_path.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "status", "code"),
+    [
+        ("/predict?top_k=0", "image/png", 422, "invalid_parameter"),
+        ("/predict", "text/plain", 415, "unsupported_media_type"),
+    ],
+)
+def test_errors_past_fastapi_are_problems_too(path, content_type, status, code):
+    with client_of() as client:
+        answer = client.post(path, content=PNG, headers={"content-type": content_type})
+        metrics = client.get("/metrics").text
+
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert answer.json()["code"] == code
+    assert f'gateway_requests_total{{code="{code}",route="/predict",status="{status}"}}' in metrics

@@ -1,0 +1,173 @@
+"""Security headers, CORS and request ids, on every kind of answer."""
+
+import re
+
+import pytest
+
+from tests.gateway.api.stub import PNG, StubBackend, client_of
+
+ORIGIN = "https://app.example"
+CAT = {"files": ("cat.png", PNG)}
+
+
+@pytest.fixture(params=["result", "error", "fault", "page", "docs", "script", "metrics", "health", "stream"])
+def answer(request):
+    fault = RuntimeError("boom") if request.param == "fault" else None
+    with client_of(StubBackend(fault)) as client:
+        yield {
+            "result": lambda: client.post("/predict", files=CAT),
+            "stream": lambda: client.post("/predict", files=CAT, headers={"Accept": "application/x-ndjson"}),
+            "error": lambda: client.get("/nothing"),
+            "fault": lambda: client.get("/models"),
+            "page": lambda: client.get("/"),
+            "docs": lambda: client.get("/docs"),
+            "script": lambda: client.get("/docs/assets/swagger-ui-bundle.js"),
+            "metrics": lambda: client.get("/metrics"),
+            "health": lambda: client.get("/health/live"),
+        }[request.param]()
+
+
+def test_every_answer_has_each_security_header_once(answer):
+    for name, value in {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+    }.items():
+        assert answer.headers.get_list(name) == [value]
+    (policy,) = answer.headers.get_list("content-security-policy")
+    assert "frame-ancestors 'self'" in policy
+
+
+def test_what_has_no_version_to_compare_is_never_stored(answer):
+    if "etag" not in answer.headers:
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_results_and_problems_are_never_stored():
+    with client_of() as client:
+        for each in (client.post("/predict", files=CAT), client.post("/predict"), client.get("/models")):
+            assert each.headers["cache-control"] == "no-store"
+
+
+def test_the_page_keeps_a_policy_of_its_own():
+    with client_of() as client:
+        page = client.get("/")
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    assert page.headers["cache-control"] == "no-cache"
+
+
+def test_no_answer_names_the_server(answer):
+    assert "server" not in answer.headers
+    assert not re.search("uvicorn|starlette|python", str(answer.headers), re.IGNORECASE)
+
+
+def preflight(client, *, origin=ORIGIN, method="POST", headers="authorization,content-type,x-api-key,x-request-id"):
+    asked = {"Origin": origin, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
+    return client.request("OPTIONS", "/predict", headers=asked)
+
+
+def test_cors_is_closed_unless_it_is_set():
+    with client_of() as client:
+        answers = [client.get("/health/live", headers={"Origin": ORIGIN}), preflight(client)]
+    assert not any(name.startswith("access-control") for answer in answers for name in answer.headers)
+    assert answers[1].status_code == 405
+
+
+def test_a_page_of_a_listed_origin_may_call_and_read_the_answer():
+    with client_of(cors_origins=(ORIGIN, "http://localhost:3000")) as client:
+        assert preflight(client).status_code == 200
+        answer = client.post("/predict", files=CAT, headers={"Origin": ORIGIN})
+    assert answer.headers["access-control-allow-origin"] == ORIGIN
+    assert "Origin" in answer.headers["vary"]
+    exposed = set(answer.headers["access-control-expose-headers"].lower().split(", "))
+    assert exposed >= {"x-request-id", "server-timing", "retry-after"}
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.parametrize("origin", ["https://other.example", "https://app.example.evil", "null", "http://app.example"])
+def test_a_page_of_another_origin_may_not(origin):
+    with client_of(cors_origins=(ORIGIN,)) as client:
+        refused = preflight(client, origin=origin)
+        answer = client.get("/health/live", headers={"Origin": origin})
+    assert refused.status_code == 400
+    assert "access-control-allow-origin" not in refused.headers
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(("method", "headers"), [("DELETE", "content-type"), ("POST", "x-anything")])
+def test_a_preflight_for_what_the_api_does_not_have_is_refused(method, headers):
+    with client_of(cors_origins=(ORIGIN,)) as client:
+        assert preflight(client, method=method, headers=headers).status_code == 400
+
+
+def test_a_star_allows_every_origin():
+    with client_of(cors_origins=("*",)) as client:
+        assert preflight(client, origin="https://any.example").headers["access-control-allow-origin"] == "*"
+        answer = client.get("/models", headers={"Origin": "https://any.example"})
+    assert answer.headers["access-control-allow-origin"] == "*"
+
+
+def test_a_preflight_needs_no_key_and_a_page_can_read_why_it_was_refused(tmp_path):
+    (tmp_path / "keys").write_text("")
+    with client_of(cors_origins=(ORIGIN,), api_keys_file=tmp_path / "keys") as client:
+        assert preflight(client).status_code == 200
+        answer = client.get("/models", headers={"Origin": ORIGIN})
+    assert answer.status_code == 401
+    assert answer.headers["access-control-allow-origin"] == ORIGIN
+
+
+def test_a_page_can_read_the_answer_to_a_fault():
+    with client_of(StubBackend(RuntimeError("boom")), cors_origins=(ORIGIN,)) as client:
+        answer = client.get("/models", headers={"Origin": ORIGIN})
+    assert answer.status_code == 500
+    assert answer.headers["access-control-allow-origin"] == ORIGIN
+
+
+def request_id(*values: bytes) -> str:
+    """What comes back for X-Request-ID headers as raw as ASGI hands them over."""
+    with client_of() as client:
+        start, *_ = client.ask("GET", "/health/live", [(b"x-request-id", each) for each in values])
+    (returned,) = [value for name, value in start["headers"] if name == b"x-request-id"]
+    return returned.decode("ascii")
+
+
+@pytest.mark.parametrize("given", ["abc-123", "0af7651916cd43dd8448eb211c80319c", "user@host:8080/job=1+2.3_4"])
+def test_a_request_id_comes_back_as_it_was_given(given):
+    assert request_id(given.encode()) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "cleaned"),
+    [
+        (b"a\r\nSet-Cookie: x=1", "aSet-Cookie:x=1"),
+        (b"a\nb\x00c\x1b[31md\x7f", "abc31md"),
+        ("naïve-ключ-😀".encode(), "nave--"),
+        (b"\xff\xfe-latin", "-latin"),
+        (b'"><script>alert(1)</script>', "scriptalert1/script"),
+        (b'{"a": "b"}', "a:b"),
+        (b"a b\tc", "abc"),
+        (b"x" * 10_000, "x" * 128),
+        (b"\r\n" * 5_000 + b"x", "x"),
+    ],
+)
+def test_a_request_id_is_cleaned_of_all_that_could_harm_a_header_or_a_log(given, cleaned):
+    assert request_id(given) == cleaned
+
+
+@pytest.mark.parametrize("given", [(), (b"",), (b"   ",), ("ключ".encode(),), (b"\r\n",)])
+def test_a_request_without_a_usable_id_gets_a_new_one(given):
+    assert re.fullmatch(r"[0-9a-f]{32}", request_id(*given))
+
+
+def test_of_several_ids_the_first_usable_one_counts_and_comes_back_once():
+    assert request_id(b"\x00", b"first", b"second") == "first"
+
+
+def test_two_requests_have_two_ids():
+    assert request_id() != request_id()
+
+
+def test_the_id_is_in_a_problem_document_too():
+    with client_of() as client:
+        answer = client.get("/nothing", headers={"X-Request-ID": "mine"})
+    assert (answer.json()["request_id"], answer.headers["x-request-id"]) == ("mine", "mine")

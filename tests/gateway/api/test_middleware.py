@@ -1,0 +1,299 @@
+"""What is told of each request: its log event, its Server-Timing header, its metrics and its span."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import REGISTRY
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.api.middleware import RequestContext
+from gateway.errors import ModelNotFound, TritonUnreachable
+from gateway.inference.backend import Call, InferResult
+from gateway.logs import AlreadyLogged
+from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from tests.otlp import collecting
+
+Event = dict[str, Any]
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+TRACEPARENT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+STAGES = ["read_seconds", "prepare_seconds", "wait_seconds", "infer_seconds"]
+TEXT = b"no image at all"
+
+
+def unreachable() -> TritonUnreachable:
+    error = TritonUnreachable()
+    error.__cause__ = OSError("Triton's own words")
+    return error
+
+
+class Flaky(StubBackend):
+    """Answers the first call, and no other."""
+
+    async def infer(self, call: Call) -> InferResult:
+        answer = await super().infer(call)
+        self.fault = unreachable()
+        return answer
+
+
+class Slow(StubBackend):
+    """Takes its time for each call."""
+
+    SECONDS = 0.05
+
+    async def infer(self, call: Call) -> InferResult:
+        await asyncio.sleep(self.SECONDS)
+        return await super().infer(call)
+
+
+def without_pauses(_logger, _name, event):
+    """A machine that is busy elsewhere pauses the event loop, which is another matter."""
+    if event["event"] == "loop_paused":
+        raise structlog.DropEvent
+    return event
+
+
+@pytest.fixture
+def events() -> Iterator[list[Event]]:
+    with structlog.testing.capture_logs(
+        processors=[structlog.contextvars.merge_contextvars, without_pauses]
+    ) as captured:
+        yield captured
+
+
+def files(*contents: bytes) -> list[tuple[str, tuple[str, bytes]]]:
+    return [("files", (f"{number}.png", content)) for number, content in enumerate(contents)]
+
+
+def count(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_one_image_is_one_event_with_all_that_is_known_of_it(events):
+    with client_of() as client:
+        client.post("/predict", files=files(PNG), headers={"X-Request-ID": "mine", **TRACEPARENT})
+    (event,) = events
+    fields = [name for name in event if name not in {"event", "log_level", "request_id", "trace_id"}]
+    assert fields == [
+        *("status", "method", "path", "model", "images_ok", "images_failed", "model_version", "received_bytes"),
+        *("total_seconds", *STAGES),
+    ]
+    assert event["received_bytes"] > len(PNG)
+    assert (event["event"], event["log_level"]) == ("request", "info")
+    assert (event["status"], event["method"], event["path"]) == (200, "POST", "/predict")
+    assert (event["model"], event["model_version"]) == ("ensemble_model", "1")
+    assert (event["images_ok"], event["images_failed"]) == (1, 0)
+    assert (event["request_id"], event["trace_id"]) == ("mine", TRACE)
+
+
+def test_a_bulk_request_tells_how_many_images_failed_and_of_what(events):
+    with client_of() as client:
+        client.post("/predict", files=files(PNG, TEXT, b"", TEXT, PNG))
+    (event,) = events
+    assert (event["status"], event["log_level"]) == (200, "info")
+    assert (event["images_ok"], event["images_failed"]) == (2, 3)
+    assert event["errors"] == {"unsupported_format": 2, "empty_file": 1}
+    assert "code" not in event
+    assert "cause" not in event
+
+
+def test_streamed_results_are_told_as_well(events):
+    with client_of() as client:
+        client.post("/predict", files=files(PNG, TEXT), headers={"Accept": "application/x-ndjson"})
+    (event,) = events
+    assert (event["status"], event["images_ok"], event["images_failed"]) == (200, 1, 1)
+    assert (event["errors"], event["model_version"]) == ({"unsupported_format": 1}, "1")
+    assert event["infer_seconds"] <= event["total_seconds"]
+
+
+def test_a_stream_that_breaks_off_tells_why_although_its_status_was_out(events):
+    broken = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + PNG + b"\r\n--b\r\nnonsense"
+    headers = {"Accept": "application/x-ndjson", "Content-Type": "multipart/form-data; boundary=b"}
+    with client_of() as client:
+        answer = client.post("/predict", content=broken, headers=headers)
+    (event,) = events
+    assert '"invalid_multipart"' in answer.text
+    assert (event["status"], event["code"], event["images_ok"]) == (200, "invalid_multipart", 1)
+
+
+def test_a_fault_of_the_service_is_told_with_its_code_and_for_the_operator_alone_its_cause(events):
+    with client_of(StubBackend(unreachable())) as client:
+        answer = client.post("/predict", files=files(PNG))
+    (event,) = events
+    assert "own words" not in answer.text
+    assert (event["status"], event["log_level"], event["code"]) == (503, "error", "triton_unreachable")
+    assert (event["cause"], event["images_failed"]) == ("Triton's own words", 1)
+
+
+def test_a_fault_that_some_images_met_is_a_warning_with_its_cause(events):
+    with client_of(Flaky(), batch_max_images=1, request_max_calls=1) as client:
+        answer = client.post("/predict", files=files(PNG, PNG, PNG))
+    (event,) = events
+    assert answer.status_code == 200
+    assert (event["log_level"], event["images_ok"], event["images_failed"]) == ("warning", 1, 2)
+    assert (event["errors"], event["cause"]) == ({"triton_unreachable": 2}, "Triton's own words")
+
+
+def test_an_unexpected_exception_is_logged_once_with_its_traceback_and_the_request_told_as_failed(events):
+    with client_of(StubBackend(RuntimeError("boom"))) as client:
+        answer = client.get("/models")
+    exception, request = events
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert (exception["event"], exception["exc_info"]) == ("unexpected_error", True)
+    assert (request["event"], request["status"], request["code"]) == ("request", 500, "internal_error")
+    assert exception["request_id"] == request["request_id"] == answer.json()["request_id"]
+
+
+def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(events):
+    async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("boom")
+
+    async def nothing(*_: object) -> Message:
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    with pytest.raises(AlreadyLogged):
+        asyncio.run(RequestContext(break_off)(scope, nothing, nothing))
+    assert [event["event"] for event in events] == ["unexpected_error", "request"]
+
+
+def test_a_client_that_leaves_is_told_with_what_was_answered_by_then(events):
+    messages = iter([{"type": "http.request", "body": PNG[:10], "more_body": True}, {"type": "http.disconnect"}])
+    with client_of() as client:
+        sent = client.ask("POST", "/predict", [(b"content-type", b"image/png")], body=lambda _: next(messages))
+    (event,) = events
+    assert sent == []
+    assert (event["status"], event["client_gone"]) == (499, True)
+    assert (event["images_ok"], event["images_failed"], event["received_bytes"]) == (0, 0, 10)
+
+
+def test_probes_are_told_only_when_asked_for(events):
+    with client_of() as client:
+        for path in ("/health/live", "/health/ready", "/metrics"):
+            client.get(path)
+    assert [event["log_level"] for event in events] == ["debug"] * 3
+
+
+def test_the_stages_come_with_the_answer_as_a_server_timing_header():
+    with client_of() as client:
+        header = client.post("/predict", files=files(PNG)).headers["Server-Timing"]
+        assert re.fullmatch(r"total;dur=\d+\.\d+", client.get("/models").headers["Server-Timing"])
+    entries = dict(re.fullmatch(r"([a-z]+);dur=(\d+\.\d+)", entry).groups() for entry in header.split(", "))
+    assert list(entries) == ["read", "prepare", "wait", "infer", "total"]
+
+
+def test_no_stage_of_a_request_with_many_calls_at_once_is_longer_than_the_request(events):
+    with client_of(Slow(), batch_max_images=1, request_max_calls=4) as client:
+        header = client.post("/predict", files=files(*[PNG] * 8)).headers["Server-Timing"]
+    milliseconds = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", header)}
+    assert milliseconds["infer"] >= 2 * Slow.SECONDS * 1e3
+    assert milliseconds["infer"] <= milliseconds["total"]
+    assert all(events[0][stage] <= events[0]["total_seconds"] for stage in STAGES)
+
+
+def test_each_call_to_triton_is_timed_on_its_own():
+    before = count("gateway_triton_call_duration_seconds_count")
+    spent = count("gateway_triton_call_duration_seconds_sum")
+    with client_of(Slow(), batch_max_images=1, request_max_calls=4) as client:
+        client.post("/predict", files=files(*[PNG] * 8))
+    assert count("gateway_triton_call_duration_seconds_count") == before + 8
+    assert count("gateway_triton_call_duration_seconds_sum") >= spent + 8 * Slow.SECONDS * 0.9
+
+
+def test_requests_are_counted_by_route_status_and_code():
+    ok = {"route": "/predict", "status": "200", "code": ""}
+    refused = {"route": "/predict", "status": "415", "code": "unsupported_media_type"}
+    before = count("gateway_requests_total", **ok), count("gateway_requests_total", **refused)
+    with client_of() as client:
+        client.post("/predict", files=files(PNG))
+        client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
+    assert (count("gateway_requests_total", **ok), count("gateway_requests_total", **refused)) == (
+        before[0] + 1,
+        before[1] + 1,
+    )
+
+
+def test_nothing_that_a_client_makes_up_becomes_a_label():
+    with client_of(StubBackend(ModelNotFound())) as client:
+        client.post("/predict?model=zebra&version=4711", files=files(PNG))
+        client.request("ZEBRA", "/zebra")
+        client.get("/models/zebra")
+        client.get("/zebra", headers={"X-Request-ID": "zebra"})
+        exposed = client.get("/metrics").text.lower()
+    assert "zebra" not in exposed
+    # Within quotation marks: a sum of seconds may hold any digits.
+    assert '"4711"' not in exposed
+
+
+def test_images_are_counted_by_the_model_that_answered():
+    answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
+    refused = {"outcome": "unsupported_format", "model": "", "version": ""}
+    before = count("gateway_images_total", **answered), count("gateway_images_total", **refused)
+    with client_of() as client:
+        client.post("/predict", files=files(PNG, TEXT, PNG))
+    assert count("gateway_images_total", **answered) == before[0] + 2
+    assert count("gateway_images_total", **refused) == before[1] + 1
+
+
+def ask(client: Client, **headers: str) -> None:
+    client.post("/predict?top_k=1", files=files(PNG, TEXT), headers=headers)
+
+
+def test_a_request_is_a_span_with_the_attributes_of_an_http_server(events):
+    with collecting() as collector:
+        with client_of(otlp_endpoint=collector.url) as client:
+            ask(client, **{"X-Request-ID": "mine", "User-Agent": "test/1", **TRACEPARENT})
+            client.get("/models")
+            client.post("/nothing")
+        (server,) = collector.named("POST /predict")
+        assert (server.kind, server.trace_id, server.parent_id, server.failed) == ("server", TRACE, PARENT, False)
+        size = server.attributes.pop("http.request.body.size")
+        assert size == events[0]["received_bytes"]
+        assert server.attributes == {
+            "http.request.method": "POST",
+            "http.response.status_code": 200,
+            "http.route": "/predict",
+            "url.scheme": "http",
+            "url.path": "/predict",
+            "url.query": "top_k=1",
+            "network.protocol.version": "1.1",
+            "client.address": "127.0.0.1",
+            "server.address": "gateway",
+            "user_agent.original": "test/1",
+            "gateway.request_id": "mine",
+            "gateway.model.name": "ensemble_model",
+            "gateway.model.version": "1",
+            "gateway.images.ok": 1,
+            "gateway.images.failed": 1,
+        }
+        children = [span for span in collector.of_trace(TRACE) if span.parent_id == server.span_id]
+        assert {span.name for span in children} == {"read", "prepare", "wait"}
+        for span in children:
+            # A microsecond for the clocks: their difference is rounded to it.
+            assert server.started - 1_000_000 <= span.started <= span.ended <= server.ended + 1_000_000
+        (nowhere,) = collector.named("POST")
+        assert (nowhere.attributes["http.response.status_code"], "http.route" in nowhere.attributes) == (404, False)
+        assert {span.kind for span in collector.spans} == {"server", "internal"}  # GET /models has none
+
+
+def test_the_log_has_the_trace_that_a_span_began(events):
+    with collecting() as collector, client_of(otlp_endpoint=collector.url) as client:
+        ask(client)
+        client.get("/models")
+    begun, untraced = events
+    assert {span.trace_id for span in collector.spans} == {begun["trace_id"]}
+    assert "trace_id" not in untraced
+
+
+def test_a_fault_of_the_service_fails_its_span_and_a_fault_of_the_client_does_not():
+    with collecting() as collector:
+        with client_of(StubBackend(unreachable()), otlp_endpoint=collector.url) as client:
+            client.post("/predict", files=files(PNG))
+            client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
+        fault, refused = sorted(collector.named("POST /predict"), key=lambda span: span.started)
+    assert (fault.failed, fault.attributes["error.type"]) == (True, "triton_unreachable")
+    assert (refused.failed, refused.attributes["http.response.status_code"]) == (False, 415)

@@ -1,0 +1,354 @@
+"""The web page: what is served, and that nothing in it leads outside or nowhere."""
+
+import asyncio
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway import errors
+from gateway.api.page import CONTENT_SECURITY_POLICY, files
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway_client.csv_cells import csv_line
+
+STATIC = Path(str(files.directory))
+ASSETS = sorted(path.name for path in STATIC.iterdir())
+SCRIPTS = [name for name in ASSETS if name.endswith(".js")]
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg",
+}
+
+
+class Client:
+    """Asks the application itself, without its lifespan: the page asks for no model, and so for no Triton."""
+
+    def __init__(self) -> None:
+        self._transport = httpx.ASGITransport(create_app(Settings(_env_file=None)))
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return asyncio.run(self._request("GET", path, headers))
+
+    def head(self, path: str) -> httpx.Response:
+        return asyncio.run(self._request("HEAD", path, None))
+
+    async def _request(self, method: str, path: str, headers: dict[str, str] | None) -> httpx.Response:
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://gateway") as client:
+            return await client.request(method, path, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def client() -> Client:
+    return Client()
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and the text of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.all: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self._within = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.all.append((tag, dict(attrs)))
+        self._within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within in {"script", "style"}:
+            self.inline += data
+
+
+@pytest.fixture(scope="module")
+def page() -> Elements:
+    return Elements((STATIC / "index.html").read_text())
+
+
+def text_of(name: str) -> str:
+    return (STATIC / name).read_text()
+
+
+def test_the_page_is_at_the_root(client: Client):
+    response = client.get("/")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == TYPES[".html"]
+    assert response.content == (STATIC / "index.html").read_bytes()
+    assert client.head("/").headers["content-length"] == str(len(response.content))
+
+
+@pytest.mark.parametrize("name", ASSETS)
+def test_every_asset_has_the_type_that_a_strict_browser_wants(client: Client, name: str):
+    response = client.get(f"/assets/{name}")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == TYPES[Path(name).suffix]
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/assets/page.js"])
+def test_what_a_browser_has_is_asked_for_again_and_not_sent_again(client: Client, path: str):
+    first = client.get(path)
+    assert first.headers["cache-control"] == "no-cache"
+    second = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (second.status_code, second.content) == (304, b"")
+
+
+def test_the_content_security_policy_allows_nothing_inline_and_nothing_from_elsewhere(client: Client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert policy == CONTENT_SECURITY_POLICY
+    assert "default-src 'self'" in policy
+    assert "img-src 'self' blob: data:" in policy
+    assert "unsafe" not in policy
+    assert "//" not in policy
+
+
+def test_the_page_has_no_inline_script_or_style(page: Elements):
+    assert page.inline.strip() == ""
+    for tag, attributes in page.all:
+        assert tag != "style"
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+    assert all(".innerHTML" not in text_of(name) for name in SCRIPTS)
+
+
+@pytest.mark.parametrize("name", [name for name in ASSETS if not name.endswith(".jpg")])
+def test_no_asset_names_another_host(name: str):
+    text = text_of(name).replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert re.findall(r"(?:https?:|[\"'(=\s])//[\w.]+[^\s]*", re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)) == []
+    assert "@import" not in text
+
+
+def test_everything_that_the_page_refers_to_is_there(client: Client, page: Elements):
+    referred = {
+        value
+        for _, attributes in page.all
+        for name, value in attributes.items()
+        if name in {"href", "src"} and value and not value.startswith("#")
+    }
+    assert referred >= {"assets/base.css", "assets/page.js", "docs", "metrics"}
+    for path in referred:
+        assert client.get(f"/{path}").status_code == 200, path
+
+
+def test_every_module_that_a_script_imports_is_there():
+    imported = {name for script in SCRIPTS for name in re.findall(r'(?:from |import\()"\./([\w.]+)"', text_of(script))}
+    assert imported == set(SCRIPTS) - {"page.js", "docs.js"}
+
+
+def test_every_path_that_a_script_asks_for_is_an_endpoint(client: Client):
+    asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
+    assert asked == {"predict", "health/live", "health/ready", "limits", "models", "stream", "assets/"}
+    endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
+    assert asked - {"assets/"} <= endpoints
+
+
+def test_every_picture_to_try_is_an_asset(page: Elements):
+    samples = {attributes["data-file"] for _, attributes in page.all if "data-file" in attributes}
+    assert samples == {name for name in ASSETS if name.endswith(".jpg")}
+
+
+def test_every_element_that_a_script_or_a_label_names_is_on_the_page(page: Elements):
+    ids = [attributes["id"] for _, attributes in page.all if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = {name for script in SCRIPTS for name in re.findall(r'\$\("([\w-]+)"\)', text_of(script))}
+    for _, attributes in page.all:
+        for reference in ("for", "aria-labelledby", "aria-describedby"):
+            named.update((attributes.get(reference) or "").split())
+    assert named <= set(ids)
+
+
+def test_every_field_and_button_says_what_it_is(page: Elements):
+    labelled = {attributes["for"] for tag, attributes in page.all if tag == "label"}
+    for tag, attributes in page.all:
+        if tag in {"input", "select"}:
+            assert attributes["id"] in labelled
+        if tag == "img":
+            assert "alt" in attributes
+    assert ("html", {"lang": "en"}) in page.all
+    assert {"status", "alert"} <= {attributes.get("role") for _, attributes in page.all}
+
+
+def test_the_page_knows_which_errors_a_second_attempt_may_mend():
+    image_codes = {error.code for error in errors.ImageError.__subclasses__()}
+    file_faults = set(re.findall(r'^  "(\w+)",$', text_of("entry.js"), flags=re.MULTILINE))
+    assert file_faults == image_codes | {"unreadable_file"}
+    passing = re.search(r"PASSING = new Set\(\[(.*)\]\)", text_of("run.js"))
+    assert passing is not None
+    codes = set(re.findall(r'"(\w+)"', passing[1]))
+    assert codes == {errors.ModelUnavailable.code, errors.Overloaded.code, errors.TritonUnreachable.code}
+
+
+def test_the_photograph_to_try_is_the_one_among_the_examples():
+    example = Path(__file__).parents[3] / "examples" / "cat.jpg"
+    assert (STATIC / "cat.jpg").read_bytes() == example.read_bytes()
+
+
+def test_the_field_for_a_key_is_shown_only_when_one_is_wanted_and_no_key_is_kept(page: Elements):
+    fields = {attributes["id"]: attributes for _, attributes in page.all if "id" in attributes}
+    assert "hidden" in fields["key-field"]
+    assert fields["key"]["type"] == "password"
+    assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
+
+
+def in_node(expression: str, module: str = "words.js") -> object:
+    """What an expression with a module's names is, by a JavaScript engine."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = text_of(module) + f"\nconsole.log(JSON.stringify({expression}));"
+    run = subprocess.run(
+        [node, "--input-type=module"], input=script, capture_output=True, text=True, check=True, timeout=60
+    )
+    return json.loads(run.stdout)
+
+
+def test_the_results_as_csv_are_read_back():
+    rows = [["filename", "label"], ['a "b", c.png', "crane,\nbird"], ["d.png", ""]]
+    text = in_node(f"csv({json.dumps(rows)})")
+    assert list(csv.reader(io.StringIO(text, newline=""))) == rows
+
+
+def test_the_csv_of_the_page_has_no_formulas():
+    """The same lines as the command writes."""
+    row = ["=1", "+1", "-1", "@a", "\t=1", "\r", ' "=1', "'=1", "\uff1d1", "a;=1", "cat", -1, 0.5, ""]
+    assert in_node(f"csv({json.dumps([row])})") == csv_line(row)
+
+
+def test_the_python_of_the_page_is_python():
+    names, query = '["a b.jpg", "q\\"x.png"]', '"top_k=5&model=12&version=2"'
+    code = in_node(f'python("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
+    compile(code, "page", "exec")
+    assert 'Gateway("http://h:8080", api_key="KEY")' in code
+    assert 'top_k=5, model="12", version=2' in code
+
+
+@pytest.mark.parametrize("key", ["", "KEY"])
+def test_the_code_for_a_camera_is_the_commands_and_python(key):
+    code = in_node(f'streamPython("ws://h:8080/stream?top_k=5", "{key}")')
+    compile(code, "page", "exec")
+    assert ('additional_headers={"X-API-Key": "KEY"}' in code) == bool(key)
+    query = 'new URLSearchParams("model=a b&smoothing=none&top_k=5")'
+    line = in_node(f'streamShell("http://h:8080", {query}, "{key}")')
+    expected = "gateway stream 0 --url http://h:8080 --model 'a b' --smoothing none"
+    assert line == (f"{expected} --api-key KEY" if key else expected)
+    one = in_node(f'streamShell("http://h:8080", new URLSearchParams("model=m&version=2"), "{key}")')
+    assert one.endswith("# asks the version in use: the command takes no other")
+
+
+SIFTED = """(({ counts, labels, groups }) =>
+  [counts, labels, groups.map(({ title, files }) => [title, files.map(({ name }) => name)])])"""
+FILES = """[["a", "cat", .9], ["b", "dog", .8], ["c", "cat", .3], ["d"]].map(([name, label, score]) => {
+  const best = label ? { label, score } : null;
+  const state = label ? "ok" : "error";
+  return { name, state, first: { state, best }, answers: [{ state, best }] };
+})"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "counts", "labels", "groups"),
+    [
+        ({}, [4, 3, 1, 0], [["cat", 2], ["dog", 1]], [["", list("abcd")]]),
+        ({"least": 0.5}, [4, 3, 1, 1], [["cat", 1], ["dog", 1]], [["", list("abcd")]]),
+        ({"least": 0.5, "kind": "unsure"}, [4, 3, 1, 1], [], [["", ["c"]]]),
+        ({"label": "cat"}, [4, 3, 1, 0], [["cat", 2], ["dog", 1]], [["", ["a", "c"]]]),
+        (
+            {"grouped": True},
+            [4, 3, 1, 0],
+            [["cat", 2], ["dog", 1]],
+            [["cat", ["a", "c"]], ["dog", ["b"]], ["Without a label", ["d"]]],
+        ),
+    ],
+)
+def test_files_are_sifted_by_what_they_show(choice, counts, labels, groups):
+    found = in_node(f"{SIFTED}(sift({FILES}, {json.dumps(choice)}))", "sift.js")
+    kinds = dict(zip(["all", "ok", "error", "unsure"], counts, strict=True))
+    assert found == [{**kinds, "differ": 0}, labels, groups]
+
+
+@pytest.mark.parametrize(
+    ("size", "resize", "crop", "part"),
+    [
+        ((400, 200), [224, 224], [224], (0, 0, 1, 1)),
+        ((400, 200), [256], [256], (0.25, 0, 0.5, 1)),
+        ((400, 400), [256], [224, 224], (1 / 16, 1 / 16, 7 / 8, 7 / 8)),
+        ((300, 600), [64], [32, 64], (0, 0.375, 1, 0.25)),
+    ],
+)
+def test_what_the_model_saw_is_the_crop_of_the_resized_picture(size, resize, crop, part):
+    facts = json.dumps({"resize_size": resize, "crop_size": crop})
+    found = in_node(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "sift.js")
+    assert isinstance(found, dict)
+    assert tuple(found[name] for name in ("left", "top", "width", "height")) == pytest.approx(part)
+
+
+def test_of_a_model_that_does_not_say_what_it_crops_nothing_is_claimed():
+    assert in_node("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "sift.js") is None
+
+
+MODELS = {
+    "default": "m",
+    "models": [
+        {"name": "m", "versions": ["1", "2"], "ready": True, "reason": None, "classes": 2},
+        {"name": "n", "versions": ["1"], "ready": False, "reason": "It died.", "classes": 3},
+    ],
+}
+LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)"]
+
+
+def picker(tmp_path: Path, search: str, answer: object) -> dict[str, object]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    # Without a package.json, node takes .js for CommonJS.
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    for name in SCRIPTS:
+        (tmp_path / name).write_text(text_of(name))
+    script = Path(__file__).with_name("picker.mjs")
+    told = json.dumps(answer) if answer else ""
+    run = subprocess.run([node, script, tmp_path, search, told], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("search", "chosen", "asks", "problem"),
+    [
+        ("", "m", [None, None], ""),
+        ("?model=m&version=2", "m, version 2", ["m", "2"], ""),
+        ("?model=n", "n (not ready)", ["n", None], ""),
+        ("?model=zzz", "m", [None, None], "This gateway has no model zzz. Choose another one."),
+    ],
+)
+def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_path, search, chosen, asks, problem):
+    told = picker(tmp_path, search, {"status": 200, "body": MODELS})
+    assert told == {"offered": LISTED, "chosen": chosen, "asks": asks, "problem": problem}
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"status": 503, "body": {"detail": "Triton is away."}}, "The models cannot be listed: Triton is away."),
+        ({"status": 502, "body": {}}, "The models cannot be listed: the gateway answered 502."),
+        (None, "The models cannot be listed: the gateway does not answer."),
+        ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
+    ],
+)
+def test_while_the_models_cannot_be_listed_the_picker_says_why_and_offers_what_works(tmp_path, answer, why):
+    told = picker(tmp_path, "", answer)
+    assert (told["offered"], told["asks"]) == (["The default model"], [None, None])
+    assert told["problem"].startswith(why)
+    assert picker(tmp_path, "?model=flowers", answer)["asks"] == ["flowers", None]

@@ -1,0 +1,147 @@
+"""The answer in the shapes of other services."""
+
+import json
+
+import pytest
+from pydantic import TypeAdapter
+
+from gateway.api.shapes import SHAPES, Shape
+from gateway.errors import Overloaded
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
+from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+
+ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
+TEXT = b"not an image"
+
+
+class Seer(StubBackend):
+    """Sees a cat and a dog in every image."""
+
+    def __init__(self, *, multi_label: bool = False) -> None:
+        super().__init__()
+        self.multi_label = multi_label
+
+    async def infer(self, call: Call) -> InferResult:
+        return InferResult(call.model_name, call.model_version or "1", (ROW,) * len(call.batch), self.multi_label)
+
+
+@pytest.fixture
+def client():
+    with client_of(Seer()) as client:
+        yield client
+
+
+def ask(client: Client, shape: str, *contents: bytes) -> object:
+    files = [("f", (f"{number}.png", content)) for number, content in enumerate(contents)]
+    answer = client.post("/predict", params={"format": shape}, files=files, headers={"X-Request-ID": "r1"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()
+
+
+ONE = {
+    "huggingface": [{"label": "cat", "score": 0.9}, {"label": "dog", "score": 0.7}],
+    "kserve-v1": {"predictions": [{"classes": ["cat", "dog"], "scores": [0.9, 0.7]}]},
+    "torchserve": {"cat": 0.9, "dog": 0.7},
+    "roboflow": {
+        "inference_id": "r1",
+        "image": {"width": 4, "height": 4},
+        "predictions": [
+            {"class": "cat", "class_id": 0, "confidence": 0.9},
+            {"class": "dog", "class_id": 1, "confidence": 0.7},
+        ],
+        "top": "cat",
+        "confidence": 0.9,
+    },
+}
+SENTENCE = "not a JPEG"
+ERRORS = {
+    "huggingface": lambda error: error["error"],
+    "kserve-v1": lambda error: error["error"],
+    "torchserve": lambda error: (error["code"], error["type"]) == (415, "unsupported_format") and error["message"],
+    "roboflow": lambda error: error["error"]["type"] == "unsupported_format" and error["error"]["message"],
+}
+
+
+def timeless(answer: object) -> object:
+    if isinstance(answer, dict) and "time" in answer:
+        assert answer.pop("time") >= 0
+    return answer
+
+
+@pytest.mark.parametrize("shape", ONE)
+def test_one_file_gets_one_answer(client, shape):
+    assert timeless(ask(client, shape, PNG)) == ONE[shape]
+
+
+@pytest.mark.parametrize("shape", ONE)
+def test_several_files_get_a_list_and_a_bad_one_has_its_error_in_its_place(client, shape):
+    answer = ask(client, shape, PNG, TEXT, PNG)
+    listed = answer["predictions"] if shape == "kserve-v1" else answer
+    one = ONE[shape]["predictions"][0] if shape == "kserve-v1" else ONE[shape]
+    assert [timeless(listed[0]), timeless(listed[2])] == [one, one]
+    assert SENTENCE in ERRORS[shape](listed[1])
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_every_shapes_answers_are_those_that_openapi_shows(client, shape):
+    documents = TypeAdapter(SHAPES[shape].documents)
+    for contents in ([PNG], [PNG, TEXT]):
+        documents.validate_python(ask(client, shape, *contents))
+
+
+@pytest.mark.parametrize("shape", ONE)
+def test_a_lone_bad_file_is_a_problem(client, shape):
+    answer = client.post("/predict", params={"format": shape}, files={"f": TEXT})
+    assert answer.status_code == 415
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "unsupported_format"
+
+
+@pytest.mark.parametrize("shape", ONE)
+def test_several_bad_files_are_422(client, shape):
+    answer = client.post("/predict", params={"format": shape}, files=[("f", ("a", TEXT)), ("f", ("b", TEXT))])
+    assert answer.status_code == 422
+    assert json.dumps(answer.json()).count(SENTENCE) == 2
+
+
+@pytest.mark.parametrize("shape", ONE)
+def test_a_fault_of_the_service_stays_a_problem(shape):
+    with client_of(StubBackend(fault=Overloaded())) as client:
+        answer = client.post("/predict", params={"format": shape}, files={"f": PNG})
+        assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+
+
+def test_roboflow_tells_a_multi_label_models_classes_by_name():
+    with client_of(Seer(multi_label=True)) as client:
+        answer = ask(client, "roboflow", PNG)
+    assert answer["predictions"] == {
+        "cat": {"class_id": 0, "confidence": 0.9},
+        "dog": {"class_id": 1, "confidence": 0.7},
+    }
+    assert answer["predicted_classes"] == ["cat", "dog"]
+    assert "top" not in answer
+
+
+def test_the_native_shape_is_the_default_and_has_a_name(client):
+    bodies = [client.post("/predict", params=params, files={"f": PNG}).json() for params in ({}, {"format": "native"})]
+    assert bodies[0] == bodies[1]
+    assert bodies[0]["summary"] == {"ok": 1, "failed": 0}
+
+
+def test_the_shape_may_be_a_field_of_the_form(client):
+    answer = client.post("/predict", data={"format": "torchserve"}, files={"f": PNG})
+    assert answer.json() == ONE["torchserve"]
+
+
+def test_an_unknown_shape_is_refused_with_those_there_are(client):
+    answer = client.post("/predict", params={"format": "xml"}, files={"f": PNG})
+    assert answer.status_code == 422
+    assert "'native', 'huggingface', 'kserve-v1', 'torchserve' or 'roboflow'" in answer.json()["detail"]
+
+
+def test_lines_come_in_the_native_shape_only(client):
+    headers = {"Accept": "application/x-ndjson"}
+    answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")

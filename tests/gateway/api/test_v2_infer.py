@@ -1,0 +1,299 @@
+"""POST /v2/models/{name}/infer: what goes out for what comes in."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+from tritonclient.http import InferRequestedOutput
+
+from gateway.errors import InferenceFailed, ModelNotFound, Overloaded, TritonUnreachable
+from gateway.inference.admission import Admission
+from gateway.inference.backend import Call, InferResult, Row, Vectors
+from gateway.keys import add_key
+from gateway.metrics import CLASSIFYING_ROUTES
+from gateway.oip.documents import InferenceBody, InferenceResponse
+from tests.gateway.api.stub import PNG, VECTOR, client_of
+from tests.gateway.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
+
+
+@pytest.fixture
+def backend() -> Scorer:
+    return Scorer()
+
+
+@pytest.fixture
+def client(backend):
+    with client_of(backend) as client:
+        yield client
+
+
+def test_scores_and_statuses_come_as_tensors(client):
+    answer = ask(client, PNG, PNG, PNG)
+    assert answer.headers["content-type"] == "application/octet-stream"
+    read = result(answer)
+    assert read.get_response()["model_name"] == "ensemble_model"
+    assert read.get_response()["model_version"] == "1"
+    assert "id" not in read.get_response()
+    assert read.as_numpy("PREDICTION").tolist() == [SCORES.tolist()] * 3
+    assert read.as_numpy("STATUS").tolist() == [b"ok"] * 3
+
+
+def test_json_gets_json(client):
+    answer = client.post(INFER, json=in_json(PNG, PNG, id="7"))
+    assert answer.headers["content-type"] == "application/json"
+    assert "Inference-Header-Content-Length" not in answer.headers
+    assert answer.json() == {
+        "model_name": "ensemble_model",
+        "model_version": "1",
+        "id": "7",
+        "outputs": [
+            {"name": "PREDICTION", "datatype": "FP32", "shape": [2, 2], "data": [0.25, 0.75, 0.25, 0.75]},
+            {"name": "STATUS", "datatype": "BYTES", "shape": [2], "data": ["ok", "ok"]},
+        ],
+    }
+    assert InferenceResponse.model_validate(answer.json()).model_dump(exclude_none=True) == answer.json()
+
+
+def test_openapi_shows_the_documents_that_requests_are_read_by(client):
+    schema = client.get("/openapi.json").json()
+    (body,) = {
+        operation["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        for path, operation in schema["paths"].items()
+        if path.endswith("/infer")
+    }
+    assert schema["components"]["schemas"][body.rpartition("/")[2]]["properties"].keys() == set(
+        InferenceBody.model_fields
+    )
+    references = re.findall(r'"\$ref": ?"#/components/schemas/(\w+)"', json.dumps(schema))
+    assert set(references) <= schema["components"]["schemas"].keys()
+
+
+def test_a_bad_image_costs_no_other_its_answer(client):
+    read = result(ask(client, PNG, TEXT, b"", PNG))
+    assert read.as_numpy("STATUS").tolist() == [b"ok", b"unsupported_format", b"empty_file", b"ok"]
+    scores = read.as_numpy("PREDICTION")
+    assert scores[[0, 3]].tolist() == [SCORES.tolist()] * 2
+    assert np.isnan(scores[1:3]).all()
+    told = client.post(INFER, json=in_json(PNG, TEXT)).json()["outputs"]
+    assert told[0]["data"] == [0.25, 0.75, None, None]
+    assert told[1]["data"] == ["ok", "unsupported_format"]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_classes_come_best_first_as_triton_tells_them(client, binary):
+    answer = ask(client, PNG, TEXT, outputs=[prediction(class_count=5, binary_data=binary)])
+    read = result(answer)
+    assert [output["name"] for output in read.get_response()["outputs"]] == ["PREDICTION"]
+    assert read.get_output("PREDICTION")["datatype"] == "BYTES"
+    cells = [["0.750000:1:dog: large", "0.250000:0:cat"], ["", ""]]
+    expected = [[cell.encode() for cell in row] for row in cells] if binary else cells
+    assert read.as_numpy("PREDICTION").tolist() == expected
+    one = result(ask(client, PNG, outputs=[prediction(class_count=1)]))
+    assert one.as_numpy("PREDICTION").tolist() == [[b"0.750000:1:dog: large"]]
+
+
+def test_outputs_come_in_the_order_and_form_that_each_asks_for(client):
+    asked = [InferRequestedOutput("STATUS", binary_data=False), prediction(binary_data=True)]
+    read = result(ask(client, PNG, outputs=asked))
+    status, scores = read.get_response()["outputs"]
+    assert status == {"name": "STATUS", "datatype": "BYTES", "shape": [1], "data": ["ok"]}
+    assert scores["parameters"] == {"binary_data_size": 8}
+    assert read.as_numpy("PREDICTION").tolist() == [SCORES.tolist()]
+
+
+def test_binary_output_is_asked_for_all_and_refused_by_one(client):
+    outputs = [{"name": "PREDICTION"}, {"name": "STATUS", "parameters": {"binary_data": False}}]
+    body = in_json(PNG, parameters={"binary_data_output": True}, outputs=outputs)
+    answer = client.post(INFER, json=body)
+    scores, status = result(answer).get_response()["outputs"]
+    assert "data" not in scores
+    assert status["data"] == ["ok"]
+
+
+def test_json_may_stand_under_a_header_that_says_its_length(client):
+    body = json.dumps(in_json(PNG)).encode()
+    headers = {"Inference-Header-Content-Length": str(len(body))}
+    assert client.post(INFER, content=body, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("length", ["", "-1", "1.5", "x", "9" * 40])
+def test_a_header_length_that_is_no_number_is_refused(client, length):
+    answer = client.post(INFER, content=b"{}", headers={"Inference-Header-Content-Length": length})
+    assert refusal(answer) == (400, "Inference-Header-Content-Length must be the length of the JSON in bytes.")
+
+
+def test_a_compressed_body_is_refused(client):
+    answer = client.post(INFER, content=b"x", headers={"Content-Encoding": "gzip"})
+    assert refusal(answer) == (415, "Content-Encoding: send the body uncompressed; images are compressed already.")
+
+
+def test_a_lone_bad_image_has_its_own_status(client):
+    status, sentence = refusal(ask(client, TEXT))
+    assert status == 415
+    assert "not a JPEG" in sentence
+
+
+def test_several_bad_images_are_422_with_the_first_of_them(client):
+    status, sentence = refusal(ask(client, *[TEXT] * 5))
+    assert status == 422
+    assert sentence.startswith("None of the 5 images was classified: image 0: unsupported_format, ")
+    assert "image 2" in sentence
+    assert "image 3" not in sentence
+
+
+@pytest.mark.parametrize("body", [in_json(), {}, {"inputs": []}])
+def test_a_request_without_images_is_refused(client, body):
+    status, sentence = refusal(client.post(INFER, json=body))
+    assert status in {400, 422}
+    assert "IMAGE" in sentence
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [(TritonUnreachable(), 503), (InferenceFailed(), 502), (ModelNotFound("No such model."), 404)]
+)
+def test_faults_of_the_service_keep_their_status(fault, status):
+    with client_of(Scorer(fault)) as client:
+        answer = ask(client, PNG)
+        assert refusal(answer) == (status, fault.message)
+        assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+def test_an_unexpected_error_is_told_without_a_word_of_the_inside():
+    with client_of(Scorer(RuntimeError("secret"))) as client:
+        status, sentence = refusal(ask(client, PNG))
+        assert status == 500
+        assert "secret" not in sentence
+
+
+def test_the_version_is_the_paths(client, backend):
+    read = result(ask(client, PNG, path="/v2/models/ensemble_model/versions/2/infer"))
+    assert read.get_response()["model_version"] == "2"
+    assert backend.asked[0].model_version == "2"
+    assert refusal(ask(client, PNG, path="/v2/models/ensemble_model/versions/two/infer"))[0] == 422
+
+
+def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs():
+    with client_of(Scorer(), model_split={"flowers": {"1": 50, "2": 50}}) as client:
+
+        def version(name: str) -> str:
+            answer = ask(client, PNG, path="/v2/models/flowers/infer", headers={"X-Client-ID": name})
+            return result(answer).get_response()["model_version"]
+
+        versions = {name: version(name) for name in map(str, range(20))}
+        assert set(versions.values()) == {"1", "2"}
+        assert {name: version(name) for name in versions} == versions
+
+
+def test_the_timeout_is_microseconds(client, backend):
+    ask(client, PNG, timeout=25_000_000)
+    assert 20 < backend.left_seconds[0] <= 25
+    ask(client, PNG, timeout=0)
+    assert 25 < backend.left_seconds[1] <= 30
+    assert refusal(ask(client, PNG, timeout=10**12)) == (422, "'timeout': must be at most 300 s.")
+
+
+def test_parameters_that_mean_nothing_here_are_passed_over(client):
+    assert ask(client, PNG, priority=5, sequence_id=7, parameters={"camera": "left"}).status_code == 200
+
+
+def test_every_limit_holds_here_as_well():
+    limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
+    with client_of(Scorer(), **limits) as client:
+        assert refusal(ask(client, PNG, PNG, PNG)) == (413, "The request has more than 2 files.")
+        assert refusal(ask(client, b"x" * 3_000)) == (413, "The request has more than 2000 bytes.")
+        assert refusal(ask(client, b"x" * 300)) == (413, "The file has more than 200 bytes.")
+        assert result(ask(client, PNG, b"x" * 300)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
+        status, sentence = refusal(client.post(INFER, json=in_json(PNG, id="x" * 1_100)))
+        assert (status, "1024 bytes beside its images" in sentence) == (431, True)
+
+
+@pytest.mark.parametrize("route", CLASSIFYING_ROUTES)
+def test_a_full_queue_turns_a_request_away_before_its_body(monkeypatch, route):
+    def full(_: Admission) -> None:
+        raise Overloaded("Full.")
+
+    monkeypatch.setattr(Admission, "check", full)
+    path = route.format(name="m", version="1")
+
+    def body(sent: object) -> dict[str, object]:
+        raise AssertionError("the body was asked for")
+
+    with client_of(Scorer()) as client:
+        before = counted(route)
+        start, content = client.ask("POST", path, body=body)
+        assert start["status"] == 503
+        assert (b"retry-after", b"1") in start["headers"]
+        assert ("error" in json.loads(content["body"])) == path.startswith("/v2")
+        assert counted(route) == before + 1
+        # What is asked about models goes on.
+        assert client.get("/v2/models/ensemble_model").status_code == 200
+
+
+def counted(route: str) -> float:
+    labels = {"route": route, "status": "503", "code": "overloaded"}
+    return REGISTRY.get_sample_value("gateway_requests_total", labels) or 0.0
+
+
+def test_its_stages_are_measured(client):
+    def measured() -> float:
+        return REGISTRY.get_sample_value("gateway_request_duration_seconds_count", {"stage": "infer"}) or 0.0
+
+    before = measured()
+    answer = ask(client, PNG)
+    assert "infer;dur=" in answer.headers["Server-Timing"]
+    assert measured() == before + 1
+
+
+def test_a_key_is_wanted_and_its_lack_told_in_the_protocols_words(tmp_path):
+    key = add_key(tmp_path / "keys", "someone")
+    with client_of(Scorer(), api_keys_file=tmp_path / "keys") as client:
+        answer = ask(client, PNG)
+        assert refusal(answer)[0] == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert ask(client, PNG, headers={"X-API-Key": key}).status_code == 200
+        assert client.get("/v2/health/ready").status_code == 200
+        assert refusal(client.get("/v2"))[0] == 401
+
+
+class Switched(Scorer):
+    """A model that another one with more classes takes the place of, in the middle of a request."""
+
+    async def infer(self, call):
+        self.asked.append(call)
+        scores = SCORES if len(self.asked) == 1 else np.array([0.1, 0.2, 0.7], np.float32)
+        return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(call.batch))
+
+
+def test_a_model_that_changes_its_classes_meanwhile_costs_only_the_images_after():
+    with client_of(Switched(), batch_max_images=1, request_max_calls=1) as client:
+        read = result(ask(client, PNG, PNG))
+    assert read.get_response()["model_version"] == "1"
+    assert read.as_numpy("STATUS").tolist() == [b"ok", b"model_unavailable"]
+    assert np.isnan(read.as_numpy("PREDICTION")[1]).all()
+
+
+class Vectorising(Scorer):
+    """Has a vector beside the scores of every image that has an answer."""
+
+    async def infer(self, call: Call) -> InferResult:
+        assert call.vectors is Vectors.IF_ANY
+        result = await super().infer(call)
+        return replace(result, rows=tuple(replace(row, vector=VECTOR) for row in result.rows))
+
+
+def test_vectors_are_a_tensor_beside_the_others_and_nan_where_an_image_has_no_answer():
+    with client_of(Vectorising()) as client:
+        read = result(ask(client, PNG, TEXT))
+        alone = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}])).json()["outputs"]
+    assert read.as_numpy("FEATURES")[0].tolist() == VECTOR.tolist()
+    assert np.isnan(read.as_numpy("FEATURES")[1]).all()
+    assert alone == [{"name": "FEATURES", "datatype": "FP32", "shape": [1, 4], "data": VECTOR.tolist()}]
+
+
+def test_vectors_of_a_model_that_gives_none_are_refused_with_the_command(client):
+    answer = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}]))
+    assert answer.status_code == 422
+    assert "gateway model add … --features auto" in answer.json()["error"]

@@ -1,0 +1,111 @@
+"""GET /v2 and below."""
+
+import pytest
+
+from gateway import __version__
+from gateway.errors import ModelNotFound, TritonUnreachable
+from gateway.inference.backend import EndpointHealth
+from tests.gateway.api.stub import StubBackend, client_of
+from tests.gateway.api.tensors import refusal
+
+MODEL = "/v2/models/ensemble_model"
+READINESS = ["/v2/health/ready", f"{MODEL}/ready", f"{MODEL}/versions/1/ready"]
+
+
+class Unready(StubBackend):
+    """Has not answered lately."""
+
+    def health(self):
+        return [EndpointHealth("127.0.0.1:8001", ready=False, trial=None)]
+
+
+@pytest.fixture
+def client():
+    with client_of() as client:
+        yield client
+
+
+def test_the_server_says_who_it_is(client):
+    assert client.get("/v2").json() == {
+        "name": "triton-image-gateway",
+        "version": __version__,
+        "extensions": ["binary_tensor_data", "classification"],
+    }
+
+
+@pytest.mark.parametrize("path", [MODEL, f"{MODEL}/versions/1"])
+def test_a_model_says_what_it_takes_and_gives(client, path):
+    assert client.get(path).json() == {
+        "name": "ensemble_model",
+        "versions": ["1"],
+        "platform": "ensemble",
+        "inputs": [{"name": "IMAGE", "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [
+            {"name": "PREDICTION", "datatype": "FP32", "shape": [-1, 2]},
+            {"name": "STATUS", "datatype": "BYTES", "shape": [-1]},
+        ],
+    }
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", *READINESS])
+def test_yes_is_200_without_a_body(client, path):
+    answer = client.get(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+@pytest.mark.parametrize("path", READINESS)
+def test_no_is_400_without_a_body_as_long_as_health_says_so(path):
+    with client_of(Unready()) as client:
+        assert client.get("/health/ready").status_code == 503
+        assert client.get("/v2/health/live").status_code == 200
+        answer = client.get(path)
+        assert (answer.status_code, answer.content) == (400, b"")
+
+
+def test_another_models_readiness_does_not_hang_on_the_default_ones():
+    backend = Unready()
+    backend.loaded.add("flowers")
+    with client_of(backend) as client:
+        assert client.get("/v2/models/flowers/ready").status_code == 200
+
+
+@pytest.mark.parametrize("end", ["", "/ready"])
+def test_what_is_not_there_is_404_in_the_protocols_words(client, end):
+    assert refusal(client.get(f"/v2/models/nothing{end}")) == (404, ModelNotFound().message)
+    status, sentence = refusal(client.get(f"{MODEL}/versions/7{end}"))
+    assert (status, sentence) == (404, "There is no version 7 of 'ensemble_model'; it has 1.")
+    assert refusal(client.get(f"{MODEL}/versions/one{end}"))[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/nothing", 404),
+        ("GET", "/v2/models", 404),
+        ("GET", "/v2/models/a/b/c", 404),
+        ("POST", "/v2", 405),
+        ("GET", f"{MODEL}/infer", 405),
+        ("POST", MODEL, 405),
+    ],
+)
+def test_other_paths_and_methods_are_refused_in_the_protocols_words(client, method, path, status):
+    assert refusal(client.request(method, path))[0] == status
+
+
+def test_paths_that_only_begin_alike_speak_problems(client):
+    assert client.get("/v2x").headers["content-type"] == "application/problem+json"
+
+
+class Away(StubBackend):
+    """Is not there."""
+
+    async def model(self, name):
+        raise TritonUnreachable
+
+
+@pytest.mark.parametrize("end", ["", "/ready"])
+def test_a_triton_that_is_away_is_told_in_the_protocols_words(end):
+    with client_of(Away()) as client:
+        answer = client.get(MODEL + end)
+        assert refusal(answer) == (503, TritonUnreachable().message)
+        assert answer.headers["Retry-After"] == "5"

@@ -1,0 +1,17 @@
+"""The loop of the tests that script what happens, step by step."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.gateway.inference.scripted import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    with_loop = Loop()
+    yield with_loop
+    assert not asyncio.all_tasks(with_loop)
+    assert not with_loop.unhandled
+    with_loop.close()

@@ -1,0 +1,63 @@
+"""Many images in one request, each within its own limits: what they cost together is bounded."""
+
+import pytest
+
+from gateway.ingest.frames import Wanted
+from tests.encoders import png_bomb
+from tests.gateway.inference.scripted import Loop, ScriptedBackend, body_of, collected, query, service_of, start
+from tests.samples import encode, photograph
+
+BLACK = png_bomb(2_000, 2_000)
+PHOTO = encode(photograph(), "JPEG")
+
+
+@pytest.fixture
+def loop():
+    loop = Loop()
+    yield loop
+    assert not loop.unhandled
+    loop.close()
+
+
+def answered(loop, *files, **options):
+    """The code of each file's error, or "ok"."""
+    backend = ScriptedBackend()
+    backend.at_once = lambda call: call.answer()
+    service = service_of(backend)
+    task = start(loop, collected(service, body_of(*files), query(**options)))
+    while not task.done():
+        loop.settle()
+    assert service.admission.images_in_flight == 0
+    results = sorted(task.result(), key=lambda result: result.index)
+    return [result.error.code if result.error else "ok" for result in results]
+
+
+def test_black_images_beyond_the_account_are_refused(loop):
+    """Each takes 40 ms in the preprocessor, and brings next to nothing; photographs behind them are still answered."""
+    codes = answered(loop, *[BLACK] * 300, *[PHOTO] * 20)
+    passed = codes[:300].count("ok")
+    assert 60 < passed < 150
+    assert codes[:60] == ["ok"] * 60
+    assert set(codes[:300]) == {"ok", "too_costly"}
+    assert codes[300:].count("ok") >= 18
+
+
+def test_as_many_photographs_as_files_are_allowed_are_answered(loop):
+    assert set(answered(loop, *[PHOTO] * 1_000)) == {"ok"}
+
+
+def test_a_costly_image_before_photographs_does_not_starve_them(loop):
+    assert set(answered(loop, BLACK, *[PHOTO] * 100, BLACK)) == {"ok"}
+
+
+def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
+    """As if each took 0.5 s, of which a request has six and what the files bring."""
+    clock = iter(range(1_000))
+    monkeypatch.setattr("gateway.inference.request.time.thread_time", lambda: next(clock) / 2)
+    codes = answered(loop, *[b"II*\0" + bytes(100)] * 10)
+    assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
+
+
+def test_still_images_of_which_frames_are_asked_for_are_charged(loop):
+    codes = answered(loop, *[BLACK] * 200, frames=Wanted(10, 3))
+    assert set(codes) == {"ok", "too_costly"}

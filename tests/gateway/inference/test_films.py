@@ -1,0 +1,133 @@
+"""The frames of a file on their way: each waits as an image does, and whatever ends the request ends them."""
+
+import asyncio
+
+import pytest
+
+from gateway.errors import TooCostly
+from gateway.ingest.frames import Wanted
+from tests.films import film
+from tests.gateway.inference.scripted import (
+    Body,
+    Loop,
+    ScriptedBackend,
+    ScriptedDecoders,
+    collected,
+    query,
+    service_of,
+    start,
+)
+
+GIF = film("GIF", range(3))
+
+
+class Asked:
+    """A request for frames of one animated file."""
+
+    def __init__(self, count: int = 3, timeout_seconds: float = 30.0, **limits: int) -> None:
+        self.loop, self.backend, self.decoders = Loop(), ScriptedBackend(), ScriptedDecoders()
+        self.service = service_of(self.backend, decoders=self.decoders, **limits)
+        body = Body()
+        body.send(GIF)
+        body.end()
+        asked = query(timeout_seconds, frames=Wanted(10, count))
+        self.task = start(self.loop, collected(self.service, body, asked, None))
+        self.loop.settle()
+
+    @property
+    def in_flight(self) -> int:
+        return self.service.admission.images_in_flight
+
+    def decode(self, error: Exception | None = None) -> None:
+        self.decoders.finish(0, error)
+        self.loop.settle()
+
+    def answer(self) -> None:
+        self.backend.pending[0].answer()
+        self.loop.settle()
+
+
+@pytest.fixture
+def asked():
+    made: list[Asked] = []
+
+    def make(*arguments, **options) -> Asked:
+        made.append(Asked(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert each.task.done()
+        assert each.in_flight == each.service.admission.bytes_in_flight == 0
+        assert not each.loop.unhandled
+        assert all(film.closed for film in each.decoders.films)
+        each.loop.close()
+
+
+def test_a_frame_is_decoded_once_it_has_its_permit_and_called_for_while_the_next_one_is(asked):
+    request = asked()
+    assert (request.in_flight, len(request.decoders.pending), len(request.backend.pending)) == (1, 1, 0)
+    request.decode()
+    assert (request.in_flight, len(request.decoders.pending), len(request.backend.pending)) == (2, 1, 1)
+    request.decode()
+    request.decode()
+    while request.backend.pending:
+        request.answer()
+    (result,) = request.loop.finish(request.task)
+    assert [(frame.index, frame.seconds, frame.error) for frame in result.frames] == [
+        (0, 0.0, None),
+        (1, 0.1, None),
+        (2, 0.2, None),
+    ]
+
+
+def test_while_no_permit_is_free_no_frame_is_decoded(asked):
+    request = asked(max_images=1)
+    request.decode()
+    assert (request.in_flight, len(request.decoders.pending), len(request.backend.pending)) == (1, 0, 1)
+    request.answer()
+    assert (request.in_flight, len(request.decoders.pending)) == (1, 1)
+    for _ in range(2):
+        request.decode()
+        request.answer()
+    assert len(request.loop.finish(request.task)[0].frames) == 3
+
+
+def test_frames_that_come_in_time_keep_their_answers_when_the_time_is_up(asked):
+    request = asked(timeout_seconds=5)
+    request.decode()
+    request.answer()
+    request.loop.pass_time(6)
+    (result,) = request.loop.finish(request.task)
+    assert [(frame.index, frame.error and frame.error.code) for frame in result.frames] == [
+        (0, None),
+        (1, "deadline_exceeded"),
+    ]
+    assert (result.error, result.frames[1].seconds) == (None, None)
+
+
+def test_a_file_without_any_frame_in_time_has_the_error_itself(asked):
+    request = asked(timeout_seconds=5)
+    request.loop.pass_time(6)
+    (result,) = request.loop.finish(request.task)
+    assert (result.error.code, result.frames) == ("deadline_exceeded", ())
+
+
+def test_a_frame_that_is_too_costly_gives_its_permit_back_and_ends_the_file(asked):
+    request = asked()
+    request.decode()
+    request.decode(TooCostly())
+    assert request.in_flight == 1
+    request.answer()
+    (result,) = request.loop.finish(request.task)
+    assert [frame.error and frame.error.code for frame in result.frames] == [None, "too_costly"]
+
+
+def test_a_client_that_leaves_in_the_midst_of_a_file_leaves_nothing(asked):
+    request = asked()
+    request.decode()
+    assert request.in_flight == 2
+    request.task.cancel()
+    request.loop.settle()
+    with pytest.raises(asyncio.CancelledError):
+        request.loop.finish(request.task)

@@ -1,0 +1,216 @@
+"""Whatever happens to requests, and in whatever order, nothing of one that is over is left.
+
+Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, a shadow
+version, decoders, the clock, and a handler that is cancelled, and lets the event loop take any number of steps in
+between: so each of these comes at every `await` there is.
+"""
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from starlette.requests import ClientDisconnect
+
+from gateway.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    InvalidBody,
+    ModelNotFound,
+    Overloaded,
+    TritonUnreachable,
+    UndecodableImage,
+)
+from gateway.inference.buffer import Buffer, UploadBuffer
+from gateway.inference.pace import Pace
+from tests.asking import encode
+from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, ScriptedDecoders, query, service_of
+
+PIXELS = np.zeros((4, 4, 3), np.uint8)
+UPLOADS = {"passes": encode(PIXELS, ".png"), "decoded": encode(PIXELS, ".gif"), "refused": b"no image"}
+FAULTS = (ModelNotFound, TritonUnreachable, InferenceFailed, DeadlineExceeded, RuntimeError)
+MAX_IMAGES, MAX_WAITING, MAX_REQUESTS, MAX_BYTES = 3, 2, 6, 200
+
+
+@dataclass(eq=False)
+class Client:
+    """A request from its client's side."""
+
+    body: Body
+    buffer: Buffer | None = None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    enough: int | None = None
+    results: int = 0
+    task: "asyncio.Task[None] | None" = None
+
+
+class Requests(RuleBasedStateMachine):
+    """Requests on one service."""
+
+    bears_cancellation = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = Loop()
+        self.backend = ScriptedBackend(bears_cancellation=self.bears_cancellation)
+        self.decoders = ScriptedDecoders()
+        self.service = service_of(
+            self.backend,
+            decoders=self.decoders,
+            shadow={"m": {"2": 100}},
+            max_images=MAX_IMAGES,
+            max_images_waiting=MAX_WAITING,
+            max_bytes=MAX_BYTES,
+        )
+        self.spare = self.service.shadows._spare
+        self.spare._max_bytes = MAX_BYTES  # a quarter of it is less than an image
+        self.uploads = UploadBuffer(max_bytes=1_000)
+        self.clients: list[Client] = []
+
+    async def handle(self, client: Client, timeout_seconds: float) -> None:
+        """What a route does."""
+
+        async def leaving() -> None:
+            await client.gone.wait()
+            raise ClientDisconnect
+
+        pace = Pace(min_bytes_per_second=1, grace_seconds=10, now=self.loop.time)
+        with self.uploads.open(pace) as client.buffer:
+            async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
+                async for _ in results:
+                    client.results += 1
+                    if client.results == client.enough:
+                        return
+
+    @property
+    def running(self) -> list[Client]:
+        return [client for client in self.clients if client.task and not client.task.done()]
+
+    def pick(self, data: st.DataObject) -> Client:
+        return data.draw(st.sampled_from(self.running))
+
+    @rule(timeout_seconds=st.sampled_from([1, 3, 30]), enough=st.sampled_from([None, 1]))
+    def come(self, timeout_seconds: float, enough: int | None) -> None:
+        if len(self.running) < MAX_REQUESTS:
+            client = Client(Body(), enough=enough)
+            client.task = self.loop.create_task(self.handle(client, timeout_seconds))
+            self.clients.append(client)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), kinds=st.lists(st.sampled_from(sorted(UPLOADS)), min_size=1, max_size=6), ends=st.booleans())
+    def send(self, data: st.DataObject, kinds: list[str], ends: bool) -> None:
+        client = self.pick(data)
+        body = client.body
+        for kind in kinds:
+            body.send(UPLOADS[kind])
+        if client.buffer is not None:
+            with contextlib.suppress(Overloaded):
+                client.buffer.hold(sum(len(UPLOADS[kind]) for kind in kinds))
+        if ends:
+            body.end()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def break_off(self, data: st.DataObject) -> None:
+        self.pick(data).body.break_off(InvalidBody())
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.pick(data).gone.set()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.pick(data).task.cancel()
+
+    @rule(times=st.integers(1, 6))
+    def turn(self, times: int) -> None:
+        self.loop.turn(times)
+
+    @rule(seconds=st.sampled_from([0.5, 1, 2, 40]))
+    def pass_time(self, seconds: float) -> None:
+        self.loop.pass_time(seconds)
+
+    @precondition(lambda self: self.backend.pending)
+    @rule(data=st.data(), fault=st.sampled_from([None, None, None, *FAULTS]))
+    def answer(self, data: st.DataObject, fault: type[Exception] | None) -> None:
+        call = data.draw(st.sampled_from(self.backend.pending))
+        if fault is None:
+            call.answer()
+        else:
+            call.fail(fault())
+
+    @precondition(lambda self: self.decoders.pending)
+    @rule(data=st.data(), fails=st.booleans())
+    def decode(self, data: st.DataObject, fails: bool) -> None:
+        number = data.draw(st.integers(0, len(self.decoders.pending) - 1))
+        self.decoders.finish(number, UndecodableImage() if fails else None)
+
+    @invariant()
+    def limits_hold(self) -> None:
+        admission = self.service.admission
+        assert 0 <= admission.images_in_flight <= MAX_IMAGES
+        assert admission.images_waiting <= MAX_WAITING
+        assert admission.bytes_in_flight >= 0
+        assert 0 <= self.spare.images <= 1
+        assert 0 <= self.spare.nbytes <= MAX_BYTES
+
+    @invariant()
+    def what_is_over_has_left_nothing(self) -> None:
+        if not self.running:
+            self.loop.settle()
+            admission = self.service.admission
+            shadows = len(self.service.shadows)
+            assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled) + shadows
+            assert admission.images_waiting == 0
+            assert all(client.body.closed or not client.body.opened for client in self.clients)
+            if not self.service.uncancelled:
+                assert admission.images_in_flight == admission.bytes_in_flight == self.uploads.nbytes == 0
+                assert (self.spare.images, bool(self.spare.nbytes)) == (shadows, bool(shadows))
+
+    def teardown(self) -> None:
+        """Every client leaves, and what could not be stopped comes to its end."""
+        for client in self.running:
+            client.gone.set()
+        self.loop.settle()
+        assert not self.running
+        while self.backend.pending or self.decoders.pending:
+            for call in self.backend.pending:
+                call.answer()
+            while self.decoders.pending:
+                self.decoders.finish()
+            self.loop.settle()
+        self.what_is_over_has_left_nothing()
+        assert not self.service.uncancelled
+        assert not self.loop.unhandled
+        assert not any(call.cancelled for call in self.backend.calls) or self.bears_cancellation
+        for client in self.clients:
+            if not client.task.cancelled():
+                client.task.exception()  # seen
+        self.loop.close()
+
+
+class RequestsToAnOldTriton(Requests):
+    """The same, where no call may be cancelled."""
+
+    bears_cancellation = False
+
+
+TestRequests = Requests.TestCase
+TestRequestsToAnOldTriton = RequestsToAnOldTriton.TestCase
+for _case in (TestRequests, TestRequestsToAnOldTriton):
+    _case.settings = settings(
+        max_examples=int(os.environ.get("LIFE_EXAMPLES", "60")),
+        stateful_step_count=40,
+        deadline=None,
+        derandomize="LIFE_EXAMPLES" not in os.environ,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+del _case

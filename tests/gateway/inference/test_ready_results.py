@@ -1,0 +1,59 @@
+"""Results that are ready and that nobody takes."""
+
+import asyncio
+
+import pytest
+
+from gateway.inference.backend import InferResult, Row
+from gateway.inference.prediction import Prediction, Predictions
+from gateway.inference.query import Result
+from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, query, service_of, start
+from tests.gateway.inference.test_service import PNG
+
+MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREAD_PREDICTIONS // 4))
+
+
+@pytest.mark.parametrize(("results", "waits"), [(4, False), (5, True)])
+def test_at_the_limit_nobody_waits_and_past_it_somebody_does(results, waits):
+    async def fill() -> None:
+        ready = ReadyResults()
+        for number in range(results):
+            ready.put(Result(number, "x", predictions=MANY))
+        waiting = asyncio.ensure_future(ready.fewer_than_too_many())
+        await asyncio.sleep(0)
+        assert waiting.done() is not waits
+        await ready.take()
+        await waiting
+
+    asyncio.run(fill())
+
+
+def test_a_request_whose_answers_nobody_takes_reads_no_further_until_somebody_does():
+    loop = Loop()
+    backend = ScriptedBackend()
+    backend.at_once = lambda call: call.outcome.set_result(
+        InferResult("m", "1", (Row(decoded=True, predictions=MANY),) * len(call.call.batch))
+    )
+    service, body = service_of(backend), Body()
+    for _ in range(50):
+        body.send(PNG)
+    body.end()
+    may_take, taken = asyncio.Event(), []
+
+    async def stream() -> None:
+        async with service.classify(body.uploads(), query()) as results:
+            await may_take.wait()
+            async for result in results:
+                taken.append(result.index)
+
+    request = start(loop, stream())
+    loop.settle()
+    asked = sum(len(call.call.batch) for call in backend.calls)
+    assert 5 <= asked <= 5 + 4 + 1  # past the limit, what was in flight, and one that was read
+    may_take.set()
+    for _ in range(20):
+        loop.settle()
+    assert request.done()
+    assert sorted(taken) == list(range(50))
+    loop.close()

@@ -1,0 +1,316 @@
+"""The service: what is alive, what is out, and what is answered, whatever becomes of a request."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from starlette.requests import ClientDisconnect
+
+from gateway.errors import (
+    DeadlineExceeded,
+    InvalidBody,
+    InvalidParameter,
+    ModelNotFound,
+    ModelUnavailable,
+    Overloaded,
+    TritonUnreachable,
+)
+from gateway.ingest.resizing import Resize
+from tests.asking import encode
+from tests.gateway.inference.scripted import (
+    Body,
+    ScriptedBackend,
+    ScriptedDecoders,
+    body_of,
+    collected,
+    idle,
+    query,
+    service_of,
+    start,
+)
+
+PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
+GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
+
+
+@pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])
+@pytest.mark.parametrize("bears_cancellation", [True, False])
+def test_an_error_of_the_whole_request_ends_it_at_once_however_many_files_it_has(loop, error, bears_cancellation):
+    backend = ScriptedBackend(bears_cancellation=bears_cancellation)
+    backend.at_once = lambda call: call.fail(error)
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(*[PNG] * 200), query()))
+    loop.settle()
+    assert request.done()
+    assert request.exception() is error
+    assert idle(service)
+    assert len(backend.calls) <= 4
+
+
+@pytest.mark.parametrize("bears_cancellation", [True, False])
+def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loop, bears_cancellation):
+    backend = ScriptedBackend(bears_cancellation=bears_cancellation)
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(*[PNG] * 200), query()))
+    loop.settle()
+    first, second = backend.pending
+    first.fail(ModelNotFound())
+    loop.settle()
+    assert isinstance(request.exception(), ModelNotFound)
+    assert second.cancelled is bears_cancellation
+    assert idle(service) is bears_cancellation
+    if not bears_cancellation:
+        second.answer()
+        loop.settle()
+    assert idle(service)
+    assert not service.uncancelled
+
+
+def test_a_call_that_must_not_be_cancelled_keeps_its_permits_until_its_true_end(loop):
+    backend = ScriptedBackend(bears_cancellation=False)
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(PNG), query()))
+    loop.settle()
+    request.cancel()
+    loop.settle()
+    assert request.cancelled()
+    assert (service.admission.images_in_flight, len(service.uncancelled)) == (1, 1)
+    waiting = start(loop, service.uncancelled.idle())
+    assert not waiting.done()
+    backend.pending[0].fail(TritonUnreachable())
+    loop.finish(waiting)
+    assert idle(service)
+    assert not backend.calls[0].cancelled
+
+
+def test_a_call_that_is_late_is_answered_at_the_deadline_and_keeps_its_permit(loop):
+    backend = ScriptedBackend(bears_cancellation=False)
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(PNG), query(timeout_seconds=5)))
+    loop.settle()
+    loop.pass_time(5)
+    (result,) = loop.finish(request)
+    assert isinstance(result.error, DeadlineExceeded)
+    assert service.admission.images_in_flight == 1
+    backend.pending[0].answer()
+    loop.settle()
+    assert idle(service)
+
+
+def test_a_call_that_bears_it_is_cancelled_at_the_deadline(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(PNG), query(timeout_seconds=5)))
+    loop.settle()
+    loop.pass_time(5)
+    (result,) = loop.finish(request)
+    assert isinstance(result.error, DeadlineExceeded)
+    assert backend.calls[0].cancelled
+    assert idle(service)
+
+
+def test_the_calls_deadline_is_that_of_its_oldest_image(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend)
+    body = Body()
+    request = start(loop, collected(service, body, query(timeout_seconds=5)))
+    for _ in range(3):  # two travel alone, the third waits for a call
+        body.send(PNG)
+        loop.settle()
+        loop.pass_time(1)
+    body.send(PNG)
+    body.end()
+    loop.settle()
+    backend.pending[0].answer()
+    loop.settle()
+    assert [len(pending.call.batch) for pending in backend.calls] == [1, 1, 2]
+    assert [pending.call.deadline.at - 1_000 for pending in backend.calls] == [5, 6, 7]
+    while backend.pending:
+        backend.pending[0].answer()
+        loop.settle()
+    assert len(loop.finish(request)) == 4
+
+
+def test_a_client_that_leaves_ends_its_request(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend)
+    gone = asyncio.Event()
+
+    async def leaving() -> None:
+        await gone.wait()
+        raise ClientDisconnect
+
+    request = start(loop, collected(service, body_of(PNG), query(), leaving))
+    loop.settle()
+    gone.set()
+    loop.settle()
+    assert isinstance(request.exception(), ClientDisconnect)
+    assert backend.calls[0].cancelled
+    assert idle(service)
+
+
+def test_a_body_that_breaks_off_ends_its_request_and_is_closed(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend)
+    body = Body()
+    body.send(PNG)
+    request = start(loop, collected(service, body, query()))
+    loop.settle()
+    body.break_off(InvalidBody())
+    loop.settle()
+    assert isinstance(request.exception(), InvalidBody)
+    assert body.closed
+    assert idle(service)
+
+
+def test_who_stops_asking_for_results_ends_the_request(loop):
+    backend = ScriptedBackend()
+    backend.at_once = lambda call: call.answer()
+    service = service_of(backend)
+    body = Body()
+    body.send(PNG)
+
+    async def first() -> object:
+        async with service.classify(body.uploads(), query()) as results:
+            return await anext(results)
+
+    assert loop.finish(start(loop, first())).error is None
+    assert body.closed
+    assert idle(service)
+
+
+def test_what_the_consumer_raises_is_raised_as_it_is(loop):
+    service = service_of(ScriptedBackend())
+
+    async def scenario() -> None:
+        async with service.classify(body_of(PNG).uploads(), query()):
+            raise KeyError("the consumer's own")
+
+    request = start(loop, scenario())
+    loop.settle()
+    assert isinstance(request.exception(), KeyError)
+    assert idle(service)
+
+
+def test_a_decode_that_is_late_ends_at_the_deadline_with_its_permit(loop):
+    decoders = ScriptedDecoders()
+    backend = ScriptedBackend()
+    service = service_of(backend, decoders=decoders)
+    request = start(loop, collected(service, body_of(GIF), query(timeout_seconds=0.2)))
+    loop.settle()
+    assert not idle(service)
+    loop.pass_time(0.2)
+    (result,) = loop.finish(request)
+    assert isinstance(result.error, DeadlineExceeded)
+    assert not decoders.pending
+    assert idle(service)
+    assert not backend.calls
+
+
+@pytest.mark.parametrize("resize", [None, Resize((224,), "bicubic", (13, 0), fast=True)])
+def test_a_picture_is_decoded_to_the_size_that_its_model_wants_where_that_is_known(loop, resize):
+    decoders, backend = ScriptedDecoders(), ScriptedBackend()
+    backend.wanted = resize
+    service = service_of(backend, decoders=decoders)
+    request = start(loop, collected(service, body_of(GIF), query()))
+    loop.settle()
+    assert decoders.sizes == [resize or service.policy.max_side]
+    decoders.finish()
+    loop.settle()
+    backend.calls[0].answer()
+    (result,) = loop.finish(request)
+    assert result.error is None
+
+
+def test_a_first_image_whose_turn_does_not_come_soon_ends_its_request(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend, max_images=1, max_wait_seconds=2)
+    first = start(loop, collected(service, body_of(PNG), query()))
+    second = start(loop, collected(service, body_of(PNG), query()))
+    loop.settle()
+    loop.pass_time(2)
+    loop.settle()
+    assert second.exception().details == {"limit": "max_wait_seconds", "value": 2}
+    backend.pending[0].answer()
+    assert len(loop.finish(first)) == 1
+    assert idle(service)
+
+
+def test_a_later_image_waits_until_its_deadline(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend, max_images=1, max_wait_seconds=2)
+    request = start(loop, collected(service, body_of(PNG, PNG), query(timeout_seconds=5)))
+    loop.settle()
+    loop.pass_time(4)
+    loop.settle()
+    assert not request.done()
+    loop.pass_time(1)
+    results = loop.finish(request)
+    assert [type(result.error) for result in results] == [DeadlineExceeded] * 2
+    assert idle(service)
+
+
+def test_a_request_that_has_begun_goes_before_the_newest_that_has_not(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend, max_images=1, max_images_waiting=1)
+    bulk_body = Body()
+    bulk_body.send(PNG)
+    bulk = start(loop, collected(service, bulk_body, query()))
+    loop.settle()
+    newcomer = start(loop, collected(service, body_of(PNG), query()))
+    loop.settle()
+    bulk_body.send(PNG)
+    bulk_body.end()
+    loop.settle()
+    assert newcomer.exception().details == {"limit": "max_images_waiting", "value": 1}
+    for _ in range(2):
+        backend.pending[0].answer()
+        loop.settle()
+    assert [result.error for result in loop.finish(bulk)] == [None, None]
+    assert idle(service)
+
+
+def test_where_all_who_wait_have_begun_one_more_image_of_a_begun_request_is_refused_alone(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend, max_images=2, max_images_waiting=1)
+    bodies = [Body(), Body()]
+    requests = []
+    for body in bodies:
+        body.send(PNG)
+        requests.append(start(loop, collected(service, body, query())))
+        loop.settle()
+    for body in bodies:
+        body.send(PNG)
+        body.end()
+        loop.settle()
+    while backend.pending:
+        backend.pending[0].answer()
+        loop.settle()
+    first, second = map(loop.finish, requests)
+    assert [result.error for result in first] == [None, None]
+    assert [type(result.error) for result in sorted(second, key=lambda each: each.index)] == [type(None), Overloaded]
+    assert idle(service)
+
+
+def test_a_split_to_a_version_that_is_not_loaded_is_the_operators_fault(loop):
+    backend = ScriptedBackend()
+    backend.at_once = lambda call: call.fail(ModelNotFound())
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(PNG), query(split=True)))
+    loop.settle()
+    assert isinstance(request.exception(), ModelUnavailable)
+
+
+def test_the_end_of_the_service_waits_for_what_cannot_be_stopped_but_not_for_ever(loop):
+    backend = ScriptedBackend(bears_cancellation=False)
+    service = service_of(backend)
+    request = start(loop, collected(service, body_of(PNG), query()))
+    loop.settle()
+    request.cancel()
+    closing = start(loop, service.close())
+    loop.settle()
+    assert not closing.done()
+    loop.pass_time(5)
+    loop.finish(closing)
+    assert backend.calls[0].cancelled
+    assert idle(service)

@@ -1,0 +1,367 @@
+"""A second version looks on: on its share, where there is room, and whatever becomes of it, no client feels it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from gateway import metrics
+from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.prediction import Prediction
+from gateway.inference.query import Query
+from gateway.inference.selection import Selection
+from gateway.inference.shadow import TIMEOUT_SECONDS, Shadows, difference
+from gateway.inference.spare import Spare
+from gateway.inference.uncancelled import Uncancelled
+from tests.asking import encode
+from tests.gateway.api.stub import MODEL, StubBackend, client_of
+from tests.gateway.inference.scripted import (
+    Loop,
+    PendingCall,
+    ScriptedBackend,
+    body_of,
+    collected,
+    idle,
+    query,
+    service_of,
+    start,
+)
+
+PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
+ALWAYS = {"m": {"2": 100}}
+
+
+def answering(pending: PendingCall) -> None:
+    """Version 1 answers at once, and others when the test says so."""
+    if not pending.call.model_version:
+        pending.answer()
+
+
+def backend_of(*, bears_cancellation: bool = True) -> ScriptedBackend:
+    backend = ScriptedBackend(bears_cancellation=bears_cancellation)
+    backend.at_once = answering
+    return backend
+
+
+def looks(pending: PendingCall, *scores: float) -> None:
+    """A shadow's answer for every image of its call."""
+    row = Row(decoded=True, scores=np.array(scores, np.float32))
+    pending.outcome.set_result(InferResult("m", "2", (row,) * len(pending.call.batch)))
+
+
+@contextmanager
+def counted(model: str = "m", version: str = "2") -> Iterator[dict[str, float]]:
+    """What is counted meanwhile, by outcome."""
+
+    def count() -> dict[str, float]:
+        return {
+            sample.labels["outcome"]: sample.value
+            for family in metrics.SHADOW_IMAGES.collect()
+            for sample in family.samples
+            if (sample.labels["model"], sample.labels["version"]) == (model, version)
+        }
+
+    before, found = count(), {}
+    yield found
+    after = count()
+    found.update({name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)})
+
+
+def differences() -> tuple[float, float]:
+    """How many, and their sum."""
+    histogram = metrics.SHADOW_DIFFERENCE.labels("m", "2")
+    return sum(bucket.get() for bucket in histogram._buckets), histogram._sum.get()
+
+
+@pytest.mark.parametrize(("scores", "outcome", "apart"), [((0.8, 0.2), "same", 0.1), ((0.3, 0.7), "different", 0.6)])
+def test_what_was_answered_is_asked_of_the_shadow_and_compared(loop, scores, outcome, apart):
+    backend = backend_of()
+    service = service_of(backend, shadow=ALWAYS)
+    count, total = differences()
+    with counted() as found:
+        (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+        assert (result.error, result.model_version) == (None, "1")  # and the shadow has not answered yet
+        (shadow,) = backend.pending
+        assert (shadow.call.model_version, shadow.call.selection, shadow.call.aside) == ("2", None, True)
+        assert list(shadow.call.batch.images) == list(backend.calls[0].call.batch.images)
+        assert idle(service)
+        looks(shadow, *scores)
+        loop.settle()
+    assert found == {outcome: 1}
+    after, new_total = differences()
+    assert (after - count, new_total - total) == (1, pytest.approx(apart, abs=1e-6))
+    assert not service.shadows
+
+
+def test_a_shadow_gets_its_share_and_no_more(loop):
+    backend = ScriptedBackend()
+    throws = [0.0, 0.099, 0.1, 0.5, 0.999]
+    shadows, _ = shadows_of(backend, {"m": {"2": 10}}, throws)
+    for _ in throws:
+        loop.call_soon(shadows.offer, query(), [PNG], answered())
+    loop.settle()
+    assert len(backend.calls) == 2
+    close(loop, shadows)
+
+
+def test_two_versions_may_look_on_each_on_its_own_share(loop):
+    backend = ScriptedBackend()
+    shadows, _ = shadows_of(backend, {"m": {"2": 50, "3": 50}}, [0.1, 0.9, 0.2, 0.2], max_images=40)
+    for _ in range(2):
+        loop.call_soon(shadows.offer, query(), [PNG], answered())
+    loop.settle()
+    assert [pending.call.model_version for pending in backend.calls] == ["2", "2", "3"]
+    close(loop, shadows)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (query(), InferResult("m", "2", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))),
+        (Query("other", "", None, 30, "r"), None),
+        (Query("m", "", Selection(labels=("cat",)), 30, "r"), None),
+        (query(), InferResult("m", "1", (Row(decoded=False),))),
+        (query(), InferResult("m", "1", (Row(decoded=True),))),
+        (query(), InferResult("m", "1", (Row(decoded=True, error=ImageQuarantined()),))),
+    ],
+    ids=["the version that answered", "another model", "chosen labels", "undecoded", "no class", "failed"],
+)
+def test_what_cannot_be_compared_is_not_asked(loop, asked, answer):
+    backend = ScriptedBackend()
+    shadows, spare = shadows_of(backend)
+    loop.call_soon(shadows.offer, asked, [PNG], answer or answered())
+    loop.settle()
+    assert not backend.calls
+    assert spare.images == 0
+
+
+def test_of_a_batch_only_the_images_go_that_were_answered(loop):
+    backend = ScriptedBackend()
+    shadows, _ = shadows_of(backend)
+    rows = (Row(decoded=False), answered().rows[0])
+    loop.call_soon(shadows.offer, query(), [b"broken", PNG], InferResult("m", "1", rows))
+    loop.settle()
+    assert [list(pending.call.batch.images) for pending in backend.calls] == [[PNG]]
+    close(loop, shadows)
+
+
+def test_of_a_batch_that_is_larger_than_all_places_a_part_is_looked_at(loop):
+    backend = ScriptedBackend()
+    shadows, _ = shadows_of(backend, max_images=8)
+    with counted() as found:
+        loop.call_soon(shadows.offer, query(), [PNG] * 3, InferResult("m", "1", answered().rows * 3))
+        loop.settle()
+    assert [len(pending.call.batch) for pending in backend.calls] == [2]
+    assert found == {"skipped": 1}
+    close(loop, shadows)
+
+
+def test_while_somebody_waits_the_shadow_is_skipped(loop):
+    backend = ScriptedBackend()
+    service = service_of(backend, shadow=ALWAYS, max_images=1)
+    requests = [start(loop, collected(service, body_of(PNG), query())) for _ in range(2)]
+    loop.settle()
+    with counted() as found:
+        backend.pending[0].answer()
+        loop.settle()
+    assert requests[0].done()
+    assert found == {"skipped": 1}
+    (second,) = backend.pending  # the permit went to who waited
+    assert second.call.model_version == ""
+    second.answer()
+    loop.settle()
+    assert [each.call.model_version for each in backend.pending] == ["2"]  # now nobody waits
+    loop.finish(start(loop, service.close()))
+
+
+def test_a_shadow_at_work_takes_nobodys_permit(loop):
+    backend = backend_of()
+    service = service_of(backend, shadow=ALWAYS, max_images=1)
+    loop.finish(start(loop, collected(service, body_of(PNG), query())))
+    (shadow,) = backend.pending
+    with counted() as found:
+        for _ in range(3):
+            (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+            assert result.error is None
+    assert backend.pending == [shadow]
+    assert found == {"skipped": 3}  # there is one place, and it is taken
+    loop.finish(start(loop, service.close()))
+
+
+@pytest.mark.parametrize("bears_cancellation", [True, False])
+def test_a_slow_shadow_is_given_up_and_keeps_its_place_only_as_long_as_it_must(loop, bears_cancellation):
+    backend = backend_of(bears_cancellation=bears_cancellation)
+    service = service_of(backend, shadow=ALWAYS)
+    with counted() as found:
+        (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+        loop.pass_time(TIMEOUT_SECONDS)
+        loop.settle()
+    assert result.error is None
+    assert found == {"deadline_exceeded": 1}
+    assert backend.calls[1].cancelled is bears_cancellation
+    spare = service.shadows._spare
+    assert spare.images == (0 if bears_cancellation else 1)
+    if not bears_cancellation:
+        looks(backend.pending[0], 1.0)
+        loop.settle()
+    assert (spare.images, spare.nbytes, len(service.shadows), len(service.uncancelled)) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TritonUnreachable(), "triton_unreachable"),
+        (ModelNotFound(), "model_not_found"),
+        (RuntimeError("a bug"), "internal_error"),
+    ],
+)
+def test_a_shadow_that_fails_is_counted_and_costs_nothing(loop, error, outcome):
+    backend = backend_of()
+    service = service_of(backend, shadow=ALWAYS)
+    with counted() as found:
+        (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+        backend.pending[0].fail(error)
+        loop.settle()
+    assert result.error is None
+    assert found == {outcome: 1}
+    assert service.shadows._spare.images == 0
+    assert idle(service)
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        (Row(decoded=False), "undecodable_image"),
+        (Row(decoded=True, error=ImageQuarantined()), "image_quarantined"),
+        (Row(decoded=True, scores=np.array([np.nan, 0.1], np.float32)), "inference_failed"),
+        (Row(decoded=True, scores=np.zeros(0, np.float32)), "contract_broken"),
+    ],
+)
+def test_an_image_of_which_a_shadow_makes_nothing_is_counted_as_such(loop, row, outcome):
+    backend = backend_of()
+    service = service_of(backend, shadow=ALWAYS)
+    before = differences()
+    with counted() as found:
+        loop.finish(start(loop, collected(service, body_of(PNG), query())))
+        backend.pending[0].outcome.set_result(InferResult("m", "2", (row,)))
+        loop.settle()
+    assert found == {outcome: 1}
+    assert differences() == before
+
+
+def test_a_shadow_outlives_the_request_it_looks_at_and_ends_with_the_service(loop):
+    backend = backend_of()
+    service = service_of(backend, shadow=ALWAYS)
+    request = start(loop, collected(service, body_of(PNG), query()))
+    loop.finish(request)
+    assert len(service.shadows) == 1
+    with counted() as found:
+        loop.finish(start(loop, service.close()))
+    assert backend.calls[1].cancelled
+    assert found == {}
+    assert (service.shadows._spare.images, len(service.shadows)) == (0, 0)
+
+
+def test_a_call_that_must_not_be_cancelled_is_abandoned_to_its_owner_at_the_end(loop):
+    backend = backend_of(bears_cancellation=False)
+    service = service_of(backend, shadow=ALWAYS)
+    loop.finish(start(loop, collected(service, body_of(PNG), query())))
+    closing = start(loop, service.close())
+    loop.settle()
+    assert not closing.done()  # as for every such call, a moment is given to it
+    assert len(service.shadows) == 0
+    looks(backend.pending[0], 1.0)
+    loop.finish(closing)
+    assert not backend.calls[1].cancelled
+    assert service.shadows._spare.images == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "scores", "same", "apart"),
+    [
+        ({1: 0.7, 0: 0.2}, (0.2, 0.7, 0.1), True, 0.0),
+        ({1: 0.7, 0: 0.2}, (0.1, 0.8, 0.1), True, 0.1),
+        ({1: 0.7, 0: 0.2}, (0.5, 0.4, 0.1), False, 0.3),
+        # Its best class is not told; it had 0.2 at most.
+        ({1: 0.7, 0: 0.2}, (0.0, 0.4, 0.6), False, 0.4),
+        ({1: 0.4}, (0.0, 0.1, 0.9), False, 0.5),
+    ],
+)
+def test_the_difference_is_the_largest_among_the_classes_of_the_answer(answer, scores, same, apart):
+    row = Row(decoded=True, predictions=tuple(Prediction(str(number), number, p) for number, p in answer.items()))
+    assert difference(row, np.array(scores, np.float32)) == (same, pytest.approx(apart, abs=1e-6))
+
+
+def test_of_all_scores_all_are_compared():
+    row = Row(decoded=True, scores=np.array([0.6, 0.3, 0.1], np.float32))
+    assert difference(row, np.array([0.5, 0.3, 0.2], np.float32)) == (True, pytest.approx(0.1, abs=1e-6))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row(decoded=True, scores=np.ones(3, np.float32)),
+        Row(decoded=True, predictions=(Prediction("c", 2, 1.0),)),
+    ],
+)
+def test_versions_with_other_classes_cannot_be_compared(row):
+    with pytest.raises(ContractBroken):
+        difference(row, np.ones(2, np.float32))
+
+
+def shadows_of(
+    backend: ScriptedBackend, shares: Any = ALWAYS, throws: list[float] | None = None, **limits: int
+) -> tuple[Shadows, Spare]:
+    """Shadows by themselves; `throws` are what chance comes to."""
+    spare = Spare(service_of(backend, max_images=limits.pop("max_images", 8)).admission)
+    left = iter(throws or [])
+    chance = (lambda: next(left)) if throws else (lambda: 0.0)
+    return Shadows(backend, spare, Uncancelled(), shares, chance=chance), spare
+
+
+def answered() -> InferResult:
+    return InferResult("m", "1", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))
+
+
+def close(loop: Loop, shadows: Shadows) -> None:
+    loop.finish(start(loop, shadows.close()))
+    assert not shadows
+
+
+def test_the_beginning_of_a_failure_and_its_end_are_logged_once(loop):
+    backend = ScriptedBackend()
+    shadows, _ = shadows_of(backend)
+    outcomes: list[GatewayError | None] = [ModelNotFound(), ModelNotFound(), None, None]
+    with structlog.testing.capture_logs() as captured:
+        for outcome in outcomes:
+            loop.call_soon(shadows.offer, query(), [PNG], answered())
+            loop.settle()
+            (pending,) = backend.pending
+            if outcome is None:
+                looks(pending, 0.9)
+            else:
+                pending.fail(outcome)
+            loop.settle()
+    assert [event["event"] for event in captured] == ["shadow_fails", "shadow_answers"]
+    assert (captured[0]["model"], captured[0]["version"], captured[0]["code"]) == ("m", "2", "model_not_found")
+
+
+def test_the_setting_reaches_the_service():
+    class Recording(StubBackend):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[Call] = []
+
+        async def infer(self, call: Call) -> InferResult:
+            self.calls.append(call)
+            return await super().infer(call)
+
+    backend = Recording()
+    with client_of(backend, model_shadow={MODEL.name: {"2": 100}}) as client:
+        for _ in range(2):  # while the second is answered, the shadow of the first is asked
+            assert client.post("/predict", files={"f": ("a.png", PNG)}).status_code == 200
+    assert ("2", True) in [(call.model_version, call.aside) for call in backend.calls]

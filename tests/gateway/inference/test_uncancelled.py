@@ -1,0 +1,81 @@
+"""Work that cannot be stopped has an owner, and keeps its permits until it has really ended."""
+
+import asyncio
+
+from gateway.inference.admission import Admission
+from gateway.inference.uncancelled import Uncancelled
+from tests.gateway.inference.scripted import start
+
+
+def gate() -> Admission:
+    return Admission(max_images=1, max_bytes=100, max_images_waiting=1, max_wait_seconds=1)
+
+
+async def ended(event: asyncio.Event, outcome: str | Exception = "done") -> str:
+    await event.wait()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def test_who_waits_gets_the_result(loop):
+    owner, end = Uncancelled(), asyncio.Event()
+    waiting = start(loop, owner.run(ended(end)))
+    end.set()
+    assert loop.finish(waiting) == "done"
+    assert not owner
+
+
+def test_who_waits_gets_the_error(loop):
+    owner, end = Uncancelled(), asyncio.Event()
+    waiting = start(loop, owner.run(ended(end, KeyError("x"))))
+    end.set()
+    loop.settle()
+    assert isinstance(waiting.exception(), KeyError)
+
+
+def test_it_runs_on_when_nobody_waits_any_more_and_its_error_is_nobodys(loop):
+    owner, end = Uncancelled(), asyncio.Event()
+    waiting = start(loop, owner.run(ended(end, KeyError("x"))))
+    waiting.cancel()
+    loop.settle()
+    assert waiting.cancelled()
+    assert len(owner) == 1
+    end.set()
+    loop.settle()
+    assert not owner
+
+
+def test_a_permit_that_is_released_meanwhile_comes_back_at_the_end_of_the_work(loop):
+    admission, owner, end = gate(), Uncancelled(), asyncio.Event()
+    with admission.permits() as permits:
+        permit = permits.try_acquire(10)
+        waiting = start(loop, owner.run(ended(end), [permit]))
+        waiting.cancel()
+        loop.settle()
+    assert admission.images_in_flight == 1
+    end.set()
+    loop.settle()
+    assert admission.images_in_flight == 0
+
+
+def test_a_permit_that_is_not_released_stays_its_requests(loop):
+    admission, owner, end = gate(), Uncancelled(), asyncio.Event()
+    with admission.permits() as permits:
+        waiting = start(loop, owner.run(ended(end), [permits.try_acquire(10)]))
+        end.set()
+        loop.finish(waiting)
+        assert admission.images_in_flight == 1
+    assert admission.images_in_flight == 0
+
+
+def test_its_owner_ends_with_it_or_after_a_while_without_it(loop):
+    owner, end = Uncancelled(), asyncio.Event()
+    waiting = start(loop, owner.run(ended(end)))
+    closing = start(loop, owner.close(grace_seconds=5))
+    loop.settle()
+    assert not closing.done()
+    loop.pass_time(5)
+    loop.finish(closing)
+    assert waiting.done()
+    assert not owner

@@ -1,0 +1,374 @@
+"""Decoding in child processes: what a picture may cost there, and what is left of it when nobody waits any more."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import TooCostly, UndecodableImage
+from gateway.ingest.decoders import pool as pool_module
+from gateway.ingest.decoders.budget import DecodeLimits, peak_bytes
+from gateway.ingest.decoders.cost import WORKER_START_SECONDS, most_seconds
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoding import decode
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.inspection import inspect
+from tests.encoders import png_bomb
+from tests.gateway.ingest.reading import LIMITS
+from tests.samples import encode, photograph, samples
+
+pytestmark = pytest.mark.anyio
+MAX_SIDE = 256
+DOT = encode(photograph().resize((1, 1)), "BMP")
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def decoders(count=1, limits=DECODE_LIMITS):
+    return Decoders(count, limits=limits)
+
+
+def info_of(data):
+    return inspect(data, LIMITS)
+
+
+def children():
+    """The processes that this one has started and not yet taken leave of."""
+    return {int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def threads_of(pid):
+    return {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def environment(pid):
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def hold(pool):
+    """Stop the pool's only process, so that a picture stays in work until it is told to go on."""
+    (worker,) = pool._idle
+    await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+    os.kill(worker.pid, signal.SIGSTOP)
+    # Until then it may still take a picture.
+    async with asyncio.timeout(60):
+        while state_of(worker.pid) != "T":  # noqa: ASYNC110 - it cannot tell any more
+            await asyncio.sleep(0.001)
+    return worker
+
+
+def state_of(pid):
+    """One letter, as in proc(5): T is stopped, Z has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@functools.cache
+def cat():
+    return encode(photograph(), "PNG")
+
+
+async def begun(pool):
+    while not pool._busy:  # noqa: ASYNC110 - the pool tells nobody
+        await asyncio.sleep(0)
+
+
+def slow_picture():
+    """Some tens of milliseconds of processor time, in few bytes."""
+    return png_bomb(4_000, 4_000)
+
+
+async def test_every_form_is_decoded_there_as_it_is_here():
+    async with decoders(2) as pool:
+        account = pool.account()
+        chosen = samples(67, 45)
+        pictures = await asyncio.gather(
+            *(pool.decode(one.data, info_of(one.data), MAX_SIDE, account) for one in chosen)
+        )
+    for one, picture in zip(chosen, pictures, strict=True):
+        assert picture == decode(one.data, info_of(one.data), MAX_SIDE).to_bytes(), one.name
+
+
+async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no_other_its_answer():
+    async with decoders(limits=DecodeLimits(cpu_seconds=0.05, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
+        bomb = slow_picture()
+        (first,) = pool._idle
+        one, other = await asyncio.gather(
+            pool.decode(bomb, info_of(bomb), MAX_SIDE, pool.account()),
+            pool.decode(DOT, info_of(DOT), MAX_SIDE, pool.account()),
+            return_exceptions=True,
+        )
+        assert isinstance(one, TooCostly)
+        assert other.startswith(b"P6")
+        assert first._process.returncode == -signal.SIGPROF
+
+
+async def test_a_picture_beyond_its_memory_is_refused_and_the_process_lives_on():
+    data = encode(photograph().resize((3_000, 2_000)), "PNG", compress_level=1)
+    async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
+        (worker,) = pool._idle
+        with pytest.raises((TooCostly, UndecodableImage)):
+            await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
+        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
+        assert pool._idle == [worker]
+
+
+async def test_a_decoder_that_crashes_costs_its_picture_alone():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
+        await begun(pool)
+        waiting = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
+        await asyncio.sleep(0)
+        os.kill(worker.pid, signal.SIGSEGV)
+        os.kill(worker.pid, signal.SIGCONT)
+        with pytest.raises(UndecodableImage):
+            await broken
+        assert (await waiting).startswith(b"P6")
+
+
+async def test_a_decoder_has_one_thread():
+    """Another one could come to its start when a picture's limit of memory holds, and crash for want of it."""
+    async with decoders() as pool:
+        (worker,) = pool._idle
+        await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+        assert threads_of(worker.pid) == {worker.pid}
+
+
+async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
+    async with decoders() as pool:
+        (idle,) = pool._idle
+        os.kill(idle.pid, signal.SIGKILL)
+        idle._process.wait(30)
+        async with pool._worker(pool.account()) as worker:
+            assert worker is not idle
+            assert worker.alive()
+
+
+async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
+        await begun(pool)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert worker._process.returncode == -signal.SIGKILL
+        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
+
+
+async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process(monkeypatch):
+    monkeypatch.setattr(pool_module, "LET_FINISH_SECONDS", 60)
+    async with decoders() as pool:
+        (worker,) = pool._idle
+        data = cat()
+        await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
+        for _ in range(20):
+            task = asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account()))
+            await begun(pool)
+            task.cancel()
+            await asyncio.wait([task])
+        # Each answer was taken, so the next picture gets its own and not the one before.
+        assert (
+            await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
+            == decode(data, info_of(data), MAX_SIDE).to_bytes()
+        )
+        assert pool._idle == [worker]
+
+
+async def test_requests_take_turns_at_the_decoders():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        data, done = cat(), []
+
+        async def one(name, account):
+            await pool.decode(data, info_of(data), MAX_SIDE, account)
+            done.append(name)
+
+        bulk, single = pool.account(), pool.account()
+        tasks = [asyncio.ensure_future(one("bulk", bulk)) for _ in range(5)]
+        await begun(pool)
+        tasks.append(asyncio.ensure_future(one("single", single)))
+        await asyncio.sleep(0)
+        os.kill(worker.pid, signal.SIGCONT)
+        await asyncio.gather(*tasks)
+    assert done.index("single") <= 2
+
+
+async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        data = cat()
+        tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account())) for _ in range(4)]
+        await begun(pool)
+        await asyncio.sleep(0)
+        for task in tasks[1:3]:
+            task.cancel()
+        os.kill(worker.pid, signal.SIGCONT)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
+        assert pool._room.free == 1
+
+
+async def test_pictures_are_decoded_together_as_long_as_they_fit():
+    data = cat()
+    nbytes = peak_bytes(info_of(data), MAX_SIDE)
+    for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
+        async with decoders(2, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
+            pool._worker = standing_still
+            tasks = [
+                asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account())) for _ in range(3)
+            ]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert 2 - pool._room.free == together
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert (pool._room.free, pool._room.free_bytes) == (2, room)
+
+
+@contextlib.asynccontextmanager
+async def standing_still(account):
+    await asyncio.Event().wait()
+    yield
+
+
+async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_behind_it():
+    data = cat()
+    large = png_bomb(1_000, 1_000)
+    room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
+    async with decoders(3, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
+        pool._worker = standing_still
+        first, waits, behind = (
+            asyncio.ensure_future(pool.decode(picture, info_of(picture), MAX_SIDE, pool.account()))
+            for picture in (large, large, data)
+        )
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert pool._room.free == 2
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        assert pool._room.free == 1
+        for task in (first, behind):
+            task.cancel()
+        await asyncio.gather(first, behind, return_exceptions=True)
+        assert (pool._room.free, pool._room.free_bytes) == (3, room)
+
+
+async def test_nothing_is_left_when_the_pool_ends():
+    before = children()
+    async with decoders(2) as pool:
+        data = cat()
+        await asyncio.gather(*(pool.decode(data, info_of(data), MAX_SIDE, pool.account()) for _ in range(4)))
+        assert children() - before
+    assert children() == before
+
+
+async def test_a_decoder_ends_with_its_parent_even_in_the_midst_of_a_picture():
+    script = """
+import asyncio, os, signal
+from tests.gateway.ingest.test_decoders import MAX_SIDE, begun, cat, decoders, hold, info_of
+
+async def main():
+    async with decoders() as pool:
+        worker = await hold(pool)
+        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
+        await begun(pool)
+        print(worker.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
+    )
+    out, _ = await process.communicate()
+    async with asyncio.timeout(60):
+        while _runs(int(out)):  # noqa: ASYNC110 - nobody is told of another's child
+            await asyncio.sleep(0.01)
+
+
+def _runs(pid):
+    try:
+        return state_of(pid) != "Z"
+    except OSError:
+        return False
+
+
+async def test_opencv_opens_no_picture_of_more_pixels_than_are_allowed():
+    async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
+        with pytest.raises(UndecodableImage):
+            await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+
+
+async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
+    monkeypatch.setenv("GATEWAY_SECRET", "a secret")
+    async with decoders() as pool:
+        (worker,) = pool._idle
+        await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+        assert b"GATEWAY_SECRET" not in environment(worker.pid)
+
+
+async def test_decoding_is_charged_whole_and_given_back_what_it_does_not_take():
+    async with decoders() as pool:
+        account = pool.account()
+        for _ in range(3):
+            await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+        assert 0 < account.spent_seconds < 0.5
+        await pool.decode(slow_picture(), info_of(slow_picture()), MAX_SIDE, account)
+        assert account.spent_seconds > 0.02
+
+
+async def test_request_beyond_its_account_gets_no_process():
+    """What crosses the line is answered, and the next one is not even begun; another request has its own account."""
+    async with decoders(limits=replace(DECODE_LIMITS, request_cpu_seconds=0.02)) as pool:
+        account = pool.account()
+        bomb = slow_picture()
+        assert (await pool.decode(bomb, info_of(bomb), MAX_SIDE, account)).startswith(b"P6")
+        spent = account.spent_seconds
+        with pytest.raises(TooCostly, match="request_cpu_seconds"):
+            await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+        assert account.spent_seconds == spent
+        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
+
+
+async def test_images_of_a_request_that_wait_for_its_account_are_all_answered():
+    """Each reserves all there is and takes little; none is refused while another one may give back the rest."""
+    async with decoders(2, replace(DECODE_LIMITS, request_cpu_seconds=0.2)) as pool:
+        account = pool.account()
+        answers = await asyncio.gather(*(pool.decode(cat(), info_of(cat()), MAX_SIDE, account) for _ in range(12)))
+        assert all(answer.startswith(b"P6") for answer in answers)
+
+
+async def test_a_lost_process_is_charged():
+    async with decoders() as pool:
+        account = pool.account()
+        worker = await hold(pool)
+        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, account))
+        await begun(pool)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(UndecodableImage):
+            await broken
+        assert account.spent_seconds > WORKER_START_SECONDS
+
+
+def test_a_small_image_may_take_less_time_than_a_large_one():
+    small, large = (most_seconds(ImageInfo(ImageFormat.PNG, side, side), 1_000) for side in (64, 1_000))
+    assert small < 0.6 < large
+
+
+def test_the_process_that_serves_loads_no_decoder():
+    code = "import sys, gateway.app; sys.exit(' '.join({'cv2', 'PIL', 'torch'} & sys.modules.keys()) or None)"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (asked.stderr, asked.returncode) == ("", 0)

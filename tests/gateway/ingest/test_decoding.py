@@ -1,0 +1,136 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from gateway.errors import UndecodableImage
+from gateway.ingest.decoding import decode
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.inspection import inspect
+from tests import encoders
+from tests.gateway.ingest.reading import LIMITS
+from tests.samples import STORED_TURNED, by_pillow, encode, exif, fading, names, photograph, sample, samples, turned
+
+# Pillow converts YCbCr and CMYK by formulas of its own; its
+# AVIF has eight bits before alpha is laid on white, OpenCV's ten or twelve.
+FAR_FROM_PILLOW = {
+    "JPEG CMYK": 1,
+    "TIFF YCbCr": 1,
+    "AVIF 10 bit with alpha": 1,
+    "AVIF 12 bit with alpha": 1,
+}
+
+
+def pixels(ppm):
+    magic, size, depth, values = ppm.split(b"\n", 3)
+    assert (magic, depth) == (b"P6", b"255")
+    width, height = map(int, size.split())
+    return np.frombuffer(values, np.uint8).reshape(height, width, 3)
+
+
+def decoded(data, max_side=16_384):
+    return pixels(decode(data, inspect(data, LIMITS), max_side).to_bytes())
+
+
+def difference(one, other):
+    assert one.shape == other.shape
+    return np.abs(one.astype(int) - other).mean()
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_form_shows_the_same_picture(name):
+    one = sample(name)
+    assert difference(decoded(one.data), one.picture) <= one.far
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_form_is_decoded_as_pillow_does(name):
+    one = sample(name)
+    assert difference(decoded(one.data), by_pillow(one.data)) <= FAR_FROM_PILLOW.get(one.name, 0.02)
+
+
+@pytest.mark.parametrize("size", [(64, 1), (1, 64), (2, 3)], ids=str)
+@pytest.mark.parametrize("name", names())
+def test_the_smallest_pictures_are_decoded(name, size):
+    one = sample(name, *size)
+    assert decoded(one.data).shape == one.picture.shape
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_the_transparent_level_of_a_gray_png_is_white(bits):
+    levels = np.array([[0, 1], [1, 0]])[..., None] * (2**bits - 1) // (1 if bits == 1 else 3)
+    key = int(levels.max())
+    data = encoders.png(levels, 0, bits, chunks=((b"tRNS", key.to_bytes(2, "big")),))
+    assert decoded(data)[..., 0].tolist() == [[0, 255], [255, 0]]
+
+
+def test_the_transparent_colour_of_a_png_is_white():
+    colours = np.array([[[10, 20, 30], [10, 20, 31]]])
+    data = encoders.png(colours, 2, 8, chunks=((b"tRNS", bytes([0, 10, 0, 20, 0, 30])),))
+    assert decoded(data).tolist() == [[[255, 255, 255], [10, 20, 31]]]
+
+
+def test_what_is_transparent_is_white_whatever_colour_lies_beneath():
+    hidden = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    for image_format in ("PNG", "WEBP", "TIFF", "GIF"):
+        options = {"lossless": True, "exact": True} if image_format == "WEBP" else {}
+        assert (decoded(encode(hidden, image_format, **options)) == 255).all(), image_format
+
+
+def test_a_small_picture_keeps_its_size():
+    assert decoded(sample("PNG RGB 8 bit").data, max_side=300).shape == (300, 451, 3)
+
+
+@pytest.mark.parametrize("name", ["PNG RGB 8 bit", "JPEG baseline", "PNG RGBA 16 bit", "TIFF orientation 6"])
+def test_a_large_picture_is_shrunk_until_its_shorter_side_fits(name):
+    one = sample(name)
+    shrunk = decoded(one.data, max_side=100)
+    assert shrunk.shape == (100, 150, 3)
+    reference = Image.fromarray(by_pillow(one.data)).resize((150, 100), Image.Resampling.BOX)
+    assert difference(shrunk, np.asarray(reference)) < 2.5
+
+
+@pytest.mark.parametrize("orientation", STORED_TURNED)
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_jpeg_is_decoded_at_a_reduced_scale_and_upright(orientation, factor):
+    large = photograph().resize((451 * factor + 1, 300 * factor + 1))
+    data = encode(turned(large, orientation), "JPEG", quality=95, exif=exif(orientation))
+    shrunk = decoded(data, max_side=300)
+    assert shrunk.shape == (300, 451, 3)
+    reference = ImageOps.exif_transpose(large).resize((451, 300), Image.Resampling.BOX)
+    assert difference(shrunk, np.asarray(reference)) < 4
+
+
+def test_a_very_long_picture_keeps_at_least_one_pixel():
+    data = encode(Image.new("RGB", (1, 2_000), "red"), "PNG")
+    assert decoded(data, max_side=64).shape == (2_000, 1, 3)
+
+
+@pytest.mark.parametrize("name", ["PNG RGB 8 bit", "WebP lossless", "GIF palette"])
+def test_damaged_pixels_are_undecodable(name):
+    data = bytearray(sample(name).data)
+    data[1_500:2_500] = b"\xff" * 1_000
+    info = inspect(bytes(data), LIMITS)
+    with pytest.raises(UndecodableImage):
+        decode(bytes(data), info, 256)
+
+
+def test_a_header_that_promises_another_size_than_the_pixels_have_is_undecodable():
+    data = sample("PNG RGB 8 bit").data
+    with pytest.raises(UndecodableImage):
+        decode(data, ImageInfo(ImageFormat.PNG, 450, 300), 256)
+
+
+def test_many_threads_decode_at_once():
+    chosen = [one for one in samples(67, 45) if one.format != "AVIF"]
+    expected = [decode(one.data, inspect(one.data, LIMITS), 256).to_bytes() for one in chosen]
+    with ThreadPoolExecutor(8) as pool:
+        again = list(pool.map(lambda one: decode(one.data, inspect(one.data, LIMITS), 256).to_bytes(), chosen * 4))
+    assert again == expected * 4
+
+
+def test_laying_on_white_works_in_strips():
+    tall = fading(photograph()).resize((700, 2_900))
+    data = encode(tall, "PNG")
+    assert difference(decoded(data), by_pillow(data)) == 0

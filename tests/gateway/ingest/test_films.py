@@ -1,0 +1,314 @@
+"""Animated files in a decoder's process: their frames, and what they may cost."""
+
+import asyncio
+import functools
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
+from gateway.ingest.decoders.budget import DecodeLimits, film_bytes
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoding import decode
+from gateway.ingest.formats.png import essential
+from gateway.ingest.frames import MOST_IN_FILE, read_frames
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.inspection import inspect, inspect_frames
+from tests.films import (
+    FORMATS,
+    VIDEOS,
+    apng_that_promises,
+    avi_that_promises,
+    film,
+    gif_of,
+    level_of,
+    video,
+    webm_without_duration,
+)
+from tests.gateway.ingest.reading import LIMITS
+from tests.samples import encode, photograph
+
+pytestmark = pytest.mark.anyio
+MAX_SIDE = 256
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def pool():
+    async with Decoders(1, limits=DECODE_LIMITS) as pool:
+        yield pool
+
+
+def opened(pool, data, frames="all", most=1_000, account=None):
+    info = inspect_frames(data, LIMITS)
+    assert info.animated
+    data = essential(data, animated=True) if data.startswith(b"\x89PNG") else data
+    return pool.film(data, info, MAX_SIDE, account or pool.account(), read_frames(frames, most))
+
+
+async def rest(reader):
+    frames = []
+    while (frame := await reader.next()) is not None:
+        frames.append(frame)
+    return frames
+
+
+async def read(pool, data, frames="all", most=1_000):
+    async with opened(pool, data, frames, most) as reader:
+        return await rest(reader)
+
+
+@functools.cache
+def cat():
+    return encode(photograph(), "PNG")
+
+
+async def picture(pool):
+    return await pool.decode(cat(), inspect(cat(), LIMITS), MAX_SIDE, pool.account())
+
+
+@pytest.mark.parametrize("image_format", FORMATS)
+async def test_every_frame_comes_in_order_with_its_time_and_what_it_shows(pool, image_format):
+    frames = await read(pool, film(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
+    assert [frame.index for frame in frames] == list(range(20))
+    assert [level_of(frame.picture) for frame in frames] == pytest.approx(range(0, 200, 10), abs=1)
+    shown = [sum(50 + 10 * n for n in range(index)) / 1e3 for index in range(20)]
+    assert [frame.seconds for frame in frames] == pytest.approx(shown)
+
+
+@pytest.mark.parametrize("image_format", FORMATS)
+async def test_the_first_frame_is_what_a_file_shows_of_which_no_frames_are_asked_for(pool, image_format):
+    shown = photograph().convert("RGB")
+    data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
+    (frame,) = await read(pool, data, "1")
+    still = essential(data) if image_format == "PNG" else data
+    alone = decode(still, inspect(still, LIMITS), MAX_SIDE).to_bytes()
+    assert np.abs(np.frombuffer(frame.picture, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
+
+
+async def test_a_frame_whose_file_says_no_time_is_shown_for_a_tenth_of_a_second(pool):
+    frames = await read(pool, film("GIF", [1, 2, 3], duration=0))
+    assert [frame.seconds for frame in frames] == pytest.approx([0, 0.1, 0.2])
+
+
+async def test_frames_between_those_that_are_wanted_are_passed_over(pool):
+    data = film("WEBP", range(200))
+    assert [frame.index for frame in await read(pool, data, "4")] == [0, 50, 100, 150]
+    assert [frame.index for frame in await read(pool, data, "every:7s")] == [0, 70, 140]
+
+
+async def test_pictures_are_decoded_between_the_frames_of_a_film(pool):
+    expected = decode(cat(), inspect(cat(), LIMITS), MAX_SIDE).to_bytes()
+    async with opened(pool, film("GIF", range(5))) as reader:
+        first = await reader.next()
+        assert await picture(pool) == expected
+        others = await rest(reader)
+    assert [level_of(frame.picture) for frame in (first, *others)] == [0, 1, 2, 3, 4]
+    assert len(pool._idle) <= 1
+
+
+async def test_the_process_of_a_film_that_was_read_to_its_end_decodes_the_next_picture(pool):
+    (worker,) = pool._idle
+    await read(pool, film("GIF", range(3)))
+    assert pool._idle == [worker]
+    assert (await picture(pool)).startswith(b"P6")
+    assert pool._idle == [worker]
+
+
+async def test_what_a_film_holds_ends_with_its_process_where_nobody_reads_it_to_its_end(pool):
+    async with opened(pool, film("GIF", range(3))) as reader:
+        await reader.next()
+        (worker,) = pool._busy
+    assert not worker.alive()
+    assert (pool._films.free, pool._films.free_bytes) == (1, DECODE_LIMITS.memory_bytes)
+    assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_more_frames_than_are_allowed_are_refused_before_the_first_one(pool):
+    data = film("GIF", range(8))
+    assert len(await read(pool, data, most=8)) == 8
+    with pytest.raises(TooManyFrames, match="The file has 8 frames, and 7 more are allowed") as caught:
+        await read(pool, data, most=7)
+    assert caught.value.code == "too_many_frames"
+    assert len(await read(pool, data, "3", most=3)) == 3
+
+
+async def test_where_only_their_times_tell_how_many_they_are_the_one_too_many_is_refused(pool):
+    async with opened(pool, film("GIF", range(8)), "every:0.1s", most=3) as reader:
+        for index in range(3):
+            assert (await reader.next()).index == index
+        with pytest.raises(TooManyFrames):
+            await reader.next()
+
+
+@pytest.mark.parametrize("frames", ["1", "all", "every:1s"])
+@pytest.mark.parametrize(
+    "bomb",
+    [gif_of(1_000_000), apng_that_promises(10**9), avi_that_promises(10**9)],
+    ids=["a million", "a promise", "a video's promise"],
+)
+async def test_a_file_of_frames_without_number_is_refused_for_next_to_nothing(pool, bomb, frames):
+    (worker,) = pool._idle
+    with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE} frames"):
+        await read(pool, bomb, frames)
+    assert worker.alive()
+    assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_frames_that_are_missing_end_the_film_with_an_error(pool):
+    async with opened(pool, apng_that_promises(5)) as reader:
+        assert [(await reader.next()).index for _ in range(2)] == [0, 1]
+        with pytest.raises(UndecodableImage, match="Frame 2 of 5"):
+            await reader.next()
+    assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_a_frame_beyond_the_screen_of_its_gif_is_not_decoded(pool):
+    data = film("GIF", [0, 255])
+    place = data.rindex(b"," + bytes(4)) + 5  # the last frame's width
+    data = data[:place] + b"\xff\xff\xff\xff" + data[place + 4 :]
+    async with opened(pool, data) as reader:
+        await reader.next()
+        with pytest.raises(UndecodableImage, match="disagree about its size"):
+            await reader.next()
+
+
+async def test_a_canvas_beyond_the_memory_is_too_costly_and_the_process_lives_on():
+    data = gif_of(3, width=6_000, height=6_000)
+    info = inspect(data, LIMITS)
+    assert film_bytes(info, len(data)) > 2**28
+    async with Decoders(1, limits=DecodeLimits(3.0, 2**27, 50_000_000)) as pool:
+        (worker,) = pool._idle
+        with pytest.raises((TooCostly, UndecodableImage)):
+            await read(pool, data)
+        assert worker.alive()
+        assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_a_frame_beyond_its_processor_time_ends_the_film_and_nothing_else():
+    data = gif_of(3, width=5_000, height=5_000)
+    async with Decoders(1, limits=DecodeLimits(0.06, 2**31, 50_000_000)) as pool:
+        with pytest.raises(TooCostly):
+            await read(pool, data)
+        assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_frames_are_charged_to_the_account_of_their_request():
+    """Skipped frames as well as those that are wanted; and what another file has taken is not there for this one."""
+    async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.03)) as pool:
+        account = pool.account()
+        async with opened(pool, film("GIF", range(0, 250, 5), size=(600, 600)), account=account) as reader:
+            await reader.next()
+            with pytest.raises(TooCostly, match="request_cpu_seconds"):
+                await rest(reader)
+            (worker,) = pool._busy
+        assert not worker.alive()
+        with pytest.raises(TooCostly, match="request_cpu_seconds"):
+            async with opened(pool, film("GIF", range(3)), account=account):
+                pass
+        (worker,) = pool._idle
+        assert worker.alive()
+        assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_skipped_frames_are_charged():
+    async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.05)) as pool:
+        with pytest.raises(TooCostly, match="request_cpu_seconds"):
+            await read(pool, gif_of(2_000, width=1_500, height=1_500), "2")
+
+
+async def test_a_process_that_is_lost_costs_its_film_alone(pool):
+    async with opened(pool, film("GIF", range(3))) as reader:
+        await reader.next()
+        (worker,) = pool._busy
+        os.kill(worker.pid, signal.SIGSEGV)
+        with pytest.raises(UndecodableImage):
+            await reader.next()
+    assert (await picture(pool)).startswith(b"P6")
+    assert [frame.index for frame in await read(pool, film("GIF", range(3)))] == [0, 1, 2]
+
+
+async def test_who_leaves_in_the_midst_of_a_frame_leaves_no_process_in_work(pool):
+    async with opened(pool, film("GIF", range(3))) as reader:
+        await reader.next()
+        (worker,) = pool._busy
+        os.kill(worker.pid, signal.SIGSTOP)
+        step = asyncio.ensure_future(reader.next())
+        await asyncio.sleep(0)
+        step.cancel()
+        await asyncio.wait([step])
+        assert step.cancelled()
+        assert not worker.alive()
+    assert (pool._room.free, pool._films.free) == (1, 1)
+
+
+async def test_a_film_that_waits_for_another_one_keeps_no_picture_from_its_turn(pool):
+    async with opened(pool, film("GIF", range(3))) as reader:
+        waiting = asyncio.ensure_future(read(pool, film("GIF", range(4))))
+        await asyncio.sleep(0)
+        assert (await picture(pool)).startswith(b"P6")
+        assert not waiting.done()
+        await rest(reader)
+    assert len(await waiting) == 4
+
+
+SHADES = tuple(range(20, 220, 10))
+
+
+@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
+async def test_every_frame_of_a_video_comes_in_order_with_its_time_and_what_it_shows(pool, ending, codec):
+    async with opened(pool, video(ending, codec, SHADES)) as reader:
+        assert (reader.info.width, reader.info.height) == (64, 48)
+        frames = await rest(reader)
+    assert [frame.index for frame in frames] == list(range(20))
+    assert [frame.seconds for frame in frames] == pytest.approx([n / 10 for n in range(20)], abs=0.002)
+    assert [level_of(frame.picture) for frame in frames] == pytest.approx(SHADES, abs=6)
+
+
+@pytest.mark.parametrize("data", [video("mp4", "mp4v", SHADES), webm_without_duration(SHADES)], ids=["told", "untold"])
+async def test_frames_of_a_video_are_spread_whether_or_not_it_says_how_many_it_has(pool, data):
+    assert [frame.index for frame in await read(pool, data, "4")] == [0, 5, 10, 15]
+    assert [frame.index for frame in await read(pool, data, "every:0.7s")] == [0, 7, 14]
+    assert len(await read(pool, data)) == 20
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+async def test_a_video_that_is_cut_off_says_so_behind_its_last_frame_or_at_once(pool, share):
+    for ending, codec in VIDEOS:
+        data = video(ending, codec, tuple(range(0, 250, 5)))
+        with pytest.raises(UndecodableImage, match="cut off or damaged"):
+            await read(pool, data[: int(len(data) * share)] if ending != "webm" else data[:100])
+    assert (await picture(pool)).startswith(b"P6")
+
+
+async def test_what_is_a_video_by_its_first_bytes_alone_is_refused(pool):
+    for begin in (b"\x1aE\xdf\xa3", b"\0\0\0\x18ftypisom", b"RIFF\0\0\0\0AVI LIST"):
+        with pytest.raises(UndecodableImage):
+            await read(pool, begin + os.urandom(5_000))
+
+
+async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
+    path = tmp_path / "secret.avi"
+    path.write_bytes(video("avi", "MJPG", SHADES))
+    for text in (f"#EXTM3U\n#EXTINF:10,\n{path}\n", f"ffconcat version 1.0\nfile {path}\n"):
+        with pytest.raises(UnsupportedFormat):
+            inspect_frames(text.encode(), LIMITS)
+        with pytest.raises(UndecodableImage):
+            async with pool.film(
+                text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)
+            ):
+                pass
+
+
+async def test_a_video_of_an_odd_codec_is_not_decoded(pool):
+    with pytest.raises(UnsupportedFormat, match=r"codec is not supported; use AV1, H\.264"):
+        await read(pool, video("avi", "FFV1", SHADES))
+    assert (await picture(pool)).startswith(b"P6")

@@ -1,0 +1,251 @@
+import contextlib
+import struct
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import EmptyFile, ImageError, ImageTooLarge, TruncatedImage, UnsupportedFormat
+from gateway.ingest.inspection import inspect
+from tests import encoders
+from tests.gateway.ingest.reading import LIMITS, limits
+from tests.samples import encode, exif, names, photograph, sample, samples
+
+SIGNATURES = [
+    b"\xff\xd8\xff",
+    encoders.PNG_SIGNATURE,
+    encoders.png_header(5, 5),
+    b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0",
+    b"RIFF\x40\0\0\0WEBPVP8 ",
+    b"BM",
+    b"GIF89a",
+    b"II*\0\x08\0\0\0",
+    b"MM\0+\0\x08\0\0",
+    b"\0\0\0\x18ftypavif\0\0\0\0avifmif1",
+    b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
+    b"\0\0\0\x0cjP  \r\n\x87\n",
+    b"\xff\x4f\xff\x51",
+]
+OTHERS = {
+    "PDF": b"%PDF-1.7\n",
+    "SVG": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+    "ZIP": b"PK\3\4" + bytes(100),
+    "JPEG XL": b"\xff\x0a" + bytes(100),
+    "HEIF with a minimized header": b"\0\0\0\x10ftypmif3avif\0\0\0\x20mini" + bytes(24),
+    "": b"BMW is a maker of cars, and this is a text.",
+}
+# Whole pictures with something behind them, which may well be cut.
+HARMLESS_TAILS = {"JPEG with a video behind", "JPEG padded with zeros"}
+
+
+def code(data, limits=LIMITS):
+    with pytest.raises(ImageError) as caught:
+        inspect(data, limits)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_form_is_known_by_its_bytes(name):
+    one = sample(name)
+    info = inspect(one.data, LIMITS)
+    height, width = one.picture.shape[:2]
+    assert (info.format.value, info.width, info.height) == (one.format, width, height)
+    if "orientation" in one.variant:
+        assert info.orientation == int(one.variant[-1])
+    if "alpha" in one.variant or one.format == "GIF":
+        assert info.has_alpha
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in HARMLESS_TAILS])
+def test_a_file_cut_off_anywhere_is_seen_by_its_header_and_ending(name):
+    one = sample(name)
+    for percent in range(5, 100, 5):
+        with pytest.raises(TruncatedImage):
+            inspect(one.data[: len(one.data) * percent // 100], LIMITS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "TIFF RGB 8 bit raw", "AVIF lossy"),
+        *("HEIC lossy", "JPEG 2000 lossless", "JPEG 2000 codestream"),
+    ],
+)
+def test_a_file_that_lacks_its_last_bytes_is_cut_off(name):
+    data = sample(name).data
+    for missing in (1, 2, 3):
+        assert code(data[:-missing]) == "truncated_image"
+
+
+@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "BMP 24 bit", "TIFF tiles"])
+def test_bytes_behind_a_picture_do_no_harm(name):
+    one = sample(name)
+    assert inspect(one.data + b"PK\3\4 a polyglot", LIMITS) == inspect(one.data, LIMITS)
+
+
+def test_the_end_of_a_thumbnail_is_not_the_end_of_the_picture():
+    one = sample("JPEG with a thumbnail")
+    assert one.data.count(b"\xff\xd9") == 2
+    assert code(one.data[:-2]) == "truncated_image"
+
+
+def test_a_thumbnails_size_is_not_the_pictures():
+    info = inspect(sample("JPEG with a thumbnail").data, LIMITS)
+    assert (info.width, info.height) == (451, 300)
+
+
+def test_nothing_is_an_empty_file():
+    with pytest.raises(EmptyFile):
+        inspect(b"", LIMITS)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_format_is_refused_by_its_name_with_the_list_of_what_is_taken(kind):
+    with pytest.raises(UnsupportedFormat) as caught:
+        inspect(OTHERS[kind], LIMITS)
+    assert kind in caught.value.message
+    assert "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, HEIC or JPEG 2000" in caught.value.message
+
+
+def test_without_its_decoder_heic_is_refused_with_what_to_send_instead(monkeypatch):
+    monkeypatch.setattr("gateway.ingest.formats.heic.AVAILABLE", False)
+    with pytest.raises(UnsupportedFormat, match="send JPEG"):
+        inspect(sample("HEIC lossy").data, LIMITS)
+
+
+def test_a_heif_file_of_something_else_is_refused_as_such():
+    data = sample("HEIC lossy").data
+    assert data.count(b"hvc1") == 1
+    with pytest.raises(UnsupportedFormat, match="neither HEVC nor a grid"):
+        inspect(data.replace(b"hvc1", b"unci"), LIMITS)
+
+
+def test_a_picture_at_the_limits_is_taken_and_one_pixel_more_is_not():
+    data = sample("PNG RGB 8 bit").data
+    assert inspect(data, limits(max_image_side=451, max_image_pixels=451 * 300)).width == 451
+    with pytest.raises(ImageTooLarge) as caught:
+        inspect(data, limits(max_image_side=450))
+    assert caught.value.details == {"limit": "max_image_side", "value": 450}
+    with pytest.raises(ImageTooLarge) as caught:
+        inspect(data, limits(max_image_pixels=451 * 300 - 1))
+    assert caught.value.details == {"limit": "max_image_pixels", "value": 451 * 300 - 1}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WebP"])
+def test_a_picture_without_a_side_is_invalid(kind):
+    cat = photograph().resize((64, 64))
+    data = {
+        "PNG": lambda: encoders.png_header(0, 64) + encode(cat, "PNG")[33:],
+        "JPEG": lambda: encode(cat, "JPEG").replace(b"\0\x40\0\x40", b"\0\0\0\x40", 1),
+        "GIF": lambda: encode(cat, "GIF")[:6] + b"\0\0\x40\0" + encode(cat, "GIF")[10:],
+        "BMP": lambda: encode(cat, "BMP")[:18] + bytes(4) + encode(cat, "BMP")[22:],
+        "TIFF": lambda: encode(cat, "TIFF").replace(
+            struct.pack("<HHII", 256, 4, 1, 64), struct.pack("<HHII", 256, 4, 1, 0)
+        ),
+        "WebP": lambda: encode(cat, "WEBP").replace(b"\x9d\x01\x2a\x40\0", b"\x9d\x01\x2a\0\0"),
+    }[kind]()
+    assert code(data) == "invalid_image"
+
+
+def test_a_header_whose_checksum_is_wrong_is_invalid():
+    data = bytearray(sample("PNG RGB 8 bit").data)
+    data[16] ^= 1
+    assert code(bytes(data)) == "invalid_image"
+
+
+def test_a_png_that_promises_more_pixels_than_its_bytes_can_hold_is_invalid():
+    data = encoders.png_header(7_000, 7_000) + sample("PNG gray 1 bit").data[33:]
+    assert code(data) == "invalid_image"
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_chunk_that_promises_four_gibibytes_is_cut_off(position):
+    chunk = struct.pack(">I4s", 0xFFFFFFF0, b"IDAT")
+    data = sample("PNG RGB 8 bit").data
+    place = 33 if position == 0 else len(data) - 12
+    assert code(data[:place] + chunk + data[place:]) == "truncated_image"
+
+
+def test_an_orientation_that_does_not_exist_is_none():
+    info = inspect(encode(photograph(), "JPEG", exif=exif(9)), LIMITS)
+    assert info.orientation == 1
+
+
+def test_a_jpeg_of_twelve_bits_is_refused():
+    data = sample("JPEG baseline").data
+    frame = data.index(b"\xff\xc0")
+    assert code(data[: frame + 4] + b"\x0c" + data[frame + 5 :]) == "unsupported_format"
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_a_tiff_of_other_than_unsigned_integers_is_refused(mode):
+    assert code(encode(photograph().convert(mode), "TIFF")) == "unsupported_format"
+
+
+def test_a_bomb_of_twenty_thousand_by_twenty_thousand_costs_next_to_nothing():
+    bomb = encoders.png_bomb(20_000, 20_000)
+    assert len(bomb) < 250_000
+    tracemalloc.start()
+    started = time.process_time()
+    assert code(bomb) == "image_too_large"
+    seconds = time.process_time() - started
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seconds < 0.05
+    assert most < 2**20
+
+
+HOSTILE = {
+    "JPEG of empty segments": b"\xff\xd8" + b"\xff\xfe\0\2" * 2_000_000,
+    "JPEG of fill bytes": b"\xff\xd8" + b"\xff" * 8_000_000,
+    "JPEG of stuffed bytes": b"\xff\xd8\xff" + b"\xff\0" * 4_000_000,
+    "JPEG of restart markers": b"\xff\xd8" + b"\xff\xd0" * 4_000_000,
+    "PNG of empty chunks": encoders.png_header(9, 9) + encoders.png_chunk(b"tEXt", b"") * 700_000,
+    "WebP of empty chunks": b"RIFF"
+    + struct.pack("<I", 8_000_022)
+    + b"WEBPVP8X\x0a\0\0\0\x08"
+    + bytes(9)
+    + b"XXXX\0\0\0\0" * 1_000_000,
+    "GIF of zeros": b"GIF89a\x09\0\x09\0" + bytes(8_000_000),
+    "TIFF of a page that follows itself": b"II*\0\x08\0\0\0" + bytes(2) + b"\x08\0\0\0",
+    "TIFF of many fields": b"II*\0\x08\0\0\0\xff\xff" + struct.pack("<HHII", 270, 1, 1, 0) * 0xFFFF + bytes(4),
+    "TIFF of long fields": b"II*\0\x08\0\0\0\2\0"
+    + struct.pack("<HHIIHHII", 273, 4, 1_900_000, 64, 279, 4, 1_900_000, 64)
+    + bytes(8_000_000),
+    "AVIF of empty boxes": b"\0\0\0\x18ftypavif\0\0\0\0avifmif1" + b"\0\0\0\x08free" * 1_000_000,
+    "AVIF of many items": b"\0\0\0\x18ftypavif\0\0\0\0avifmif1"
+    + struct.pack(">I4sI", 8_000_100, b"meta", 0)
+    + struct.pack(">I4sIHH", 16, b"pitm", 0, 1, 0)
+    + struct.pack(">I4s", 8, b"iprp")
+    + struct.pack(">I4sIHH", 8_000_068, b"iloc", 0, 0, 0xFFFF)
+    + bytes(8_000_052),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_eight_megabytes_of_header_cost_little(name):
+    started = time.process_time()
+    with pytest.raises(ImageError):
+        inspect(HOSTILE[name], LIMITS)
+    assert time.process_time() - started < 0.25
+
+
+@settings(deadline=None, max_examples=1_000)
+@given(st.sampled_from([b"", *SIGNATURES]), st.binary(max_size=300))
+def test_any_bytes_are_an_image_or_an_error_in_words(signature, junk):
+    with contextlib.suppress(ImageError):
+        info = inspect(signature + junk, LIMITS)
+        assert info.width > 0
+        assert info.height > 0
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.data())
+def test_a_damaged_file_is_an_image_or_an_error_in_words(data):
+    damaged = bytearray(data.draw(st.sampled_from(samples(67, 45))).data)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, min(len(damaged), 400) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ImageError):
+        inspect(bytes(damaged), LIMITS)

@@ -1,0 +1,278 @@
+import asyncio
+import base64
+import json
+import time
+import tracemalloc
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import FileTooLarge, InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
+from gateway.ingest.json_source import JsonSource
+from gateway.ingest.raw_and_json import read_body, read_json
+from gateway.ingest.upload import Upload, clean_filename
+from tests.gateway.ingest.reading import LIMITS, collect, collect_until_error, in_chunks, limits
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+def read(body, limits=LIMITS, sizes=(65_536,)):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return collect(read_json(in_chunks(body, sizes), limits))
+
+
+def refusal(body, limits=LIMITS, sizes=(65_536,)):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    items, error = collect_until_error(read_json(in_chunks(body, sizes), limits), RequestError)
+    assert error is not None, items
+    return items, error
+
+
+def one(text):
+    (upload,) = read({"images": [{"b64": text}]})
+    return upload
+
+
+images = st.lists(st.tuples(st.binary(max_size=100), st.one_of(st.none(), st.text(max_size=30))), max_size=5)
+
+
+@settings(deadline=None, max_examples=300)
+@given(images, st.booleans(), st.booleans(), st.sampled_from([None, 2]), st.lists(st.integers(1, 200), min_size=1))
+def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filename_first, indent, sizes):
+    members = [{"b64": b64(data), "filename": filename} for data, filename in images]
+    if filename_first:
+        members = [dict(reversed(member.items())) for member in members]
+    body = json.dumps({"images": members}, ensure_ascii=ascii_only, indent=indent)
+    uploads = read(body.encode(), sizes=sizes)
+    assert [upload.data for upload in uploads] == [data for data, _ in images]
+    assert [upload.filename for upload in uploads] == [clean_filename(name or "") for _, name in images]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=200), st.integers(1, 20))
+def test_any_bytes_are_read_or_refused_in_words(junk, size):
+    for body in (junk, b'{"images": [{"b64": "' + junk, b'{"images": [{"filename": "' + junk):
+        collect_until_error(read_json(in_chunks(body, (size,)), LIMITS), RequestError)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60), st.lists(st.integers(1, 7), min_size=1))
+def test_base64_is_decoded_whatever_its_dialect(data, sizes):
+    plain = base64.b64encode(data)
+    dialects = [
+        plain,
+        plain.rstrip(b"="),
+        base64.urlsafe_b64encode(data),
+        base64.encodebytes(data),
+        b"\r\n".join(plain[at : at + 3] for at in range(0, len(plain), 3)),
+        b"data:image/jpeg;base64," + plain,
+    ]
+    for dialect in dialects:
+        body = json.dumps({"images": [{"b64": dialect.decode()}]}).replace("/", "\\/").replace("+", "\\u002b")
+        assert read(body.encode(), sizes=sizes) == [Upload(0, "", data)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["not base64!", "QUJ", "QUJD=", "QQ==QQ==", "Q", "====", "data:image/jpeg;base64", "data:,QUJD", "é", "\\u00e9"],
+)
+def test_what_is_not_base64_is_that_images_error(text):
+    if text == "QUJ":
+        assert one(text).data == b"AB"
+        return
+    good = {"b64": b64(b"good")}
+    uploads = read({"images": [good, {"b64": text, "filename": "bad.jpg"}, good]})
+    assert [upload.error and upload.error.code for upload in uploads] == [None, "invalid_image", None]
+    assert uploads[1].filename == "bad.jpg"
+
+
+def test_an_empty_string_is_an_empty_file():
+    assert one("") == Upload(0, "", b"")
+
+
+def test_null_is_no_filename():
+    assert read({"images": [{"filename": None, "b64": ""}]}) == [Upload(0, "", b"")]
+
+
+def test_an_image_at_the_limit_is_taken_and_one_byte_more_is_that_images_error():
+    members = [{"b64": b64(b"x" * size)} for size in (10, 11, 9, 1_000)]
+    uploads = read({"images": members}, limits=limits(max_file_bytes=10))
+    assert [len(upload.data) for upload in uploads] == [10, 0, 9, 0]
+    assert [upload.error and upload.error.code for upload in uploads] == [
+        None,
+        "file_too_large",
+        None,
+        "file_too_large",
+    ]
+
+
+def test_one_image_past_the_limit_is_refused_and_the_limit_named():
+    body = {"images": [{"b64": ""}] * 4}
+    assert len(read(body, limits=limits(max_files=4))) == 4
+    uploads, error = refusal(body, limits=limits(max_files=3))
+    assert isinstance(error, TooManyFiles)
+    assert len(uploads) == 3
+    assert error.details == {"limit": "max_files", "value": 3}
+
+
+def test_one_byte_past_the_limit_of_a_request_is_refused_and_the_limit_named():
+    body = json.dumps({"images": [{"b64": b64(b"x" * 50)}]}).encode()
+    assert len(read(body, limits=limits(max_request_bytes=len(body)), sizes=(10,))) == 1
+    _, error = refusal(body, limits=limits(max_request_bytes=len(body) - 1), sizes=(10,))
+    assert isinstance(error, RequestTooLarge)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xef\xbb\xbf",
+        b'{"images": {}}',
+        b'{"images": [}',
+        b'{"images": [{}]}',
+        b'{"images": [{"filename": "a"}]}',
+        b'{"images": [{"b64": null}]}',
+        b'{"images": [{"b64": 1}]}',
+        b'{"images": [{"b64": "", "filename": 1}]}',
+        b'{"images": [{"b64": "", "filename": nil}]}',
+        b'{"images": [{"b64": "", "b64": ""}]}',
+        b'{"images": [{"b64": ""} {"b64": ""}]}',
+        b'{"images": [{"b64": "" "filename": ""}]}',
+        b'{"images": [{"b64": ""}]',
+        b'{"images": [{"b64": ""}]} x',
+        b'{"images" [{"b64": ""}]}',
+        b'{"images": [{"b64": "QUJD',
+        b'{"images": [{"b64": "QUJD\\u12',
+        b'{"images": [{"b64": "\\u12gg"}]}',
+        b'{"images": [{"b64": "", "filename": "\\x"}]}',
+        b'{"images": [{"b64": "", "filename": "\xff"}]}',
+        b'{"images": [{"b64": "", "filename": "' + b"x" * 9_000 + b'"}]}',
+        b'{"' + b"x" * 9_000 + b'": []}',
+        b"[" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("size", [1, 65_536])
+def test_an_invalid_body_is_refused(body, size):
+    _, error = refusal(body, sizes=(size,))
+    assert isinstance(error, InvalidBody)
+    assert error.message.startswith("The JSON body is invalid: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "it is empty"),
+        (b" {\n} ", 'it has no images; send {"images": [{"b64": "…"}]}'),
+        (b"[]", 'it must be an object, such as {"images": [{"b64": "…"}]}'),
+        (b'{"images": ["QUJD"]}', 'each image must be an object, such as {"b64": "…"}'),
+        (b'{"images": [{"b64": ""}, {}]}', "image 1 has no b64"),
+        (b'{"images": [{"filename": "a"}]}', "image 0 has no b64"),
+    ],
+)
+def test_an_invalid_body_is_told_what_it_lacks(body, words):
+    _, error = refusal(body)
+    assert error.message == f"The JSON body is invalid: {words}."
+
+
+@pytest.mark.parametrize("body", [{"files": []}, {"images": [{"url": "x"}]}, {"images": [], "top_k": 1}])
+def test_an_unknown_member_is_refused(body):
+    _, error = refusal(body)
+    assert isinstance(error, UnknownField)
+
+
+def test_images_before_a_fault_are_yielded():
+    uploads, error = refusal(b'{"images": [{"b64": "QUJD"}, oops')
+    assert uploads == [Upload(0, "", b"ABC")]
+    assert isinstance(error, InvalidBody)
+
+
+def test_a_string_without_an_end_is_not_held():
+    async def endless():
+        yield b'{"images": [{"b64": "'
+        for _ in range(400):
+            yield b"QUJD" * 16_384
+
+    tracemalloc.start()
+    _, error = collect_until_error(read_json(endless(), limits(max_file_bytes=2**20)), RequestError)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(error, InvalidBody)
+    assert most < 4 * 2**20
+
+
+def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
+    size = 20 * 2**20
+    body = json.dumps({"images": [{"b64": b64(b"x" * size)}]}).encode()
+    tracemalloc.start()
+    (upload,) = read(body)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(upload.data) == size
+    assert most < 2.3 * size
+
+
+def test_escapes_cost_time_in_proportion_to_their_number():
+    def seconds(count):
+        started = time.process_time()
+        (upload,) = read(b'{"images": [{"b64": "' + b"\\u0041" * count + b'"}]}')
+        assert len(upload.data) == count // 4 * 3
+        return time.process_time() - started
+
+    small, large = min(seconds(40_000) for _ in range(3)), seconds(400_000)
+    assert large < 10 * 5 * small + 0.05
+
+
+def test_a_raw_body_is_one_image():
+    async def read_all():
+        yield await read_body(in_chunks(b"x" * 10, (3,)), limits(max_file_bytes=10))
+
+    assert collect(read_all()) == [b"x" * 10]
+
+
+def test_a_raw_body_past_the_limit_is_refused_and_the_limit_named():
+    async def read_all():
+        yield await read_body(in_chunks(b"x" * 11, (3,)), limits(max_file_bytes=10))
+
+    _, error = collect_until_error(read_all(), FileTooLarge)
+    assert error.details == {"limit": "max_file_bytes", "value": 10}
+
+
+def test_blanks_are_neither_kept_nor_read_twice():
+    async def blanks():
+        for _ in range(200):
+            yield b" " * 65_536
+
+    tracemalloc.start()
+    source = JsonSource(blanks(), LIMITS)
+    assert asyncio.run(source.symbol()) == b""
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 1_000_000
+
+
+def test_reading_lets_others_have_their_turn():
+    body = json.dumps({"images": [{"b64": ""}] * 1_000}).encode()
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read_beside_another() -> int:
+        other = asyncio.create_task(count())
+        uploads = [upload async for upload in read_json(in_chunks(body, (len(body),)), LIMITS)]
+        other.cancel()
+        return len(uploads)
+
+    with mock.patch("gateway.turns.TURN_SECONDS", 0.0):
+        assert asyncio.run(read_beside_another()) == 1_000
+    assert turns >= 1_000

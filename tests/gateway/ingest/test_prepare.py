@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from gateway.errors import FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.ingest.in_process import prepare
+from gateway.ingest.inspection import inspect
+from gateway.ingest.opencv import cv2
+from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
+from gateway.ingest.upload import Upload
+from gateway.settings import DecodeMode, Settings
+from tests.gateway.ingest.reading import LIMITS
+from tests.gateway.ingest.test_decoding import difference, pixels
+from tests.samples import names, sample
+
+AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
+
+
+def upload(data):
+    return Upload(3, "cat.jpg", data)
+
+
+def transparent(one):
+    return "alpha" in one.variant or "RGBA" in one.variant or one.name in {"WebP animated", "GIF transparent"}
+
+
+def isolated(one):
+    return (
+        "run lengths" in one.variant
+        or one.name.startswith("BMP 16 bit")
+        or one.variant.endswith("fields")
+        or (one.format == "WebP" and one.name != "WebP lossy")
+    )
+
+
+def passes(one):
+    return one.format in {"JPEG", "PNG", "WebP", "BMP"} and not transparent(one) and not isolated(one)
+
+
+def as_the_preprocessor_sees(payload):
+    return cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+
+
+@pytest.mark.parametrize("name", names())
+def test_auto_passes_on_what_the_preprocessor_reads_right_and_decodes_the_rest(name):
+    one = sample(name)
+    image = prepare(upload(one.data), AUTO)
+    assert (image.index, image.filename) == (3, "cat.jpg")
+    assert (image.height, image.width) == one.picture.shape[:2]
+    if passes(one) and one.variant != "animated":
+        assert image.payload is one.data
+    assert image.payload.startswith(b"P6") is not passes(one)
+    assert difference(as_the_preprocessor_sees(image.payload), one.picture) <= one.far
+
+
+@pytest.mark.parametrize("name", names())
+def test_always_decodes_everything_to_the_pixels_that_the_preprocessor_would_see(name):
+    one = sample(name)
+    image = prepare(upload(one.data), ALWAYS)
+    seen = as_the_preprocessor_sees(image.payload)
+    assert (seen == pixels(image.payload)).all()
+    if passes(one):
+        assert difference(seen, as_the_preprocessor_sees(one.data)) == 0
+
+
+@pytest.mark.parametrize("name", names())
+def test_never_refuses_what_the_preprocessor_would_read_wrong_and_names_the_setting(name):
+    one = sample(name)
+    if passes(one):
+        assert not prepare(upload(one.data), NEVER).payload.startswith(b"P6")
+        return
+    with pytest.raises(UnsupportedFormat, match="GATEWAY_DECODE=never") as caught:
+        examine(upload(one.data), NEVER)
+    assert one.format in caught.value.message
+
+
+def test_auto_decodes_pictures_of_many_pixels():
+    info = inspect(sample("JPEG baseline").data, LIMITS)
+    count = info.width * info.height
+    at_the_limit, past_it = (
+        DecodePolicy(DecodeMode.AUTO, above_pixels=above, max_side=64, limits=LIMITS) for above in (count, count - 1)
+    )
+    assert not needs_decoding(info, at_the_limit)
+    assert needs_decoding(info, past_it)
+
+
+def test_an_animated_png_travels_as_its_first_picture_alone():
+    one = sample("PNG animated")
+    payload = prepare(upload(one.data), AUTO).payload
+    assert b"fdAT" in one.data
+    assert not any(kind in payload for kind in (b"acTL", b"fcTL", b"fdAT"))
+    assert payload.endswith(b"IEND\xaeB`\x82")
+
+
+def test_an_uploads_own_error_is_its_result():
+    with pytest.raises(FileTooLarge):
+        prepare(Upload(0, "a", b"", FileTooLarge()), AUTO)
+
+
+@pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.mode.value)
+@pytest.mark.parametrize("name", names())
+def test_a_file_cut_off_anywhere_gets_an_error(name, policy):
+    one = sample(name, 67, 45)
+    for percent in range(5, 100, 5):
+        data = one.data[: len(one.data) * percent // 100]
+        if one.variant in {"with a video behind", "padded with zeros"} and b"\xff\xd9" in data:
+            continue
+        with pytest.raises(ImageError) as caught:
+            prepare(upload(data), policy)
+        assert isinstance(caught.value, TruncatedImage | UndecodableImage | UnsupportedFormat)
+
+
+def test_the_policy_comes_from_the_settings():
+    settings = Settings(
+        _env_file=None, decode=DecodeMode.NEVER, decode_above_pixels=5, decode_max_side=100, max_files=7
+    )
+    policy = DecodePolicy.from_settings(settings)
+    assert (policy.mode, policy.above_pixels, policy.max_side) == (DecodeMode.NEVER, 5, 100)
+    assert policy.limits.max_files == 7

@@ -1,0 +1,126 @@
+"""Large pictures are resized where they are decoded: to the very pixels that the preprocessor would make of them."""
+
+import io
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from gateway.ingest import resampling
+from gateway.ingest.decoders.budget import peak_bytes, reduction, shrunk_bytes
+from gateway.ingest.decoding import decode
+from gateway.ingest.inspection import inspect
+from gateway.ingest.resampling import resample
+from gateway.ingest.resizing import Resize, resize_of
+from gateway.ingest.upload_limits import Limits
+from gateway.settings import Settings
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from tests.asking import encode
+
+LIMITS = Limits.from_settings(Settings(_env_file=None))
+SIDES = st.integers(1, 260)
+
+
+def noise(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(height * 1_000 + width).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def photograph(height: int = 1_200, width: int = 1_600) -> bytes:
+    smooth = cv2.resize(noise(height // 50, width // 50), (width, height), interpolation=cv2.INTER_CUBIC)
+    return encode(smooth, ".jpg")
+
+
+def pixels_of(ppm: bytes) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(ppm, np.uint8), cv2.IMREAD_COLOR_RGB)
+
+
+@settings(deadline=None)
+@given(
+    SIDES,
+    SIDES,
+    st.sampled_from([(48,), (48, 48), (50, 60)]),
+    st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
+    st.sampled_from(["pillow", "pillow-12.1", "pillow-12.3"]),
+)
+def test_the_preprocessor_makes_the_same_of_what_was_resized_before(height, width, size, interpolation, library):
+    from bench.limit import pillow_resize, preprocessor  # with torch, which is slow to import
+
+    preprocess = pillow_resize(DEFAULT_MODEL_REPOSITORY, list(size), [48, 48], interpolation, library)
+    without_ends = preprocessor(DEFAULT_MODEL_REPOSITORY, "resizing").without_ends
+    parameters = {"resize_size": ",".join(map(str, size)), "interpolation": interpolation, "resize_library": library}
+    resize = resize_of(parameters, fast=False)
+    picture = noise(height, width)
+    before = resample(picture, resize)
+
+    cut = without_ends if len(size) == 1 else np.asarray
+    assert np.array_equal(preprocess(cut(before)), preprocess(cut(picture)))
+    assert before.shape[:2] == resize.size_of(height, width)
+    assert before.size <= picture.size
+
+
+@pytest.mark.parametrize("release", [(12, 1), (13, 0)])
+def test_pillow_makes_the_same_where_the_kernel_is_missing(monkeypatch, release):
+    resize, picture = Resize((64,), "bicubic", release), noise(200, 700)
+    by_kernel = resample(picture, resize)
+    monkeypatch.setattr(resampling, "_kernel_is_exact", lambda interpolation, release: False)
+    assert np.array_equal(resample(picture, resize), by_kernel)
+
+
+def test_a_large_photograph_is_decoded_in_full_and_resized_as_pillow_does():
+    data = photograph()
+    info, resize = (
+        inspect(data, LIMITS),
+        resize_of({"resize_size": "64,64", "interpolation": "bicubic", "resize_library": "pillow"}, fast=False),
+    )
+    whole = Image.fromarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB))
+
+    assert np.array_equal(
+        pixels_of(decode(data, info, resize).to_bytes()), np.asarray(whole.resize((64, 64), Image.Resampling.BICUBIC))
+    )
+    assert shrunk_bytes(info, resize) == 64 * 64 * 3
+    assert peak_bytes(info, resize) >= 2 * 3 * info.width * info.height
+
+
+def test_fast_leaves_four_times_the_pixels_of_each_side():
+    data = photograph()
+    info, exact, fast = (
+        inspect(data, LIMITS),
+        Resize((64, 48), "bicubic", (13, 0)),
+        Resize((64, 48), "bicubic", (13, 0), fast=True),
+    )
+    assert [reduction(info, size) for size in (exact, fast, 300)] == [1, 4, 4]
+    assert reduction(info, Resize((301,), "bicubic", (13, 0), fast=True)) == 1
+
+    slow, quick = (pixels_of(decode(data, info, size).to_bytes()).astype(int) for size in (exact, fast))
+    assert slow.shape == quick.shape == (64, 48, 3)
+    assert 0 < np.abs(slow - quick).mean() < 3
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_reduced_scale_shows_the_colours_of_the_full_one(mode):
+    with io.BytesIO() as file:
+        Image.open(io.BytesIO(photograph())).convert(mode).save(file, "JPEG", quality=95)
+        data = file.getvalue()
+    info = inspect(data, LIMITS)
+    full, reduced = (decode(data, info, Resize((64, 48), "bicubic", (13, 0), fast=fast)) for fast in (False, True))
+    assert np.abs(full.pixels.astype(int) - reduced.pixels).mean() < 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"resize_library": "torch"},
+        {"resize_library": ""},
+        {"interpolation": "area"},
+        {"resize_size": "64,x"},
+        {"resize_size": "0"},
+    ],
+)
+def test_a_resize_that_cannot_be_done_here_is_left_to_the_preprocessor(changed):
+    parameters = {"resize_size": "64", "interpolation": "bilinear", "resize_library": "pillow-12.1"}
+    assert resize_of(parameters, fast=True) == Resize((64,), "bilinear", (12, 1), fast=True)
+    assert resize_of({**parameters, **changed}, fast=False) is None
+    assert resize_of({}, fast=False) is None

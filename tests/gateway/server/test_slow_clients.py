@@ -1,0 +1,273 @@
+"""Clients that are slow or greedy cost only themselves: each limit at its value, and one past it."""
+
+import contextlib
+import json
+import re
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.gateway.api.stub import PNG
+from tests.processes import Gateway, running_gateway, wait_for
+from tests.stub_server import COMMAND
+
+pytestmark = pytest.mark.slow
+ALONE = pytest.mark.alone
+"""Who is slowest, and who is slow but not too slow, is a matter of time."""
+
+KIB, MIB = 2**10, 2**20
+PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
+END = b"\r\n--b--\r\n"
+SETTINGS = {
+    "max_file_bytes": MIB,
+    "max_bytes_waiting": 4 * MIB,
+    "min_upload_bytes_per_second": 1_000,
+    "upload_grace_seconds": 4,
+    "answer_timeout_seconds": 4,
+    "max_connections": 12,
+    "max_headers": 20,
+    "log_level": "warning",
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    log = tmp_path_factory.mktemp("slow") / "log"
+    with running_gateway(log, command=COMMAND, **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One that waits for long, and whose room is short all the same."""
+    log = tmp_path_factory.mktemp("patient") / "log"
+    times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
+    settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 2 * MIB}
+    with running_gateway(log, command=COMMAND, **settings) as running:
+        yield running
+
+
+def told(gateway: Gateway, metric: str) -> float:
+    text = httpx.get(f"{gateway.url}/metrics").text
+    return float(re.search(rf"^{re.escape(metric)} (\S+)$", text, re.MULTILINE)[1])
+
+
+def connect(gateway: Gateway, **options: int) -> socket.socket:
+    client = socket.socket()
+    if "receive_bytes" in options:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options["receive_bytes"])
+    client.settimeout(30)
+    client.connect(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+    return client
+
+
+def begin(gateway: Gateway, length: int = 50 * MIB) -> socket.socket:
+    """A connection on which the body of an upload has begun."""
+    client = connect(gateway)
+    client.sendall(
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        b"Content-Length: %d\r\n\r\n" % length + PART
+    )
+    return client
+
+
+def answer_of(client: socket.socket) -> tuple[int, str]:
+    """Status and body of an answer, whole."""
+    received = b""
+    while piece := client.recv(65536):
+        received += piece
+        head, blank, body = received.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if blank and length and len(body) >= int(length[1]):
+            break
+    return int(received[9:12]), received.partition(b"\r\n\r\n")[2].decode()
+
+
+def classify(gateway: Gateway, size: int = 500 * KIB) -> httpx.Response:
+    """The answer to a well-behaved client with a file of `size` bytes and a good image."""
+    files = [("f", ("padding.jpg", bytes(size))), ("f", ("x.png", PNG))]
+    return httpx.post(f"{gateway.url}/predict", files=files, timeout=30)
+
+
+def test_what_is_thrown_away_of_a_file_that_is_too_large_takes_no_room(patient: Gateway):
+    with begin(patient) as greedy:
+        for _ in range(12):
+            greedy.sendall(bytes(MIB))
+            assert told(patient, "gateway_waiting_bytes") <= MIB + 256 * KIB
+        assert classify(patient).status_code == 200
+
+
+@ALONE
+def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
+    stalled = [begin(patient) for _ in range(6)]
+    try:
+        for client in stalled:
+            client.sendall(bytes(900 * KIB))  # more than there is room for, in all
+        wait_for(lambda: told(patient, "gateway_waiting_bytes") > 3 * MIB)
+        # While what they sent is still being read, they do not stall.
+        wait_for(lambda: classify(patient, size=700 * KIB).status_code == 200)
+        for _ in range(10):
+            answer = classify(patient, size=700 * KIB)
+            assert answer.status_code == 200, answer.text
+        # Which of them are the slowest depends on what was read of each; one may be that when it asks for room itself.
+        wait_for(lambda: len(select.select(stalled, [], [], 0)[0]) >= 2)
+        for client in select.select(stalled, [], [], 0)[0]:
+            status, body = answer_of(client)
+            assert (status, '"limit":"max_bytes_waiting"' in body) == (503, True)
+        assert told(patient, "gateway_uploads_displaced_total") >= 1
+    finally:
+        for client in stalled:
+            client.close()
+    wait_for(lambda: told(patient, "gateway_waiting_bytes") == 0)
+
+
+def test_an_upload_below_the_least_speed_is_ended_after_its_grace(gateway: Gateway):
+    with begin(gateway) as slow:
+        started = time.monotonic()
+        slow.settimeout(0.1)
+        while True:
+            slow.sendall(bytes(10))
+            try:
+                if slow.recv(1, socket.MSG_PEEK):
+                    break
+            except TimeoutError:
+                assert time.monotonic() - started < 30
+        slow.settimeout(30)
+        assert time.monotonic() - started > 3
+        status, body = answer_of(slow)
+    problem = json.loads(body)
+    assert (status, problem["code"]) == (408, "upload_too_slow")
+    assert (problem["limit"], problem["value"]) == ("min_upload_bytes_per_second", 1_000)
+
+
+@ALONE
+def test_an_upload_above_the_least_speed_may_pause(gateway: Gateway):
+    pieces, piece = 10, bytes(4_000)
+    with begin(gateway, len(PART) + pieces * len(piece) + len(END)) as steady:
+        for _ in range(pieces):
+            steady.sendall(piece)
+            time.sleep(0.1)  # the client's pauses are what is tested
+        steady.sendall(END)
+        assert answer_of(steady)[0] == 415
+
+
+def test_a_client_that_does_not_read_its_answer_is_left(gateway: Gateway):
+    before = told(gateway, 'gateway_connections_closed_total{reason="unread"}')
+    with connect(gateway, receive_bytes=4 * KIB) as deaf:
+        body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+        deaf.sendall(
+            b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        wait_for(lambda: told(gateway, 'gateway_connections_closed_total{reason="unread"}') == before + 1)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := deaf.recv(65536):
+                received += piece
+        assert not received.rstrip(b"\r\n0").endswith(b'"failed":0}}'), "the rest was given up"
+
+
+@ALONE
+def test_those_that_do_not_read_make_room_for_those_that_do(patient: Gateway):
+    body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+    head = b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    def is_answered() -> bool:
+        with connect(patient) as client:
+            client.sendall(whole)
+            status, answer = answer_of(client)
+        assert status == 200 or '"limit":"max_bytes_unread"' in answer
+        return status == 200
+
+    before = told(patient, 'gateway_connections_closed_total{reason="unread"}')
+    with connect(patient, receive_bytes=4 * KIB) as deaf:
+        deaf.sendall(whole)
+        # While it holds more than there is room for, no other answer is begun, and none can take room from it.
+        wait_for(lambda: told(patient, "gateway_answer_bytes") > 2 * MIB)
+        wait_for(is_answered)
+        with contextlib.suppress(ConnectionResetError):
+            while deaf.recv(65536):
+                pass  # it ends
+    assert told(patient, 'gateway_connections_closed_total{reason="unread"}') == before + 1
+    wait_for(lambda: told(patient, "gateway_answer_bytes") == 0)
+
+
+@ALONE
+def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(gateway: Gateway):
+    with connect(gateway, receive_bytes=64 * KIB) as slow:
+        body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+        slow.sendall(
+            b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        received = bytearray()
+        while piece := slow.recv(256 * KIB):
+            received += piece
+            time.sleep(0.02)  # the client's slowness
+    head, _, content = bytes(received).partition(b"\r\n\r\n")
+    assert b" 200 " in head.partition(b"\r\n")[0]
+    assert content.rstrip(b"\r\n0").endswith(b'"failed":0}}')
+
+
+def test_headers_are_counted(gateway: Gateway):
+    plain = {f"X-{number}": "x" for number in range(SETTINGS["max_headers"] - 1)}
+
+    def ask(headers: dict[str, str]) -> tuple[int, str]:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with connect(gateway) as client:
+            client.sendall(f"GET /health/live HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+            return answer_of(client)
+
+    assert ask(plain)[0] == 200
+    status, body = ask({**plain, "X-More": "x"})
+    assert status == 431
+    assert '"limit":"max_headers","value":20' in body
+
+
+def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patient: Gateway):
+    """Beyond the limit of connections; a request for the service's health displaces none."""
+    most = SETTINGS["max_connections"]
+    idle = connect(patient)
+    idle.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer_of(idle)[0] == 200
+    busy = [begin(patient) for _ in range(most - 1)]
+    try:
+        wait_for(lambda: all_busy(patient, busy))
+        busy.append(begin(patient))
+        assert idle.recv(1) == b"", "the idle one is closed for it"
+        with connect(patient) as probe:
+            probe.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert answer_of(probe)[0] == 200
+        assert not select.select(busy, [], [], 0)[0]
+        assert classify(patient, size=1).status_code == 200
+        (displaced,) = select.select(busy, [], [], 30)[0]
+        status, body = answer_of(displaced)
+        assert (status, '"limit":"max_connections"' in body) == (503, True)
+    finally:
+        for client in (idle, *busy):
+            client.close()
+
+
+def test_slow_uploads_on_every_connection_keep_nobody_out(patient: Gateway):
+    """Nor do they come back as fast as others are served: each newcomer displaces one of theirs."""
+    most = SETTINGS["max_connections"]
+    uploads = [begin(patient) for _ in range(most + 3)]
+    try:
+        for _ in range(most):
+            assert httpx.get(f"{patient.url}/health/live").status_code == 200
+            assert classify(patient, size=1).status_code == 200
+            uploads.append(begin(patient))
+        assert told(patient, 'gateway_connections_closed_total{reason="slow"}') >= most
+    finally:
+        for client in uploads:
+            client.close()
+
+
+def all_busy(gateway: Gateway, clients: list[socket.socket]) -> bool:
+    """Whether the gateway has taken up each of these; asking takes the one place that is left."""
+    return told(gateway, "gateway_connections") >= len(clients)

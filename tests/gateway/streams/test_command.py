@@ -1,0 +1,120 @@
+"""`gateway stream`: a drawn video through a service, as rows, as segments and on the terminal."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gateway_cli.capture import VideoUnreadable, frames
+from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
+from gateway_cli.main import app
+from gateway_cli.stream import clock
+from tests.gateway.streams.stub import FrameBackend, stream_service
+from tests.processes import PROJECT
+
+FPS, SIDE = 10, 32
+BRIGHT_FROM, FRAMES = 10, 30
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory) -> Path:
+    """A second of darkness, then two of light."""
+    path = tmp_path_factory.mktemp("video") / "drawn.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), FPS, (SIDE, SIDE))
+    assert writer.isOpened()
+    for number in range(FRAMES):
+        writer.write(np.full((SIDE, SIDE, 3), 255 if number >= BRIGHT_FROM else 0, np.uint8))
+    writer.release()
+    return path
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    with stream_service(FrameBackend()) as (address, _):
+        yield f"http://{address}"
+
+
+def run(service: str, *arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["stream", *map(str, arguments), "--url", service])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_every_frame_of_a_file_has_a_row_with_its_time(service, video, tmp_path):
+    told = run(service, video, "--smoothing", "none", "--out", tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["frame"] for row in rows] == list(range(FRAMES))
+    assert [row["seconds"] for row in rows] == pytest.approx([number / FPS for number in range(FRAMES)])
+    assert [row["label"] for row in rows] == ["dark"] * BRIGHT_FROM + ["bright"] * (FRAMES - BRIGHT_FROM)
+    assert all(set(row) == set(FRAME_COLUMNS) for row in rows)
+    assert f"0:00:02.9: {FRAMES} frames" in told
+
+
+def test_segments_say_from_when_to_when_a_label_stays(service, video, tmp_path):
+    run(service, video, "--smoothing", "none", "--segments", "--out", tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == list(SEGMENT_COLUMNS)
+    assert [(row["label"], row["start"], row["end"]) for row in rows] == [
+        ("dark", "0.0", "1.0"),
+        ("bright", "1.0", "2.9"),
+    ]
+    assert [int(row["frames"]) for row in rows] == [BRIGHT_FROM, FRAMES - BRIGHT_FROM]
+
+
+def test_without_a_file_each_change_of_the_label_is_a_line(service, video):
+    lines = run(service, video, "--smoothing", "none").splitlines()
+    told = [line.split()[:2] for line in lines if line.startswith("0:")]  # the service's log comes here as well
+    assert told == [["0:00:00.0", "dark"], ["0:00:01.0", "bright"]]
+
+
+def test_fewer_frames_a_second_are_taken_where_that_is_asked(service, video, tmp_path):
+    run(service, video, "--fps", "2", "--out", tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["seconds"] for row in rows] == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5])
+
+
+def test_a_video_comes_on_standard_input_too(service, video):
+    with video.open("rb") as file:
+        result = subprocess.run(
+            [sys.executable, "-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--url", service],
+            stdin=file,
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[1] for line in result.stdout.splitlines()] == ["dark", "bright"]
+
+
+def test_what_is_no_video_and_who_is_no_service_are_told(service, tmp_path):
+    (tmp_path / "no.avi").write_bytes(b"no video")
+    assert "cannot be read as a video" in run(service, tmp_path / "no.avi", code=1)
+    assert "does not exist" in run(service, tmp_path / "nowhere.avi", code=1)
+    assert "cannot be reached" in run("http://127.0.0.1:1", tmp_path / "no.avi", code=1)
+    assert "refuses the stream" in run(service, tmp_path / "no.avi", "--model", "nothing", code=1)
+    assert "should end in" in run(service, tmp_path / "no.avi", "--out", tmp_path / "rows.xls", code=2)
+    with pytest.raises(VideoUnreadable):
+        list(frames(str(tmp_path / "missing.avi")))
+
+
+def test_frames_with_errors_belong_to_no_segment():
+    def told(number: int, label: str, error: str = "") -> FrameAnswer:
+        return FrameAnswer(number, float(number), label, 0.5, label, 0.5, 0, error)
+
+    rows = list(segments([told(0, "a"), told(1, "", "truncated_image"), told(2, "a"), told(3, "b")]))
+    assert [(row["label"], row["start"], row["end"], row["frames"]) for row in rows] == [("a", 0, 3, 2), ("b", 3, 3, 1)]
+    assert list(segments([])) == []
+
+
+def test_a_clock_counts_hours():
+    assert clock(3_725.25) == "1:02:05.2"

@@ -1,0 +1,52 @@
+"""docs/streams.md: its example runs, and its tables are those of the code."""
+
+import re
+import subprocess
+import sys
+
+from gateway.server.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
+from gateway.streams.options import StreamParameters
+from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
+from tests.gateway.streams.stub import LABELS, FrameBackend, stream_service
+from tests.processes import PROJECT
+
+TEXT = (PROJECT / "docs" / "streams.md").read_text()
+
+
+def test_the_example_runs():
+    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    with stream_service(FrameBackend()) as (address, _):
+        code = code.replace("127.0.0.1:8080", address)
+        run = subprocess.run(
+            [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False
+        )
+    assert run.returncode == 0, run.stderr
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert [(line[0], line[2]) for line in lines] == [("0", "1"), ("1", "2"), ("2", "3")]
+    assert {line[1] for line in lines} <= set(LABELS)
+
+
+def test_every_parameter_and_its_default_is_told():
+    told = {
+        name: row.split("|")[2].strip()
+        for row in re.search(r"^\| parameter \|.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)[0].strip().splitlines()[2:]
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert set(told) == set(StreamParameters.model_fields)
+    given = StreamParameters()
+    for name in ("smoothing", "drop"):
+        assert told[name] == f"`{getattr(given, name)}`"
+    for name in ("alpha", "window", "enter", "leave"):
+        assert str(getattr(given, name)) in told[name]
+
+
+def test_the_close_codes_are_those_of_the_code():
+    assert f"| {GOING_DOWN} |" in TEXT
+    assert f"| {POLICY}, 1009 |" in TEXT
+    assert f"{MAX_FRAGMENTS:,} parts" in TEXT
+
+
+def test_every_column_of_the_command_is_told():
+    section = re.search(r"^## From the command line\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
+    assert all(f"`{name}`" in section for name in FRAME_COLUMNS)
+    assert ", ".join(SEGMENT_COLUMNS) in section

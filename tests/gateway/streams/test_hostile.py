@@ -1,0 +1,307 @@
+"""WebSockets of clients that mean no good: they cost themselves alone, and leave nothing behind."""
+
+import contextlib
+import json
+import math
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from prometheus_client import REGISTRY
+from websockets.sync.client import connect
+
+from gateway.server.websockets import MAX_FRAGMENTS
+from gateway.streams import limit
+from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+from tests.processes import wait_for
+
+TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+TIMEOUT_SECONDS = 60
+WAITING = "gateway_waiting_bytes"
+
+
+def counted(gauge: str) -> float:
+    """Of this process, in which services of other tests may have ended in the midst of something."""
+    return REGISTRY.get_sample_value(gauge) or 0.0
+
+
+@pytest.fixture(scope="module")
+def before() -> dict[str, float]:
+    return {gauge: counted(gauge) for gauge in ("gateway_connections", "gateway_streams", WAITING)}
+
+
+@pytest.fixture(scope="module")
+def address(before) -> Iterator[str]:
+    limits = {"answer_timeout_seconds": 0.5, "stream_idle_seconds": 2, "upload_idle_timeout_seconds": 1}
+    with stream_service(FrameBackend(), max_streams=8, **limits) as (address, _):
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(address, before):
+    def as_before() -> bool:
+        return all(counted(gauge) == value for gauge, value in before.items())
+
+    wait_for(as_before)
+    yield
+    wait_for(as_before)
+
+
+def request(address: str, path: str = "/stream", **headers: str) -> bytes:
+    fields = {
+        "Host": address,
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+def message(opcode: int, payload: bytes = b"", *, final: bool = True, mask: bool = True) -> bytes:
+    """A frame of RFC 6455; a mask of zeros leaves the payload as it is."""
+    length = len(payload)
+    first = (0x80 if final else 0) | opcode
+    second = 0x80 if mask else 0
+    if length < 126:
+        head = struct.pack("!BB", first, second | length)
+    elif length < 65_536:
+        head = struct.pack("!BBH", first, second | 126, length)
+    else:
+        head = struct.pack("!BBQ", first, second | 127, length)
+    return head + (bytes(4) if mask else b"") + payload
+
+
+@contextlib.contextmanager
+def raw(address: str, first: bytes) -> Iterator[socket.socket]:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
+        connection.sendall(first)
+        yield connection
+
+
+def everything(connection: socket.socket) -> bytes:
+    """All that comes until the gateway closes the connection, which it must."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65_536):
+            received += data
+    return received
+
+
+def head(connection: socket.socket) -> bytes:
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        received += connection.recv(1)
+    return received
+
+
+def close_code(connection: socket.socket) -> int:
+    received = everything(connection)
+    position = received.rindex(bytes([0x80 | CLOSE]))
+    return int(struct.unpack_from("!H", received, position + 2)[0])
+
+
+def serves(address: str) -> bool:
+    """Whether somebody who means well is served meanwhile."""
+    with connect(f"ws://{address}/stream", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS) as client:
+        client.send(frame(255))
+        return json.loads(client.recv(TIMEOUT_SECONDS))["status"] == "ok"
+
+
+@pytest.mark.parametrize("kind", [TEXT, PING])
+def test_who_sends_without_reading_is_cut_off_while_others_are_served(address, kind):
+    flood = message(kind, b"x" * (0 if kind == TEXT else 125)) * 2_000
+    cut = threading.Event()
+
+    def send(connection: socket.socket) -> None:
+        try:
+            while True:
+                connection.sendall(flood)
+        except OSError:
+            cut.set()
+
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.settimeout(TIMEOUT_SECONDS)
+        thread = threading.Thread(target=send, args=(connection,), daemon=True)
+        thread.start()
+        assert serves(address)
+        assert cut.wait(TIMEOUT_SECONDS), "the gateway reads on for ever, or waits for ever"
+        thread.join(TIMEOUT_SECONDS)
+
+
+def test_a_message_in_endless_parts_is_refused(address):
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.sendall(message(BINARY, final=False) + message(0, final=False) * (2 * MAX_FRAGMENTS))
+        assert close_code(connection) == 1008
+
+
+@pytest.fixture
+def waiting(before):
+    """The bytes that wait for their turn, of these tests' services."""
+    return lambda: counted(WAITING) - before[WAITING]
+
+
+def until(connection: socket.socket, words: bytes) -> bytes:
+    """What comes up to some words, or the end."""
+    received = b""
+    while words not in received and (data := connection.recv(4_096)):
+        received += data
+    return received
+
+
+@pytest.mark.parametrize("final", [True, False], ids=["one part", "two parts"])
+def test_what_has_come_of_a_message_counts_until_it_is_complete(address, waiting, final):
+    data = frame(255) + bytes(60_000)
+    with raw(address, request(address, "/stream?top_k=1")) as connection:
+        head(connection)
+        half = message(BINARY, data)[:40_000] if final else message(BINARY, data[:40_000], final=False)
+        connection.sendall(half)
+        wait_for(lambda: 39_900 < waiting() <= 40_100)
+        connection.sendall(message(BINARY, data)[40_000:] if final else message(0, data[40_000:]))
+        assert b'"type":"frame"' in until(connection, b'"type":"frame"')
+        wait_for(lambda: waiting() == 0)
+
+
+def test_messages_that_do_not_come_to_their_end_make_room_for_others(waiting):
+    limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 2**20, "stream_frame_bytes": 2**20}
+    part = message(BINARY, bytes(700_000))[:600_000]
+    with stream_service(FrameBackend(), **limits) as (address, _), contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(raw(address, request(address))) for _ in range(2))
+        for connection in (first, second):
+            head(connection)
+        first.sendall(part)
+        wait_for(lambda: waiting() > 590_000)
+        second.sendall(part)
+        gone = select.select((first, second), (), (), TIMEOUT_SECONDS)[0][0]
+        close = struct.pack("!BBH", 0x80 | CLOSE, 12, 4503) + b"overloaded"
+        assert b'"code":"overloaded"' in (words := until(gone, close))
+        assert words.endswith(close)
+        # The other one keeps its place, and its message.
+        other = second if gone is first else first
+        wait_for(lambda: 590_000 < waiting() < 610_000)
+        other.sendall(message(BINARY, bytes(700_000))[600_000:])
+        assert b"unsupported_format" in until(other, b"unsupported_format")
+
+
+def test_frames_that_wait_for_their_turn_count_until_it_has_come(waiting):
+    backend = FrameBackend()
+    data = frame(255) + bytes(100_000)
+    with (
+        stream_service(backend, max_images_in_flight=1, batch_max_images=1, max_wait_seconds=60) as (address, _),
+        connect(f"ws://{address}/stream?drop=never", proxy=None, compression=None) as client,
+    ):
+        backend.open_gate.clear()
+        try:
+            for _ in range(6):
+                client.send(data)
+            # One has its permit; one waits for it, two for their turn, and one where the socket is read no further.
+            wait_for(lambda: waiting() >= 4 * len(data))
+        finally:
+            backend.open_gate.set()
+        answers = [json.loads(client.recv(TIMEOUT_SECONDS)) for _ in range(6)]
+        assert [(each["frame"], each["status"]) for each in answers] == [(number, "ok") for number in range(6)]
+        wait_for(lambda: waiting() == 0)
+
+
+def test_a_message_that_trickles_ends_with_the_silence_that_it_is(address):
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.sendall(message(BINARY, bytes(1_000))[:-500])
+        received = b""
+        until = time.monotonic() + TIMEOUT_SECONDS
+        connection.settimeout(0.2)
+        while b"stream_idle" not in received and time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                received += connection.recv(1_000)
+            with contextlib.suppress(OSError):
+                connection.sendall(b"x")
+        assert b"stream_idle" in received
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (message(TEXT, b"{}", mask=False), 1002),
+        (message(TEXT, b"\xff\xfe"), 1007),
+        (message(3), 1002),
+        (bytes([0xF1, 0x80]) + bytes(4), 1002),
+        (message(0, b"x"), 1002),
+        (message(PING, bytes(126)), 1002),
+    ],
+    ids=["unmasked", "not UTF-8", "unknown opcode", "reserved bits", "continues nothing", "long ping"],
+)
+def test_what_the_protocol_forbids_ends_the_stream(address, wrong, code):
+    with raw(address, request(address)) as connection:
+        head(connection)
+        connection.sendall(wrong)
+        assert close_code(connection) == code
+    assert serves(address)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec_WebSocket_Version": "8"}, b"400"),
+        ({"Sec_WebSocket_Key": "short"}, b"400"),
+        ({"Upgrade": "h2c"}, b"426"),
+        ({"Host": "", "Origin": "null"}, b"403"),
+        ({"Content_Length": "5"}, b"426"),
+        ({"Transfer_Encoding": "chunked"}, b"426"),
+        ({"X_Long": "x" * 9_000}, b"101"),
+    ],
+)
+def test_a_handshake_out_of_the_ordinary_is_answered(address, headers, status):
+    with raw(address, request(address, **headers)) as connection:
+        assert connection.recv(4_096).split()[1] == status
+
+
+def test_a_handshake_behind_another_request_is_served_as_a_request(address):
+    first = f"GET /health/live HTTP/1.1\r\nHost: {address}\r\n\r\n".encode()
+    with raw(address, first + request(address)) as connection:
+        received = b""
+        while received.count(b"HTTP/1.1") < 2:
+            received += connection.recv(4_096)
+        assert [part.split()[0] for part in received.split(b"HTTP/1.1")[1:]] == [b"200", b"426"]
+
+
+def test_bytes_behind_the_handshake_in_the_same_packet_are_its_first_messages(address):
+    with raw(address, request(address, "/stream?top_k=1") + message(BINARY, frame(255))) as connection:
+        received = head(connection)
+        while b'"bright"' not in received:
+            received += connection.recv(4_096)
+        connection.sendall(message(CLOSE, struct.pack("!H", 1000)))
+        everything(connection)
+
+
+def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", math.inf)
+    with contextlib.ExitStack() as stack:
+        answers = []
+        for _ in range(20):
+            connection = stack.enter_context(raw(address, request(address)))
+            answers.append(connection.recv(4_096).split()[1])
+        assert answers.count(b"101") == 8
+        assert answers.count(b"503") == 12
+        assert httpx.get(f"http://{address}/health/live", timeout=TIMEOUT_SECONDS).status_code == 200
+
+
+def test_noise_is_survived(address):
+    for size in (1, 100, 10_000):
+        with raw(address, request(address)) as connection:
+            head(connection)
+            with contextlib.suppress(OSError):
+                connection.sendall(os.urandom(size))
+                connection.shutdown(socket.SHUT_WR)
+                everything(connection)
+    assert serves(address)

@@ -1,0 +1,176 @@
+"""`gateway stream` and a server that is no gateway: one sentence, and no wait without an end."""
+
+import json
+import socket
+import threading
+from contextlib import contextmanager, suppress
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import serve
+
+from gateway_cli import follow
+from gateway_cli.capture import VideoFrame
+from gateway_cli.follow import MAX_MESSAGE_BYTES, StreamRefused
+
+PREDICTIONS = [{"label": "cat", "class_id": 0, "score": 0.5}]
+ANSWER = {"type": "frame", "frame": 0, "predictions": PREDICTIONS, "sequence": None, "error": None, "dropped": 0}
+
+FRAME = [VideoFrame(0.0, b"jpeg")]
+
+
+@contextmanager
+def server(talk):
+    """Its URL; `talk` has each connection once a frame was received."""
+
+    def handle(connection):
+        with suppress(ConnectionClosed):
+            connection.recv()
+            talk(connection)
+
+    with serve(handle, "127.0.0.1", 0, compression=None) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.socket.getsockname()[1]}"
+        running.shutdown()
+    thread.join()
+
+
+def answers_of(talk, frames=1):
+    with server(talk) as url:
+        return list(follow.follow(url, [VideoFrame(number / 10, b"jpeg") for number in range(frames)], {}))
+
+
+def refusal(*messages):
+    def talk(connection):
+        for message in messages:
+            connection.send(message if isinstance(message, str | bytes) else json.dumps(message))
+
+    with pytest.raises(StreamRefused) as refused:
+        answers_of(talk)
+    return str(refused.value)
+
+
+def test_what_a_gateway_sends_is_read():
+    def talk(connection):
+        connection.send(json.dumps({"type": "parameters", "parameters": {}}))
+        connection.send(json.dumps(ANSWER))
+        connection.send(json.dumps({**ANSWER, "frame": 2, "dropped": 1, "error": {"code": "timeout", "message": "m"}}))
+        connection.close()
+
+    first, last = answers_of(talk, frames=3)
+    assert (first.label, first.score, first.seconds, first.error) == ("cat", 0.5, 0.0, "")
+    assert (last.frame, last.seconds, last.dropped, last.error) == (2, 0.2, 1, "timeout")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        b"\xff\xfe",
+        "[" * 100_000,
+        "7",
+        "{}",
+        {"type": 7},
+        {"type": "error", "error": 7},
+        {"type": "error", "error": {}},
+        {"type": "frame"},
+        {**ANSWER, "frame": -1},
+        {**ANSWER, "frame": 1},
+        {**ANSWER, "frame": 10**400},
+        {**ANSWER, "frame": "0"},
+        {**ANSWER, "predictions": 7},
+        {**ANSWER, "predictions": [7]},
+        {**ANSWER, "predictions": [{}]},
+        {**ANSWER, "predictions": [{"label": "a", "score": "1"}]},
+        '{"type": "frame", "frame": 0, "dropped": 0, "predictions": [{"label": "a", "score": NaN}]}',
+        {**ANSWER, "sequence": [1]},
+        {**ANSWER, "error": "timeout"},
+        {**ANSWER, "error": {"code": None}},
+        {**ANSWER, "dropped": None},
+    ],
+    ids=range(22),
+)
+def test_message_of_another_shape_ends_the_stream(message):
+    assert "does not answer like a gateway" in refusal(message)
+
+
+def test_a_frame_has_one_answer():
+    assert "frame 0, which was not sent or has an answer" in refusal(ANSWER, ANSWER)
+
+
+def test_message_has_a_limit():
+    at_limit = json.dumps(ANSWER).ljust(MAX_MESSAGE_BYTES)
+    assert "(1009)" in refusal(at_limit + " ")
+    assert "frame 0" in refusal(at_limit, ANSWER)
+
+
+def test_messages_without_answers_have_a_deadline(monkeypatch):
+    monkeypatch.setattr(follow, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(follow, "CLOSE_SECONDS", 0.1)
+
+    def talk(connection):
+        while True:
+            connection.send(json.dumps({"type": "error", "error": {"code": "c", "message": "m"}}))
+
+    with pytest.raises(StreamRefused, match=r"no answer came within 0\.2 s"):
+        answers_of(talk)
+
+
+def test_reason_of_the_server_is_shown_in_short():
+    def talk(connection):
+        connection.send(json.dumps({"type": "error", "error": {"code": "c", "message": "m" * 10_000}}))
+        connection.close(1011)
+
+    with pytest.raises(StreamRefused) as refused:
+        answers_of(talk)
+    assert "has ended the stream: mmm" in str(refused.value)
+    assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (b"", "cannot be reached"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "it answers 200"),
+        (b"HTTP/1.1 302 Found\r\nLocation: ws://other/\r\nContent-Length: 0\r\n\r\n", "cannot follow redirect"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: 13\r\n\r\n" + b'{"detail": 7}', "it answers 403"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: 15\r\n\r\n" + b'{"detail": "x"}', "refuses the stream: x"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000, "it answers 403"),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000, "cannot be reached"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"fffffff\r\n" + bytes(2**22), "cannot be reached"),
+    ],
+    ids=range(11),
+)
+def test_server_that_speaks_something_else(response, words):
+    def answer():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            with suppress(OSError):
+                connection.sendall(response)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(StreamRefused, match=words):
+            list(follow.follow(f"http://127.0.0.1:{listener.getsockname()[1]}", FRAME, {}))
+        thread.join()
+
+
+def test_silent_server_has_a_deadline(monkeypatch):
+    monkeypatch.setattr(follow, "OPEN_SECONDS", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(StreamRefused, match="cannot be reached: timed out"),
+    ):
+        list(follow.follow(f"http://127.0.0.1:{listener.getsockname()[1]}", FRAME, {}))
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http://a\nb:80", "ftp://x", "x"])
+def test_url_that_is_none_is_refused(url):
+    with pytest.raises(StreamRefused):
+        list(follow.follow(url, FRAME, {}))

@@ -1,0 +1,115 @@
+"""Streams through the whole service, on the real Triton: beyond capacity, and while things die."""
+
+import asyncio
+import itertools
+import json
+import signal
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from bench.stream import PHOTO, cameras, gauges, picture
+from bench.stream import main as bench_stream
+from gateway_local.server import EmbeddedTriton
+from tests.photos import photo
+from tests.processes import Gateway, running_gateway, wait_for
+from tests.reliability.conftest import stub_processes
+
+TIMEOUT_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def service(triton: EmbeddedTriton, tmp_path_factory) -> Iterator[Gateway]:
+    log = tmp_path_factory.mktemp("streams") / "gateway.log"
+    with running_gateway(log, triton_url=triton.url, max_wait_seconds=30) as gateway:
+        yield gateway
+
+
+def opened(service: Gateway, query: str = "") -> ClientConnection:
+    address = service.url.replace("http", "ws", 1)
+    return connect(f"{address}/stream{query}", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS)
+
+
+def ask(client: ClientConnection, data: bytes) -> dict:
+    client.send(data)
+    return json.loads(client.recv(TIMEOUT_SECONDS))
+
+
+def drawn(brightness: float) -> bytes:
+    """A frame of a drawn video: a cat in light that flickers."""
+    pixels = cv2.imdecode(np.frombuffer(photo("cat"), np.uint8), cv2.IMREAD_COLOR)
+    return picture(cv2.imencode(".jpg", cv2.convertScaleAbs(pixels, alpha=brightness))[1].tobytes())
+
+
+def best(answer: dict, *, sequence: bool) -> str:
+    told = answer["sequence"] if sequence else answer
+    return told["predictions"][0]["label"] if told["predictions"] else ""
+
+
+def changes(labels: list[str]) -> int:
+    return sum(before != after for before, after in itertools.pairwise(labels))
+
+
+def test_a_label_flickers_less_over_the_sequence_than_from_frame_to_frame(service):
+    generator = np.random.default_rng(0)
+    light = [1.0 if number % 3 else generator.uniform(0.0, 0.015) for number in range(30)]
+    flicker = {}
+    for smoothing in ("exponential", "majority"):
+        with opened(service, f"?top_k=1&smoothing={smoothing}&alpha=0.2") as client:
+            answers = [ask(client, drawn(each)) for each in light]
+        assert [each["status"] for each in answers] == ["ok"] * 30
+        single = changes([best(each, sequence=False) for each in answers])
+        flicker[smoothing] = changes([best(each, sequence=True) for each in answers])
+        assert single >= 10
+        assert flicker[smoothing] <= single / 4
+
+
+def test_beyond_capacity_order_is_kept_drops_are_told_and_no_stream_starves(service):
+    seen = asyncio.run(cameras(service.url, streams=16, fps=30, seconds=4))
+    assert [fault for each in seen for fault in each.faults] == []
+    answered = [len(each.frames) for each in seen]
+    assert sum(each.dropped for each in seen) > 0
+    assert not any(each.failed for each in seen)
+    assert min(answered) >= max(answered) / 4
+    # What is in flight of 16 streams is bounded, so the age of an answer is: 64 frames at a few a second, at worst.
+    assert max(second for each in seen for second in each.seconds) < 60
+
+
+def test_streams_that_come_and_go_leave_nothing_behind(service, capsys):
+    assert bench_stream([service.url, "--minutes", "0.05", "--streams", "4", "--fps", "5"]) == 0, capsys.readouterr()
+    assert "left behind: nothing" in capsys.readouterr().out
+
+
+def test_a_dead_process_of_the_stateful_model_is_mended_and_the_answer_says_so(service, triton):
+    with opened(service) as client:
+        assert ask(client, picture(PHOTO.read_bytes()))["sequence"]["frames"] == 1
+        for process in stub_processes(triton, "sequence_model"):
+            process.kill()
+        answers = []
+
+        def restarted() -> bool:
+            answers.append(ask(client, picture(PHOTO.read_bytes())))
+            return answers[-1]["sequence"]["restarted"]
+
+        wait_for(restarted)
+        # The frames' own answers came all the while: only what follows them was away.
+        assert {each["status"] for each in answers} == {"ok"}
+        assert {each["sequence"]["error"]["code"] for each in answers[:-1]} <= {"model_unavailable"}
+        assert answers[-1]["sequence"]["frames"] == 1
+        assert ask(client, picture(PHOTO.read_bytes()))["sequence"]["frames"] == 2
+
+
+def test_a_stop_in_the_midst_of_a_stream_is_told_by_its_close_code(triton, tmp_path):
+    with running_gateway(tmp_path / "log", triton_url=triton.url) as gateway, opened(gateway) as client:
+        ask(client, picture(PHOTO.read_bytes()))
+        client.send(picture(PHOTO.read_bytes()))
+        wait_for(lambda: gauges(gateway.url)["gateway_images_in_flight"] == 0)  # it has come
+        gateway.process.send_signal(signal.SIGTERM)
+        assert json.loads(client.recv(TIMEOUT_SECONDS))["frame"] == 1
+        with pytest.raises(ConnectionClosed) as caught:
+            client.recv(TIMEOUT_SECONDS)
+        assert caught.value.rcvd.code == 1012

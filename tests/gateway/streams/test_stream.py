@@ -1,0 +1,496 @@
+"""WS /stream as a client sees it: order, sequences, parameters, limits, keys, and every way in which it ends."""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import httpx
+import pytest
+import structlog
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Close
+from websockets.sync.client import ClientConnection, connect
+
+from bench.attack.files import progressive_jpeg_of_many_scans
+from gateway.errors import InferenceFailed, ModelUnavailable
+from gateway.keys import add_key, remove_key
+from gateway.streams import limit, session
+from gateway.streams.session import TEXTS_PER_SECOND
+from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+from tests.processes import wait_for
+
+TIMEOUT_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def backend() -> FrameBackend:
+    return FrameBackend()
+
+
+@pytest.fixture(scope="module")
+def service(backend) -> Iterator[str]:
+    with stream_service(backend, stream_idle_seconds=30, max_streams=3, stream_frame_bytes=65_536) as (address, _):
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def healthy(backend):
+    backend.fault = backend.sequence_fault = None
+    backend.open_gate.set()
+    yield
+    backend.open_gate.set()
+    wait_for(lambda: not backend.in_work)
+    wait_for(lambda: all(sequence.closed for sequence in backend.sequences))
+
+
+@contextmanager
+def opened(address: str, query: str = "", **options) -> Iterator[ClientConnection]:
+    with connect(f"ws://{address}/stream{query}", proxy=None, compression=None, **options) as client:
+        yield client
+
+
+def answer(client: ClientConnection) -> dict:
+    return json.loads(client.recv(TIMEOUT_SECONDS))
+
+
+def ask(client: ClientConnection, data: bytes | str) -> dict:
+    client.send(data)
+    return answer(client)
+
+
+def rest(client: ClientConnection) -> tuple[list[dict], Close]:
+    """What the gateway still tells, and how it ends the stream."""
+    answers = []
+    while True:
+        try:
+            answers.append(answer(client))
+        except ConnectionClosed as exc:
+            if exc.rcvd is None:
+                raise
+            return answers, exc.rcvd
+
+
+def test_each_frame_gets_its_own_scores_and_those_of_the_sequence_so_far(service):
+    with opened(service, "?top_k=1") as client:
+        first, second = ask(client, frame(255)), ask(client, frame(0))
+    assert (first["type"], first["frame"], first["status"], first["width"]) == ("frame", 0, "ok", 8)
+    assert first["predictions"] == [{"label": "bright", "class_id": 1, "score": 1.0}]
+    assert second["predictions"] == [{"label": "dark", "class_id": 0, "score": 1.0}]
+    assert first["sequence"] == {"frames": 1, "restarted": False, "predictions": first["predictions"], "error": None}
+    assert (second["sequence"]["frames"], second["sequence"]["predictions"][0]["score"]) == (2, 0.5)
+    assert (second["dropped"], second["version"]) == (0, "1")
+    assert second["latency_ms"] > 0
+
+
+def test_a_frame_that_cannot_be_read_costs_the_sequence_nothing(service):
+    with opened(service) as client:
+        ask(client, frame(255))
+        broken = ask(client, b"no picture")
+        after = ask(client, frame(255))
+    assert (broken["status"], broken["error"]["code"], broken["sequence"]) == ("error", "unsupported_format", None)
+    assert (after["frame"], after["sequence"]["frames"]) == (2, 2)
+
+
+def test_answers_come_in_the_order_of_the_frames_and_all_of_them_where_none_may_be_dropped(service):
+    brightness = [number * 5 for number in range(40)]
+    with opened(service, "?drop=never&top_k=2") as client:
+        for each in brightness:
+            client.send(frame(each))
+        client.send('{"end": true}')
+        answers, end = rest(client)
+    frames = [each for each in answers if each["type"] == "frame"]
+    assert [each["frame"] for each in frames] == list(range(40))
+    assert [each["sequence"]["frames"] for each in frames] == list(range(1, 41))
+    seen = [{p["label"]: p["score"] for p in each["predictions"]}["bright"] for each in frames]
+    assert seen == pytest.approx([each / 255 for each in brightness], abs=1e-5)
+    assert end.code == 1000
+
+
+def test_of_frames_that_come_too_fast_the_oldest_are_dropped_and_the_answers_say_how_many(backend, service):
+    backend.open_gate.clear()
+    seen = backend.seen
+    with opened(service) as client:
+        for _ in range(2):
+            client.send(frame(10))
+        wait_for(lambda: backend.seen == seen + 2)  # as many as may be in flight
+        for number in range(10):
+            client.send(frame(100 + number))
+        assert ask(client, '{"top_k": 2}')["type"] == "parameters"  # which came behind all of them
+        backend.open_gate.set()
+        answers = [answer(client) for _ in range(4)]
+    assert [each["frame"] for each in answers] == [0, 1, 10, 11]
+    assert sum(each["dropped"] for each in answers) == 8
+    assert answers[-1]["sequence"]["frames"] == 4
+
+
+def test_parameters_change_from_the_next_frame_on(backend, service):
+    with opened(service, "?smoothing=majority&window=5&top_k=1") as client:
+        assert len(ask(client, frame(9))["predictions"]) == 1
+        told = ask(client, json.dumps({"top_k": 2, "smoothing": "hysteresis", "enter": 0.7}))
+        assert (told["type"], told["parameters"]["smoothing"], told["parameters"]["window"]) == (
+            "parameters",
+            "hysteresis",
+            5,
+        )
+        assert len(ask(client, frame(9))["predictions"]) == 2
+        assert ask(client, '{"smoothing": "none"}')["parameters"]["smoothing"] == "none"
+        assert ask(client, frame(9))["sequence"] is None
+    asked = [each["smoothing"] for each in backend.sequences[-1].parameters]
+    assert asked == ["majority", "hysteresis"]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("no json", "not JSON"),
+        ("[1]", "JSON object"),
+        pytest.param("[" * 20_000, "nested more than 16 deep", id="deeply nested"),
+        pytest.param(f'{{"labels": {[0] * 15_000}}}', "may have 32768 characters", id="long"),
+        pytest.param(f'{{"labels": ["{"," * 4_000}"]}}', "'labels': at most 4000", id="labels of commas"),
+        ('{"topk": 3}', "'topk' is not a parameter"),
+        ('{"top_k": 0}', "'top_k'"),
+        ('{"top_k": 100000}', "at most 1000"),
+        ('{"model": "other"}', "open another one"),
+        ('{"enter": 0.1, "leave": 0.2}', "'leave' must not be above 'enter'"),
+        ('{"alpha": NaN}', "NaN is not JSON"),
+        ('{"alpha": 1e999}', "out of range"),
+        ('{"alpha": 0.1, "alpha": 0.2}', "two members of one name"),
+        ('{"labels": ["\\ud800"]}', "lone surrogate"),
+        ('{"\\ud800": 1}', "lone surrogate"),
+        ('{"top_k": ' + "9" * 5_000 + "}", "more than 4300 digits"),
+        ('{"timeout": 5e-324}', "'timeout': must be at least 0.001 s"),
+        ('{"timeout": 0.0009999}', "'timeout': must be at least 0.001 s"),
+        ("[" * 17 + "]" * 17, "nested more than 16 deep"),
+    ],
+)
+def test_a_wrong_text_message_is_told_and_changes_nothing(service, message, words):
+    with opened(service) as client:
+        told = ask(client, message)
+        assert (told["type"], told["error"]["code"]) == ("error", "invalid_parameter")
+        assert words in told["error"]["message"]
+        assert ask(client, frame(0))["status"] == "ok"
+
+
+REFUSED = [
+    ("?model=nothing", 404, "model_not_found"),
+    ("?smoothing=wild", 422, "invalid_parameter"),
+    ("?tok_k=3", 422, "invalid_parameter"),
+    ("?top_k=5000", 422, "invalid_parameter"),
+]
+
+
+@pytest.mark.parametrize(("query", "status", "code"), REFUSED)
+def test_a_stream_that_cannot_be_served_is_refused_with_a_problem(service, query, status, code):
+    with pytest.raises(InvalidStatus) as caught, opened(service, query):
+        pass
+    response = caught.value.response
+    assert (response.status_code, json.loads(response.body)["code"]) == (status, code)
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("query", "status", "code"), REFUSED)
+def test_a_page_reads_in_a_plain_request_why_its_stream_was_refused(service, query, status, code):
+    response = httpx.get(f"http://{service}/stream{query}", timeout=TIMEOUT_SECONDS)
+    assert (response.status_code, response.json()["code"]) == (status, code)
+
+
+def test_a_request_without_upgrade_is_told_to_open_a_websocket(service):
+    response = httpx.get(f"http://{service}/stream", timeout=TIMEOUT_SECONDS)
+    assert (response.status_code, response.json()["code"]) == (426, "upgrade_required")
+
+
+def test_a_websocket_elsewhere_is_served_as_the_request_that_it_is(service):
+    with pytest.raises(InvalidStatus) as caught, connect(f"ws://{service}/limits", proxy=None):
+        pass
+    assert caught.value.response.status_code == 200
+
+
+def test_beyond_the_limit_a_stream_is_refused_and_a_place_comes_free_when_one_ends(service, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", math.inf)
+    with opened(service), opened(service):
+        with opened(service):
+            with pytest.raises(InvalidStatus) as caught, opened(service):
+                pass
+            problem = json.loads(caught.value.response.body)
+            assert (problem["code"], problem["limit"], problem["value"]) == ("overloaded", "max_streams", 3)
+            assert httpx.get(f"http://{service}/stream", timeout=TIMEOUT_SECONDS).json()["code"] == "overloaded"
+        wait_for(lambda: opens(service))
+
+
+def opens(service: str) -> bool:
+    try:
+        with opened(service):
+            return True
+    except InvalidStatus:
+        return False
+
+
+def test_a_fault_of_the_state_leaves_the_frame_its_answer(backend, service):
+    backend.sequence_fault = ModelUnavailable()
+    with opened(service) as client:
+        told = ask(client, frame(255))
+        assert (told["status"], told["sequence"]["error"]["code"]) == ("ok", "model_unavailable")
+        assert told["predictions"][0]["label"] == "bright"
+        backend.sequence_fault = None
+        assert ask(client, frame(255))["sequence"]["frames"] == 1
+
+
+def test_a_fault_of_the_service_is_the_frame_s_and_the_stream_goes_on(backend, service):
+    with opened(service) as client:
+        backend.fault = InferenceFailed()
+        assert ask(client, frame(0))["error"]["code"] == "inference_failed"
+        backend.fault = None
+        assert ask(client, frame(0))["status"] == "ok"
+
+
+def test_a_frame_beyond_its_size_ends_the_stream(service):
+    with opened(service) as client:
+        client.send(bytes(70_000))
+        assert rest(client)[1].code == 1009
+
+
+def test_labels_that_the_model_does_not_have_end_the_stream_with_their_code(service):
+    with opened(service, "?labels=darkness") as client:
+        told = ask(client, frame(0))
+        assert (told["type"], told["error"]["code"]) == ("error", "invalid_parameter")
+        assert "did you mean 'dark'" in told["error"]["message"]
+        _, end = rest(client)
+    assert (end.code, end.reason) == (4422, "invalid_parameter")
+
+
+def test_the_sequence_ends_when_the_client_leaves_however_it_leaves(backend, service):
+    with opened(service) as client:
+        ask(client, frame(0))
+    wait_for(lambda: backend.sequences[-1].closed)
+    with opened(service) as client:
+        ask(client, frame(0))
+        backend.open_gate.clear()
+        client.send(frame(0))
+        client.socket.close()  # in the midst of a frame, without a word
+        backend.open_gate.set()
+        wait_for(lambda: backend.sequences[-1].closed)
+
+
+def until_closed(client: ClientConnection, text: str) -> Close | None:
+    """Send a text message as soon as the one before is answered; how the gateway ends the stream."""
+    while True:
+        try:
+            assert ask(client, text)["type"] in {"parameters", "error"}
+        except ConnectionClosed as exc:
+            return exc.rcvd
+
+
+def test_text_messages_do_not_keep_a_stream_open():
+    with stream_service(FrameBackend(), stream_idle_seconds=0.5) as (address, _), opened(address) as client:
+        assert until_closed(client, '{"top_k": 1}') == Close(4408, "stream_idle")
+
+
+def test_frame_that_waits_for_its_answer_keeps_a_stream_open():
+    """The client waits as well: its silence begins with the answer."""
+    backend = FrameBackend()
+    with stream_service(backend, stream_idle_seconds=0.2) as (address, _), opened(address) as client:
+        backend.open_gate.clear()
+        client.send(frame(0))
+        with pytest.raises(TimeoutError):
+            client.recv(0.6)
+        backend.open_gate.set()
+        assert answer(client)["status"] == "ok"
+        _, end = rest(client)
+    assert (end.code, end.reason) == (4408, "stream_idle")
+
+
+def test_text_messages_are_read_at_their_own_pace():
+    """Each costs work without a frame: of twice as many as a second allows, the second half takes another second."""
+    count = 2 * TEXTS_PER_SECOND
+    with stream_service(FrameBackend()) as (address, _), opened(address) as client:
+        began = time.monotonic()
+        for _ in range(count):
+            client.send('{"top_k": 1}')
+        assert [answer(client)["type"] for _ in range(count)] == ["parameters"] * count
+        assert time.monotonic() - began > 0.9
+
+
+def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "KEY_CHECK_SECONDS", 0.05)
+    path = tmp_path / "keys"
+    keys = {name: add_key(path, name) for name in ("leaves", "stays")}
+    with (
+        stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+        opened(address, additional_headers={"X-API-Key": keys["leaves"]}) as client,
+        opened(address, additional_headers={"X-API-Key": keys["stays"]}) as other,
+    ):
+        assert ask(client, frame(0))["status"] == "ok"
+        remove_key(path, "leaves")
+        answers, end = rest(client)
+        assert answers[-1]["error"]["code"] == "unauthorized"
+        assert "has been removed" in answers[-1]["error"]["message"]
+        assert (end.code, end.reason) == (4401, "unauthorized")
+        assert ask(other, frame(0))["status"] == "ok"
+
+
+def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", 0.2)
+    with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
+        ask(idle, frame(0))
+        ask(busy, frame(0))
+        with pytest.raises(InvalidStatus, match="503"), opened(address):
+            pass  # both have had a frame just now
+        backend.open_gate.clear()
+        busy.send(frame(0))  # it has a frame for as long as that one waits for its answer
+        wait_for(lambda: backend.in_work)
+        wait_for(lambda: httpx.get(f"http://{address}/stream", timeout=TIMEOUT_SECONDS).status_code == 426)
+        with opened(address) as newcomer:
+            answers, end = rest(idle)
+            assert answers[-1]["error"]["code"] == "overloaded"
+            assert "no frame for longest" in answers[-1]["error"]["message"]
+            assert (end.code, end.reason) == (4503, "overloaded")
+            backend.open_gate.set()
+            assert answer(busy)["status"] == "ok"
+            assert ask(newcomer, frame(0))["status"] == "ok"
+
+
+def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch):
+    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", 0.0)
+    with stream_service(backend, max_streams=1) as (address, _), opened(address) as client:
+        for query in ("?top_k=5000", "?model=nothing", "?alpha=nan"):
+            with pytest.raises(InvalidStatus), opened(address, query):
+                pass
+        assert httpx.get(f"http://{address}/stream", timeout=TIMEOUT_SECONDS).status_code == 426
+        assert ask(client, frame(0))["status"] == "ok"
+
+
+def test_a_silent_stream_is_closed_with_a_code_that_says_so(backend):
+    with stream_service(FrameBackend(), stream_idle_seconds=0.2) as (address, _), opened(address) as client:
+        _, end = rest(client)
+    assert (end.code, end.reason) == (4408, "stream_idle")
+
+
+def test_a_stop_answers_what_has_come_and_tells_the_client_to_connect_again():
+    backend = FrameBackend()
+    with stream_service(backend) as (address, server), opened(address) as client:
+        ask(client, frame(0))
+        backend.open_gate.clear()
+        client.send(frame(255))
+        wait_for(lambda: backend.in_work)
+        server.should_exit = True
+        wait_for(lambda: not reachable(address))
+        backend.open_gate.set()
+        assert answer(client)["frame"] == 1
+        _, end = rest(client)
+    assert (end.code, end.reason) == (1012, "the server is stopping; connect again")
+    assert backend.sequences[0].closed
+
+
+def reachable(address: str) -> bool:
+    try:
+        httpx.get(f"http://{address}/health/live", timeout=TIMEOUT_SECONDS)
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def test_a_stream_wants_a_key_where_keys_are_on_and_a_page_may_send_it_as_a_subprotocol(tmp_path):
+    path = tmp_path / "keys"
+    key = add_key(path, "camera")
+    with stream_service(FrameBackend(), api_keys_file=path) as (address, _):
+        for headers in ({}, {"X-API-Key": "wrong"}):
+            with pytest.raises(InvalidStatus) as caught, opened(address, additional_headers=headers):
+                pass
+            assert caught.value.response.status_code == 401
+        with opened(address, additional_headers={"Authorization": f"Bearer {key}"}) as client:
+            assert ask(client, frame(0))["status"] == "ok"
+        with opened(address, subprotocols=["gateway-stream", f"gateway-key.{key}"]) as client:
+            assert client.subprotocol == "gateway-stream"
+            assert ask(client, frame(0))["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [("http://{}", True), ("https://app.example", True), ("https://evil.example", False), ("null", False)],
+)
+def test_a_page_of_another_origin_may_not_open_a_stream_unless_it_is_listed(origin, allowed):
+    with stream_service(FrameBackend(), cors_origins="https://app.example") as (address, _):
+        outcome = nullcontext() if allowed else pytest.raises(InvalidStatus, match="403")
+        with outcome, opened(address, origin=origin.format(address)) as client:
+            assert ask(client, frame(0))["status"] == "ok"
+
+
+@pytest.mark.parametrize("origin", ["http://[::1", "http://[", "//", "http://x:y", "", "http://\xff", "[", "://"])
+def test_odd_origin_is_forbidden(service, origin):
+    with pytest.raises(InvalidStatus, match="403"), opened(service, additional_headers={"Origin": origin}):
+        pass
+
+
+@pytest.mark.parametrize("query", ["?timeout=5e-324", "?timeout=0.000999", "?timeout=0", "?timeout=nan"])
+def test_stream_with_too_short_a_deadline_is_refused(service, query):
+    with pytest.raises(InvalidStatus, match="422"), opened(service, query):
+        pass
+    with opened(service, "?timeout=0.001"):
+        pass
+
+
+class BrokenBackend(FrameBackend):
+    """Has a bug: before the handshake is answered, or with the first frame."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    async def sequence(self, model_name: str, model_version: str):
+        if self._where == "handshake":
+            raise KeyError("a bug")
+        return await super().sequence(model_name, model_version)
+
+    async def infer(self, call):
+        raise KeyError("a bug")
+
+
+def test_bug_during_the_handshake_is_answered_500_and_logged_once():
+    with (
+        structlog.testing.capture_logs() as events,
+        stream_service(BrokenBackend("handshake")) as (address, _),
+        pytest.raises(InvalidStatus) as caught,
+        opened(address),
+    ):
+        pass
+    response = caught.value.response
+    assert (response.status_code, json.loads(response.body)["code"]) == (500, "internal_error")
+    assert [event["event"] for event in events].count("unexpected_error") == 1
+
+
+def test_bug_on_an_open_stream_closes_it_with_1011_and_is_logged_once():
+    with (
+        structlog.testing.capture_logs() as events,
+        stream_service(BrokenBackend("frame")) as (address, _),
+        opened(address) as client,
+    ):
+        client.send(frame(0))
+        answers, end = rest(client)
+        wait_for(lambda: any(event.get("close_code") == 1011 for event in events))
+    assert (answers[-1]["error"]["code"], end.code, end.reason) == ("internal_error", 1011, "internal_error")
+    assert [event["event"] for event in events].count("unexpected_error") == 1
+
+
+def test_the_event_of_a_stream_has_the_trace_of_its_client():
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    merging = [structlog.contextvars.merge_contextvars]
+    with stream_service(FrameBackend()) as (address, _), structlog.testing.capture_logs(processors=merging) as events:
+        headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-ID": "mine"}
+        with opened(address, additional_headers=headers) as client:
+            ask(client, frame(0))
+        wait_for(lambda: [event for event in events if event.get("method") == "WEBSOCKET"])
+    (event,) = (event for event in events if event.get("method") == "WEBSOCKET")
+    assert (event["trace_id"], event["request_id"], event["frames_answered"]) == (trace, "mine", 1)
+
+
+def test_costly_frames_fail_and_the_stream_goes_on(backend, monkeypatch):
+    """Each takes half a second in the preprocessor by its scans, and this stream regains next to nothing meanwhile."""
+    monkeypatch.setattr("gateway.ingest.decoders.pool.STREAM_SECONDS_PER_SECOND", 1e-6)
+    costly = progressive_jpeg_of_many_scans(2_000, 249)
+    with stream_service(backend, request_cpu_seconds=0.6) as (address, _), opened(address, "?drop=never") as client:
+        answers = [ask(client, costly) for _ in range(4)]
+        codes = [answer["error"] and answer["error"]["code"] for answer in answers]
+        assert codes == [None, None, "too_costly", "too_costly"]
+        assert ask(client, '{"top_k": 1}')["type"] == "parameters"

@@ -1,0 +1,296 @@
+"""Logs: JSON lines for machines, readable text for people, all of one format whoever writes them."""
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.logs import (
+    MAX_VALUE_CHARACTERS,
+    REPEATS_PER_MINUTE,
+    LogStream,
+    Repeats,
+    lost_as_json,
+    lost_as_text,
+)
+from tests import warm
+from tests.gateway.api.in_child import logged
+from tests.processes import PROJECT, environment, free_port, running_gateway, wait_for
+
+PREAMBLE = """
+import logging, sys, warnings, structlog
+from gateway.logs import AlreadyLogged, configure_logs
+from gateway.settings import Settings
+configure_logs(Settings(_env_file=None, log_format=sys.argv[1]))
+log = structlog.get_logger("gateway")
+structlog.contextvars.bind_contextvars(request_id="r1", trace_id="t1")
+"""
+TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \[(info|warning|error) *\] ")
+
+
+def write(code: str, log_format: str = "json", *arguments: str) -> str:
+    """What some code logs in a process of its own."""
+    done = warm.run(PREAMBLE + code, [log_format, *arguments], environment=environment())
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return done.stderr
+
+
+def on_terminal(code: str) -> str:
+    """What some code logs where stderr is a terminal."""
+    reader, writer = pty.openpty()
+    done = warm.run(PREAMBLE + code, ["auto"], environment=environment(), stderr=writer)
+    os.close(writer)
+    assert done.returncode == 0
+    with os.fdopen(reader, "rb") as terminal:
+        return terminal.read1(65_536).decode()
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_line_is_an_object_that_begins_with_what_all_lines_have_and_ends_with_the_ids():
+    (event,) = events(write('log.info("request", status=200, path="/predict")'))
+    assert list(event) == ["timestamp", "level", "event", "status", "path", "request_id", "trace_id"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["timestamp"])
+    assert event.items() >= {"level": "info", "event": "request", "status": 200, "trace_id": "t1"}.items()
+
+
+def test_the_standard_librarys_records_and_warnings_have_the_same_format():
+    code = """
+logging.getLogger("uvicorn.error").info("Started %s", "it", extra={"color_message": "no", "port": 1})
+warnings.warn("old")
+log.debug("unheard")
+logging.getLogger("x").debug("unheard")
+"""
+    started, warned = events(write(code))
+    expected = {"event": "Started it", "level": "info", "port": 1, "request_id": "r1"}
+    assert {name: started[name] for name in started if name not in {"timestamp", "trace_id"}} == expected
+    assert warned["level"] == "warning"
+    assert "UserWarning: old" in warned["event"]
+
+
+@pytest.mark.parametrize("logger", ["log", 'logging.getLogger("uvicorn.error")'])
+def test_a_traceback_is_a_field_of_its_line(logger):
+    (event,) = events(write(f'try:\n    1 / 0\nexcept Exception:\n    {logger}.exception("failed")'))
+    assert (event["event"], event["level"]) == ("failed", "error")
+    assert event["exception"].startswith("Traceback")
+    assert event["exception"].endswith("ZeroDivisionError: division by zero")
+
+
+WORKER_THAT_DIED = """
+import threading
+from types import SimpleNamespace
+import uvicorn
+from uvicorn.supervisors import multiprocess
+from gateway.server.serve import server_options
+settings = Settings(_env_file=None, log_format=sys.argv[1], log_level=sys.argv[2])
+configure_logs(settings)
+config = uvicorn.Config("nothing:app", workers=1, **server_options(settings))
+do_nothing = lambda *_: None
+dead = SimpleNamespace(pid=17, exitcode=-9, is_alive=lambda timeout: False, kill=do_nothing, join=do_nothing)
+multiprocess.Process = lambda config, sockets: SimpleNamespace(start=do_nothing)
+supervisor = multiprocess.Multiprocess.__new__(multiprocess.Multiprocess)
+supervisor.config, supervisor.sockets, supervisor.processes = config, [], [dead]
+supervisor.should_exit = threading.Event()
+supervisor.keep_subprocess_alive()
+logging.getLogger("uvicorn.error").info("Started")
+"""
+
+
+def test_a_worker_that_died_is_a_warning_though_uvicorn_only_mentions_it():
+    died, started = events(write(WORKER_THAT_DIED, "json", "info"))
+    assert (died["level"], died["event"], died["pid"], started["event"]) == ("warning", "worker_died", 17, "Started")
+
+
+def test_it_is_one_too_as_text_and_where_only_warnings_are_logged():
+    (line,) = write(WORKER_THAT_DIED, "text", "warning").splitlines()
+    assert re.fullmatch(TEXT_LINE.pattern + r"worker_died .*pid=17.*", line)
+
+
+def test_the_server_does_not_tell_again_what_is_in_the_log():
+    code = """
+try:
+    try:
+        1 / 0
+    except Exception as exc:
+        raise AlreadyLogged from exc
+except AlreadyLogged:
+    logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+"""
+    assert write(code) == ""
+
+
+def test_an_unexpected_exception_is_in_the_log_once():
+    _, log = logged([("GET", "/models", {})], fault="boom", log_format="json")
+    exception, request, _ = events(log)  # and the client's own
+    assert (exception["event"], request["event"]) == ("unexpected_error", "request")
+    assert exception["exception"].endswith("RuntimeError: boom")
+    assert log.count("boom") == exception["exception"].count("boom")
+    assert exception["request_id"] == request["request_id"]
+
+
+def test_text_is_for_people():
+    text = write('log.info("request", status=200, total_seconds=0.0123456, read_seconds=4e-05)', "text")
+    assert TEXT_LINE.match(text)
+    assert text.endswith("request status=200 total_seconds=0.0123 read_seconds=0.0000 request_id=r1 trace_id=t1\n")
+
+
+def test_a_terminal_gets_coloured_text_and_a_file_json():
+    code = 'log.info("request", status=200)'
+    assert "\x1b[" in on_terminal(code)
+    assert "request" in on_terminal(code)
+    assert events(write(code, "auto"))[0]["status"] == 200
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_nothing_from_a_client_can_write_a_line_or_move_a_cursor(log_format):
+    code = r'log.info("request", path="/\n\x1b[2J\r\x9b1A\x00é")'
+    text = write(code, log_format)
+    assert text.count("\n") == 1
+    assert all(character.isprintable() for character in text.rstrip("\n"))
+
+
+@pytest.mark.slow
+def test_everything_that_a_gateway_with_workers_says_is_a_json_line(tmp_path):
+    with running_gateway(tmp_path / "log", wait_ready=False, workers=2, triton_url="127.0.0.1:9") as gateway:
+        wait_for(lambda: gateway.log.read_text().count("Application startup complete") == 2)
+        httpx.get(f"{gateway.url}/nothing")
+    told = events(gateway.log.read_text())
+    said = [event["event"] for event in told]
+    assert any(event.startswith("Uvicorn running on") for event in said)
+    assert any(event.startswith("Stopping parent process") for event in said)
+    assert all(list(event)[:3] == ["timestamp", "level", "event"] for event in told)
+    (request,) = [event for event in told if event["event"] == "request"]
+    assert (request["path"], request["status"]) == ("/nothing", 404)
+
+
+def test_a_start_without_the_sdk_stops_with_a_sentence():
+    # The gateway's own command, in a process that cannot import the SDK.
+    code = "import sys; sys.modules['opentelemetry.sdk'] = None; from gateway_cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve"],
+        cwd=PROJECT,
+        env=environment(otlp_endpoint="http://127.0.0.1:4318", port=free_port()),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed")
+    assert "Traceback" not in done.stderr
+
+
+def test_client_made_text_in_an_event_is_cut():
+    """Its beginning and its end stay."""
+    (event,) = events(write('log.info("request", path="a" * 5_000 + "z" * 5_000, cause="c" * 1_024)'))
+    assert len(event["path"]) == MAX_VALUE_CHARACTERS + len(" … ")
+    assert (event["path"][0], event["path"][-1]) == ("a", "z")
+    assert event["cause"] == "c" * MAX_VALUE_CHARACTERS
+
+
+def test_repeated_traceback_is_left_out():
+    """The event itself stays, with the error's message: none is lost."""
+    code = """
+for number in range(13):
+    try:
+        raise KeyError(f"bug {number}")
+    except KeyError:
+        log.exception("unexpected_error")
+try:
+    raise KeyError("elsewhere")
+except KeyError:
+    logging.getLogger("asyncio").exception("callback")
+"""
+    lines = events(write(code))
+    assert ["exception" in event for event in lines] == [True] * REPEATS_PER_MINUTE + [False] * 3 + [True]
+    assert [event["error"] for event in lines if "error" in event] == [f"KeyError: 'bug {n}'" for n in (10, 11, 12)]
+
+
+def test_repeated_warning_of_a_library_is_left_out():
+    code = """
+for number in range(20):
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("uvicorn.error").info("open")
+logging.getLogger("uvicorn.error").warning("another")
+"""
+    lines = [event["event"] for event in events(write(code))]
+    assert lines.count("Invalid HTTP request received.") == REPEATS_PER_MINUTE
+    assert (lines.count("open"), lines.count("another")) == (20, 1)
+
+
+def test_repeats_are_allowed_again_after_a_minute():
+    now = 0.0
+    repeats = Repeats(lambda: now)
+    assert [repeats.allow("x") for _ in range(REPEATS_PER_MINUTE + 1)] == [True] * REPEATS_PER_MINUTE + [False]
+    assert repeats.allow("y")
+    now = 60.0
+    assert repeats.allow("x")
+
+
+FULL = Path("/dev/full")
+LOGGER = """
+import logging, structlog
+from gateway.logs import configure_logs
+from gateway.settings import Settings
+configure_logs(Settings(_env_file=None))
+for number in range(3):
+    structlog.get_logger("gateway").warning("event", number=number)
+    logging.getLogger("uvicorn.error").warning("record")
+print("all logged")
+"""
+
+
+def test_full_disk_does_not_stop_what_logs():
+    """Each write to /dev/full fails as on a full disk."""
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", LOGGER], stdout=subprocess.PIPE, stderr=full, text=True, check=False
+        )
+    assert done.stdout == "all logged\n"
+
+
+def test_closed_pipe_does_not_stop_what_logs():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", LOGGER], stdout=subprocess.PIPE, stderr=writer, text=True, check=False)
+    os.close(writer)
+    assert done.stdout == "all logged\n"
+
+
+class Disk(io.StringIO):
+    """A text file that can be full."""
+
+    full = False
+
+    def write(self, text: str) -> int:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("describe", [lost_as_text, lost_as_json])
+def test_lost_lines_are_counted_once_there_is_space_again(describe):
+    disk = Disk()
+    stream = LogStream(disk, describe)
+    stream.write("one\n")
+    disk.full = True
+    stream.write("two\n")
+    stream.write("three\nfour\n")
+    disk.full = False
+    stream.write("five\n")
+    stream.write("six\n")
+    first, lost, *rest = disk.getvalue().splitlines()
+    assert (first, rest) == ("one", ["five", "six"])
+    assert "No space left on device" in lost
+    assert "3 lines" in lost or json.loads(lost)["count"] == 3
+    assert LogStream(stream, describe).isatty() is False

@@ -1,0 +1,303 @@
+"""Settings from variables and .env: what cannot be taken stops the start and says what can."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.environment import SettingsError, allowed, load_settings
+from gateway.settings import MIB, NOT_ABOVE, Settings, variable
+from tests.processes import PROJECT
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_but_the_test_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for name in [name for name in os.environ if name.upper().startswith("GATEWAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, **variables: object) -> str:
+    for field, value in variables.items():
+        monkeypatch.setenv(variable(field), str(value))
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    return str(caught.value)
+
+
+def test_without_variables_every_setting_has_its_default():
+    assert load_settings() == Settings.model_construct()
+
+
+def test_a_variable_sets_its_field(monkeypatch):
+    monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", str(5 * MIB))
+    assert load_settings().max_file_bytes == 5 * MIB
+
+
+def test_a_variable_may_be_written_in_small_letters(monkeypatch):
+    monkeypatch.setenv("gateway_port", "9000")
+    assert load_settings().port == 9000
+
+
+def test_a_line_of_env_file_sets_its_field_and_a_variable_wins(monkeypatch, tmp_path):
+    (tmp_path / ".env").write_text("GATEWAY_PORT=9000\nGATEWAY_WORKERS=2\nTRITON_IMAGE=elsewhere\n")
+    monkeypatch.setenv("GATEWAY_PORT", "9001")
+    assert (load_settings().port, load_settings().workers) == (9001, 2)
+
+
+def test_variables_of_other_programs_are_let_be(monkeypatch):
+    monkeypatch.setenv("GATEWAYS_PORT", "x")
+    assert load_settings().port == 8080
+
+
+def test_an_unknown_variable_stops_the_start_with_the_nearest_name(monkeypatch):
+    assert refusal(monkeypatch, max_file_byte=1) == (
+        "GATEWAY_MAX_FILE_BYTE is not a setting: did you mean GATEWAY_MAX_FILE_BYTES?"
+    )
+
+
+def test_an_unknown_variable_like_no_other_points_to_the_table(monkeypatch):
+    assert refusal(monkeypatch, zzz=1) == "GATEWAY_ZZZ is not a setting: docs/reference/settings.md lists all of them"
+
+
+def test_an_unknown_line_of_env_file_stops_the_start(monkeypatch, tmp_path):
+    (tmp_path / ".env").write_text("GATEWAY_PROT=9000\n")
+    assert refusal(monkeypatch).startswith("GATEWAY_PROT in .env is not a setting: did you mean GATEWAY_PORT?")
+
+
+def test_a_wrong_line_of_env_file_stops_the_start(monkeypatch, tmp_path):
+    (tmp_path / ".env").write_text("GATEWAY_PORT=http\n")
+    assert refusal(monkeypatch) == "GATEWAY_PORT='http' in .env: must be a whole number from 1 to 65535"
+
+
+def test_a_size_that_is_too_large_is_told_as_it_was_written(monkeypatch):
+    assert refusal(monkeypatch, max_file_bytes="20GB").startswith("GATEWAY_MAX_FILE_BYTES='20GB': must be")
+
+
+@pytest.mark.parametrize("name", ["GATEWAY_SERVICE_HOST", "GATEWAY_SERVICE_PORT_HTTP", "GATEWAY_PORT_8080_TCP_ADDR"])
+def test_what_kubernetes_sets_for_a_service_named_gateway_is_told_as_such(monkeypatch, name):
+    monkeypatch.setenv(name, "10.0.0.1")
+    assert "enableServiceLinks: false" in refusal(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "may_be"),
+    [
+        ("port", "http", "a whole number from 1 to 65535"),
+        ("port", "0", "a whole number from 1 to 65535"),
+        ("port", "", "a whole number from 1 to 65535"),
+        ("workers", "1.5", "a whole number from 1 to 64"),
+        ("workers", "65", "a whole number from 1 to 64"),
+        ("default_timeout_seconds", "0", "a number above 0 up to 3600"),
+        ("default_timeout_seconds", "3601", "a number above 0 up to 3600"),
+        ("default_timeout_seconds", "inf", "a number above 0 up to 3600"),
+        ("default_timeout_seconds", "nan", "a number above 0 up to 3600"),
+        ("shutdown_grace_seconds", "soon", "a number from 1 to 3600"),
+        ("decode", "sometimes", "auto, always or never"),
+        ("log_level", "INFO!", "debug, info, warning or error"),
+        ("model", "", "text of 1 to 256 characters"),
+        ("host", "", "text of 1 to 255 characters"),
+        ("api_keys_file", "", "the path of a file; leave it unset for an API without keys"),
+        ("admin_keys_file", "", "the path of a file; leave it unset for an API without keys"),
+    ],
+)
+def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(monkeypatch, field, value, may_be):
+    assert refusal(monkeypatch, **{field: value}) == f"{variable(field)}={value!r}: must be {may_be}"
+
+
+def test_a_url_that_is_none_names_the_variable_the_value_and_an_example(monkeypatch):
+    said = refusal(monkeypatch, triton_url="triton")
+    assert said.startswith("GATEWAY_TRITON_URL='triton': must be")
+    assert "127.0.0.1:8001" in said
+
+
+@pytest.mark.parametrize("field", Settings.model_fields)
+def test_every_setting_says_what_it_may_be(field):
+    assert allowed(field)
+
+
+@pytest.mark.parametrize("field", Settings.model_fields)
+def test_every_setting_has_a_description(field):
+    assert Settings.model_fields[field].description
+
+
+def test_every_bad_variable_has_a_line_of_its_own(monkeypatch):
+    lines = refusal(monkeypatch, port="x", workers="y", prot="z").splitlines()
+    assert {line.partition("=")[0].partition(" ")[0] for line in lines} == {
+        "GATEWAY_PORT",
+        "GATEWAY_WORKERS",
+        "GATEWAY_PROT",
+    }
+
+
+CONTRADICTIONS = {
+    "default_top_k": (11, 10),
+    "default_timeout_seconds": (11, 10),
+    "upload_idle_timeout_seconds": (11, 10),
+    "max_file_bytes": (20 * MIB, 10 * MIB),
+    "batch_max_images": (11, 10),
+    "batch_max_bytes": (20 * MIB, 10 * MIB),
+    "stream_frame_bytes": (40 * MIB, 30 * MIB),
+}
+
+
+@pytest.mark.parametrize(("low", "high"), NOT_ABOVE)
+def test_settings_that_contradict_each_other_are_both_named(monkeypatch, low, high):
+    larger, smaller = CONTRADICTIONS[low]
+    line = refusal(monkeypatch, **{low: larger, high: smaller})
+    number = type(getattr(Settings.model_construct(), low))
+    assert line == (
+        f"{variable(low)}={number(larger)} is above {variable(high)}={number(smaller)}: "
+        f"lower the first to at most {number(smaller)}, or raise the second to at least {number(larger)}"
+    )
+
+
+def test_a_setting_that_contradicts_a_default_says_so(monkeypatch):
+    assert "GATEWAY_DEFAULT_TOP_K=5 (its default) is above GATEWAY_MAX_TOP_K=3" in refusal(monkeypatch, max_top_k=3)
+
+
+@pytest.mark.parametrize(("low", "high"), NOT_ABOVE)
+def test_equal_settings_do_not_contradict_each_other(monkeypatch, low, high):
+    for field in (low, high):
+        monkeypatch.setenv(variable(field), str(CONTRADICTIONS[low][1]))
+    settings = load_settings()
+    assert getattr(settings, low) == getattr(settings, high)
+
+
+@pytest.mark.parametrize(
+    ("given", "origins"),
+    [
+        ("", ()),
+        ("*", ("*",)),
+        ("https://a.example", ("https://a.example",)),
+        (" https://A.example , http://localhost:3000,", ("https://a.example", "http://localhost:3000")),
+    ],
+)
+def test_origins_are_separated_by_commas(monkeypatch, given, origins):
+    monkeypatch.setenv("GATEWAY_CORS_ORIGINS", given)
+    assert load_settings().cors_origins == origins
+
+
+@pytest.mark.parametrize(
+    "given", ["a.example", "https://a.example/", "https://*.example", "null", "ftp://a.example", "*,https://a.example"]
+)
+def test_what_is_no_origin_is_refused(monkeypatch, given):
+    line = refusal(monkeypatch, cors_origins=given)
+    assert line.startswith(f"GATEWAY_CORS_ORIGINS={given!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "splits"),
+    [
+        ("", {}),
+        ("flowers=1:90,2:10", {"flowers": {"1": 90, "2": 10}}),
+        (" flowers = 1:90 , 2:10 ;", {"flowers": {"1": 90, "2": 10}}),
+        ("flowers=1:1;birds-2.x=3:0,04:5", {"flowers": {"1": 1}, "birds-2.x": {"3": 0, "4": 5}}),
+    ],
+)
+def test_shares_of_several_models_are_separated_by_semicolons(monkeypatch, given, splits):
+    monkeypatch.setenv("GATEWAY_MODEL_SPLIT", given)
+    assert load_settings().model_split == splits
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "flowers",
+        "flowers=",
+        "=1:2",
+        "flowers=1",
+        "flowers=1:-1",
+        "flowers=1:90,2",
+        "flowers=one:90",
+        "flowers=1:0,2:0",
+        "flowers=1:1;flowers=2:1",
+        "flowers=1:1,1:2",
+        "flowers=1:1,01:2",
+        "flowers=1:0.9,2:0.1",
+    ],
+)
+def test_what_is_no_split_is_refused_with_an_example(monkeypatch, given):
+    line = refusal(monkeypatch, model_split=given)
+    assert line.startswith(f"GATEWAY_MODEL_SPLIT={given!r}: ")
+    assert line.endswith("flowers=1:90,2:10")
+
+
+@pytest.mark.parametrize(
+    ("given", "shadows"),
+    [
+        ("", {}),
+        ("flowers=2:10", {"flowers": {"2": 10}}),
+        (" flowers = 2:100 , 3:1 ; birds=02:50", {"flowers": {"2": 100, "3": 1}, "birds": {"2": 50}}),
+    ],
+)
+def test_shadows_of_several_models_are_separated_by_semicolons(monkeypatch, given, shadows):
+    monkeypatch.setenv("GATEWAY_MODEL_SHADOW", given)
+    assert load_settings().model_shadow == shadows
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "flowers",
+        "flowers=2",
+        "flowers=2:",
+        "flowers=2:0",
+        "flowers=2:101",
+        "flowers=2:1,3:0",
+        "flowers=2:0.5",
+        "flowers=2:10%",
+        "flowers=2:10,02:5",
+        "flowers=-1:10",
+        "=2:10",
+    ],
+)
+def test_what_is_no_shadow_is_refused_with_an_example(monkeypatch, given):
+    line = refusal(monkeypatch, model_shadow=given)
+    assert line.startswith(f"GATEWAY_MODEL_SHADOW={given!r}: ")
+    assert "percentages from 1 to 100" in line
+    assert line.endswith("flowers=2:10")
+
+
+def test_a_model_that_has_two_shadows_in_two_places_is_told_how_to_write_them(monkeypatch):
+    line = refusal(monkeypatch, model_shadow="flowers=2:10;flowers=3:10")
+    assert line.endswith("'flowers' is named twice: put its versions behind one name, such as flowers=2:10,3:10")
+
+
+@pytest.mark.parametrize("given", ["", "X Client", "X-Client:", "X-Clïent"])
+def test_what_is_no_name_of_a_header_is_refused(monkeypatch, given):
+    assert refusal(monkeypatch, model_split_header=given).startswith(f"GATEWAY_MODEL_SPLIT_HEADER={given!r}: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "number"),
+    [
+        ("max_file_bytes", "20 MiB", 20 * 2**20),
+        ("max_file_bytes", "20MB", 20_000_000),
+        ("max_file_bytes", "1.5 MiB", 3 * 2**19),
+        ("max_file_bytes", "12,345", 12_345),
+        ("default_timeout_seconds", "2.5 s", 2.5),
+        ("max_image_pixels", "50,000,000", 50_000_000),
+    ],
+)
+def test_a_number_may_be_written_as_the_readme_has_it(monkeypatch, field, text, number):
+    monkeypatch.setenv(variable(field), text)
+    assert getattr(load_settings(), field) == number
+
+
+def test_every_default_may_be_written_as_the_readme_has_it(monkeypatch):
+    page = (PROJECT / "docs" / "reference" / "settings.md").read_text()
+    rows = re.findall(r"^\| `(GATEWAY_\w+)` \| ([\d.,]+(?: (?:KiB|MiB|GiB|s))?) \|", page, re.MULTILINE)
+    assert len(rows) > 40
+    for name, default in rows:
+        monkeypatch.setenv(name, default)
+    fields = {name.removeprefix("GATEWAY_").lower() for name, _ in rows}
+    assert load_settings().model_dump(include=fields) == Settings(_env_file=None).model_dump(include=fields)
+
+
+@pytest.mark.parametrize("text", ["20 MiBs", "20 s", "1.0000001 KiB", "1,00", "MiB", "-1 MiB"])
+def test_what_is_no_number_of_bytes_is_refused(monkeypatch, text):
+    monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", text)
+    with pytest.raises(SettingsError, match="must be a whole number from 1 to 1073741824"):
+        load_settings()

@@ -1,0 +1,79 @@
+"""DNS that fails, flaps or answers with nothing takes no Triton away that is in use."""
+
+import asyncio
+from collections.abc import Sequence
+
+from gateway import metrics
+from gateway.triton.addresses import Addresses
+from tests.gateway.triton.fleet import fleet_of, run, wait_until
+
+ONE, TWO = "10.0.0.1:8001", "10.0.0.2:8001"
+
+
+class Dns:
+    """Answers one after another, the last one again and again; an exception is raised."""
+
+    def __init__(self, *answers: Sequence[str] | OSError) -> None:
+        self.answers = list(answers)
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, OSError):
+            raise answer
+        return list(answer)
+
+
+def seen(*answers: Sequence[str] | OSError, lookups: int) -> list[list[str]]:
+    addresses = Addresses(["triton:8001"], Dns(*answers))
+
+    async def look() -> list[list[str]]:
+        return [await addresses.current() for _ in range(lookups)]
+
+    return asyncio.run(look())
+
+
+def test_a_lookup_that_fails_keeps_the_addresses_and_is_counted():
+    before = metrics.DNS_FAILURES._value.get()
+    assert seen([ONE, TWO], OSError("server failure"), lookups=5) == [[ONE, TWO]] * 5
+    assert metrics.DNS_FAILURES._value.get() == before + 4
+
+
+def test_an_answer_without_addresses_keeps_them_too():
+    assert seen([ONE, TWO], [], lookups=4) == [[ONE, TWO]] * 4
+
+
+def test_a_lookup_that_takes_too_long_is_one_that_fails():
+    assert seen([ONE], TimeoutError(), lookups=3) == [[ONE]] * 3
+
+
+def test_an_address_that_is_missing_once_stays_and_one_that_is_missing_twice_leaves():
+    assert seen([ONE, TWO], [ONE], [ONE, TWO], lookups=3) == [[ONE, TWO]] * 3
+    assert seen([ONE, TWO], [ONE], [ONE], lookups=3) == [[ONE, TWO], [ONE, TWO], [ONE]]
+
+
+def test_a_new_address_is_there_at_once():
+    assert seen([ONE], [ONE, TWO], lookups=2) == [[ONE], [ONE, TWO]]
+
+
+def test_a_name_that_was_never_found_stays_a_name_until_it_is():
+    assert seen(OSError("no such name"), [ONE], lookups=2) == [["triton:8001"], [ONE]]
+
+
+def test_an_address_is_not_looked_up():
+    addresses = Addresses(["127.0.0.1:8001", "[::1]:8001"], Dns(OSError("asked")))
+    assert asyncio.run(addresses.current()) == ["127.0.0.1:8001", "[::1]:8001"]
+
+
+def test_tritons_stay_in_use_while_dns_is_away():
+    async def test() -> None:
+        async with fleet_of(3) as fleet:
+            addresses = fleet.addresses
+            fleet.addresses = []
+            failures = metrics.DNS_FAILURES._value.get()
+            await wait_until(lambda: metrics.DNS_FAILURES._value.get() > failures + 5)
+            assert len(fleet.backend.health()) == 3
+            assert not any(endpoint.closed for endpoint in fleet.endpoints)
+            fleet.addresses = addresses[:1]
+            await wait_until(lambda: len(fleet.backend.health()) == 1)
+
+    run(test())

@@ -1,0 +1,189 @@
+"""What a model's dynamic_batching makes of its instances: all run under load, and none is free while requests wait."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
+
+from gateway.triton.batching import has_queue_policy
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from gateway.triton.model_config import read_model_config
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
+from gateway_models.repository.entry import Serving
+from gateway_models.repository.render import render
+from tests.gateway_models.repository.entries import entry
+from tests.tritons import running_triton
+
+INSTANCES = 4
+CLIENTS = 64
+SECONDS = 2.5
+ONE = "one_"
+BURST, BURSTS = 16, 5
+LONG_SECONDS = 0.4
+"""Less than the half second after which a batcher with a policy looks again, and more than a pause of the machine."""
+SLOW_MODEL = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        started = time.monotonic()
+        time.sleep(0.005)
+        span = np.array([[started, time.monotonic()]])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("SPAN", span)]) for _ in requests]
+"""
+SLOW_CONFIG = """
+name: "slow"
+backend: "python"
+max_batch_size: 64
+input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "SPAN" data_type: TYPE_FP64 dims: [ 2 ] } ]
+"""
+"""Answers each request with the start and the end of its execution, in seconds."""
+
+
+def slow(batching: ModelDynamicBatching, instances: int = INSTANCES) -> ModelConfig:
+    config = text_format.Parse(SLOW_CONFIG, ModelConfig())
+    config.dynamic_batching.CopyFrom(batching)
+    config.instance_group.add(count=instances)
+    return config
+
+
+def shipped(model: str) -> ModelDynamicBatching:
+    return read_model_config(DEFAULT_MODEL_REPOSITORY / model / "config.pbtxt").dynamic_batching
+
+
+def added(serving: Serving) -> ModelDynamicBatching:
+    text = render(entry(serving=serving))["head_classifier"]
+    return text_format.Parse(text, ModelConfig()).dynamic_batching
+
+
+def bounded() -> ModelDynamicBatching:
+    batching = shipped(CLASSIFIER)
+    batching.default_queue_policy.max_queue_size = 1024
+    return batching
+
+
+def impatient() -> ModelDynamicBatching:
+    """A queue delay beside a policy, so short that Triton merges batches again and again."""
+    batching = bounded()
+    batching.max_queue_delay_microseconds = 1
+    return batching
+
+
+async def comes_to(expected: Callable[[int], bool], url: str, model: str) -> bool:
+    """Whether a second comes, after SECONDS under the load of CLIENTS, whose most executions at once are as expected.
+
+    A slow machine has a minute for it, while the load goes on: an instance that is lost does not come back.
+    """
+    given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
+    found: set[tuple[float, float]] = set()
+    over = asyncio.Event()
+    async with InferenceServerClient(url) as client:
+
+        async def ask() -> None:
+            while not over.is_set():
+                result = await client.infer(model, [given], client_timeout=120)
+                found.add(tuple(result.as_numpy("SPAN")[0]))
+
+        async def judge() -> bool:
+            try:
+                await asyncio.sleep(SECONDS)
+                for _ in range(60):
+                    found.clear()
+                    await asyncio.sleep(1)
+                    if found and expected(most_at_once(sorted(found))):
+                        return True
+                return False
+            finally:
+                over.set()
+
+        came, *_ = await asyncio.gather(judge(), *(ask() for _ in range(CLIENTS)))
+    return came
+
+
+def most_at_once(executions: list[tuple[float, float]]) -> int:
+    changes = sorted([(start, 1) for start, _ in executions] + [(end, -1) for _, end in executions])
+    return int(np.cumsum([change for _, change in changes]).max())
+
+
+async def is_held_back(url: str, model: str) -> bool:
+    """Whether the one instance of a model was free for long while requests waited, in one burst of them."""
+    given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
+    async with InferenceServerClient(url) as client:
+        results = await asyncio.gather(*(client.infer(model, [given], client_timeout=120) for _ in range(BURST)))
+    executions = sorted({tuple(result.as_numpy("SPAN")[0]) for result in results})
+    return any(later[0] - earlier[1] > LONG_SECONDS for earlier, later in itertools.pairwise(executions))
+
+
+BATCHINGS = {
+    "preprocessor": shipped(PREPROCESSOR),
+    "classifier": shipped(CLASSIFIER),
+    "with_a_queue_delay": added(Serving(queue_delay_us=100)),
+}
+BOUNDED = {"bounded": bounded(), "impatient": impatient()}
+
+
+@pytest.fixture(scope="module")
+def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Triton with slow models: each of all batchings on INSTANCES and, with "one_" before its name, on one."""
+    folder = tmp_path_factory.mktemp("batching")
+    for name, batching in (BATCHINGS | BOUNDED).items():
+        for prefix, instances in (("", INSTANCES), (ONE, 1)):
+            config = slow(batching, instances)
+            config.name = prefix + name
+            (folder / config.name / "1").mkdir(parents=True)
+            (folder / config.name / "1" / "model.py").write_text(SLOW_MODEL)
+            (folder / config.name / "config.pbtxt").write_text(text_format.MessageToString(config))
+    with running_triton(runtime, folder, on_log=lambda _: None) as server:
+        yield server.url
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("model", BATCHINGS)
+def test_a_model_runs_on_all_its_instances_however_long_the_load(url, model):
+    assert asyncio.run(comes_to(lambda most: most == INSTANCES, url, model))
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("model", BATCHINGS)
+def test_nothing_waits_beside_a_free_instance(url, model):
+    """Of some bursts one suffices: what a busy machine holds up now and then, a queue policy does again and again."""
+    assert not has_queue_policy(slow(BATCHINGS[model]))
+    assert not all(asyncio.run(is_held_back(url, ONE + model)) for _ in range(BURSTS))
+
+
+@pytest.mark.triton
+def test_with_a_queue_policy_triton_leaves_requests_waiting_beside_a_free_instance(url):
+    """Why the rule is there; a Triton in which this fails needs it no longer."""
+    assert has_queue_policy(slow(BOUNDED["bounded"]))
+    assert any(asyncio.run(is_held_back(url, f"{ONE}bounded")) for _ in range(20 * BURSTS))
+
+
+@pytest.mark.triton
+def test_with_a_delay_beside_it_the_embedded_triton_loses_instances(url):
+    assert has_queue_policy(slow(BOUNDED["impatient"]))
+    assert asyncio.run(comes_to(lambda most: most < INSTANCES, url, "impatient"))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{"max_queue_size": 1}, {"default_timeout_microseconds": 1}, {"allow_timeout_override": True}],
+    ids=lambda policy: next(iter(policy)),
+)
+def test_a_bound_a_timeout_and_its_override_are_each_a_policy(policy):
+    batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
+    assert not has_queue_policy(slow(batching))
+    batching.default_queue_policy.CopyFrom(ModelQueuePolicy(**policy))
+    assert has_queue_policy(slow(batching))
+
+
+def test_priorities_are_a_policy():
+    assert has_queue_policy(slow(ModelDynamicBatching(priority_levels=2, default_priority_level=1)))

@@ -1,0 +1,355 @@
+"""What a Triton should serve and does not is named, answered with 503, and loaded as soon as it can be."""
+
+import asyncio
+
+import pytest
+import structlog
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+
+from gateway import metrics
+from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.triton.expected import NOT_LISTED, ExpectedModels
+from gateway.triton.fake_endpoint import FakeTriton
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run, wait_until, watch_of
+
+STEPS = ("preprocessor", "net")
+TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
+
+
+def index_of(**states: str) -> RepositoryIndexResponse:
+    """Models by name: READY, LOADING, UNLOADING, unloaded, new (never loaded), or Triton's reason for a failure."""
+    index = RepositoryIndexResponse()
+    for name, state in states.items():
+        if state == "new":
+            index.models.add(name=name)
+        elif state in {"READY", "LOADING", "UNLOADING"}:
+            index.models.add(name=name, version="1", state=state)
+        else:
+            index.models.add(name=name, version="1", state="UNAVAILABLE", reason=state)
+    return index
+
+
+def missing(expected: ExpectedModels) -> dict[str, str]:
+    return {each.name: each.reason for each in expected.missing}
+
+
+@pytest.fixture
+def expected() -> ExpectedModels:
+    return ExpectedModels("ensemble")
+
+
+def test_failed_model_is_missing_with_its_reason(expected):
+    expected.update(index_of(ensemble="READY", net="no memory"))
+    assert missing(expected) == {"net": "no memory"}
+    assert expected.lacks("net")
+    assert not expected.lacks("ensemble")
+
+
+def test_default_model_is_always_expected(expected):
+    expected.update(index_of())
+    assert missing(expected) == {"ensemble": NOT_LISTED}
+    for state in ("new", "unloaded", "no memory"):
+        expected.update(index_of(ensemble=state))
+        assert expected.missing
+        assert expected.lacks("ensemble")
+
+
+def test_model_never_loaded_is_expected_only_on_request(expected):
+    """An operator may have started Triton with some of the repository's models."""
+    expected.update(index_of(ensemble="READY", flowers="new"))
+    assert missing(expected) == {}
+    assert not expected.lacks("flowers")
+    named, everything = ExpectedModels("ensemble", load=["flowers"]), ExpectedModels("ensemble", load=["*"])
+    for each in (named, everything):
+        each.update(index_of(ensemble="READY", flowers="new"))
+        assert list(missing(each)) == ["flowers"]
+
+
+def test_all_models_are_those_beside_the_default_model():
+    """A model that is added later is loaded by a request, once its files are complete."""
+    expected = ExpectedModels("ensemble", load=["*"])
+    expected.update(index_of())  # its storage is not mounted yet
+    expected.update(index_of(ensemble="new"))
+    expected.update(index_of(ensemble="READY", flowers="new"))
+    expected.update(index_of(ensemble="READY", flowers="new", added="new"))
+    assert list(missing(expected)) == ["flowers"]
+
+
+def test_model_once_served_is_expected_after_a_restart(expected):
+    expected.update(index_of(ensemble="READY", flowers="READY"))
+    expected.update(index_of(ensemble="READY", flowers="new"))
+    assert list(missing(expected)) == ["flowers"]
+
+
+def test_model_unloaded_on_purpose_is_not_expected():
+    expected = ExpectedModels("ensemble", load=["flowers"])
+    expected.update(index_of(ensemble="READY", flowers="READY"))
+    for state in ("UNLOADING", "unloaded"):
+        expected.update(index_of(ensemble="READY", flowers=state))
+        assert missing(expected) == {}
+    expected.update(index_of(ensemble="READY", flowers="new"))
+    assert missing(expected) == {}
+
+
+def test_failed_model_that_is_unloaded_stays_unexpected(expected):
+    """Triton goes on listing it as failed."""
+    expected.update(index_of(ensemble="READY", flowers="no memory"))
+    expected.forget({"flowers"})
+    assert missing(expected) == {}
+    expected.update(index_of(ensemble="READY", flowers="no memory"))
+    assert missing(expected) == {}
+    expected.expect({"flowers"})
+    expected.update(index_of(ensemble="READY", flowers="no memory"))
+    assert list(missing(expected)) == ["flowers"]
+
+
+def test_model_removed_from_the_repository_is_not_expected(expected):
+    expected.update(index_of(ensemble="READY", flowers="READY"))
+    expected.update(index_of(ensemble="READY"))
+    assert missing(expected) == {}
+
+
+def test_empty_repository_removes_nothing(expected):
+    """As after a restart of Triton before its storage is mounted."""
+    expected.update(index_of(ensemble="READY", flowers="READY"))
+    expected.update(index_of())
+    assert missing(expected) == dict.fromkeys(("ensemble", "flowers"), NOT_LISTED)
+
+
+def test_loading_model_is_missing_until_it_is_loaded(expected):
+    expected.update(index_of(ensemble="READY", net="no memory"))
+    expected.update(index_of(ensemble="READY", net="LOADING"))
+    assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
+    expected.update(index_of(ensemble="READY", net="READY"))
+    assert missing(expected) == {}
+
+
+def test_reloaded_model_is_not_missing(expected):
+    """Its instances from before answer while the new ones are loaded."""
+    expected.update(index_of(ensemble="READY", net="READY"))
+    expected.update(index_of(ensemble="LOADING", net="LOADING"))
+    assert missing(expected) == {}
+
+
+def test_failed_version_is_missing_beside_one_that_answers(expected):
+    index = index_of(ensemble="READY")
+    index.models.add(name="ensemble", version="2", state="UNAVAILABLE", reason="no memory")
+    expected.update(index)
+    assert expected.lacks("ensemble", "2")
+    assert not expected.lacks("ensemble", "1")
+    assert not expected.lacks("ensemble")
+
+
+def test_reason_stays_while_a_failed_step_is_loaded_once_more():
+    expected = ExpectedModels("ensemble")
+    expected.update(index_of(ensemble="new", net="no memory"))
+    reason = missing(expected)["ensemble"]
+    assert reason.endswith("net")
+    expected.update(index_of(ensemble="new", net="LOADING"))
+    assert missing(expected)["ensemble"] == reason
+
+
+def test_what_may_need_a_failed_step_is_lacking(expected):
+    """Triton does not say what an ensemble needs that it has never loaded."""
+    expected.update(index_of(ensemble="READY", flowers="new", flowers_net="no memory"))
+    assert expected.lacks("flowers")
+    assert not expected.lacks("unknown")
+
+
+@pytest.mark.parametrize("broken", [*STEPS, MODEL])
+def test_model_that_failed_to_load_is_loaded_once_it_can_be(broken):
+    async def test() -> None:
+        async with fleet_of() as fleet:
+            (triton,) = fleet.tritons.values()
+            triton.refuses_to_load = {broken}
+            triton.restart()
+            await wait_until(lambda: fleet.ready() == 0)
+            await wait_until(lambda: ("load", broken) in triton.done)
+            with pytest.raises(ModelUnavailable) as raised:
+                await fleet.backend.infer(call_of(b"image"))
+            assert raised.value.retry_after_seconds > 0
+            with pytest.raises(ModelUnavailable):
+                await fleet.backend.labels(MODEL, "")
+            (listed,) = await fleet.backend.models()
+            assert (listed.name, listed.ready) == (MODEL, False)
+            (health,) = fleet.backend.health()
+            assert broken in {each.name for each in health.models_not_ready}
+            assert health.trial.error.code == "model_unavailable"
+            triton.refuses_to_load = set()
+            await fleet.all_ready()
+            await fleet.backend.infer(call_of(b"image"))
+            await wait_until(lambda: not fleet.backend.health()[0].models_not_ready)
+
+    run(test())
+
+
+def test_missing_model_leaves_the_others_alone():
+    async def test() -> None:
+        async with fleet_of(ensembles=TWO) as fleet:
+            (triton,) = fleet.tritons.values()
+            await wait_until(lambda: len(fleet.backend.health()[0].models) == 2)
+            triton.refuses_to_load = {"flowers_net"}
+            triton.restart()
+            await wait_until(lambda: ("load", "flowers_net") in triton.done)
+            await fleet.backend.infer(call_of(b"image"))
+            with pytest.raises(ModelUnavailable):
+                await fleet.backend.infer(call_of(b"image", model="flowers"))
+            with pytest.raises(ModelNotFound):
+                await fleet.backend.infer(call_of(b"image", model="unknown"))
+            triton.refuses_to_load = set()
+            await wait_until(lambda: all(model.ready for model in fleet.backend.health()[0].models))
+            await fleet.backend.infer(call_of(b"image", model="flowers"))
+            assert {name for what, name in triton.done if what == "load"} <= {"flowers", "flowers_net"}
+
+    run(test())
+
+
+def test_another_triton_answers_for_a_missing_model():
+    async def test() -> None:
+        async with fleet_of(2, ensembles=TWO) as fleet:
+            first, second = fleet.tritons.values()
+            await wait_until(lambda: all(len(health.models) == 2 for health in fleet.backend.health()))
+            first.refuses_to_load = {"flowers_net"}
+            first.restart()
+            await wait_until(lambda: ("load", "flowers_net") in first.done)
+            for _ in range(20):
+                await fleet.backend.infer(call_of(b"image", model="flowers"))
+            second.away = True
+            await wait_until(lambda: fleet.ready() == 1)
+            with pytest.raises((ModelUnavailable, TritonUnreachable)):
+                await fleet.backend.infer(call_of(b"image", model="flowers"))
+
+    run(test())
+
+
+def test_model_that_one_triton_has_is_asked_only_there():
+    async def test() -> None:
+        async with fleet_of(2) as fleet:
+            first, second = fleet.tritons.values()
+            first.ensembles = TWO
+            await wait_until(lambda: max(len(health.models) for health in fleet.backend.health()) == 2)
+            for _ in range(20):
+                await fleet.backend.infer(call_of(b"image", model="flowers"))
+            assert all(call.model_name == MODEL for call in second.calls)
+            first.away = True
+            await wait_until(lambda: fleet.ready() == 1)
+            with pytest.raises(TritonUnreachable):
+                await fleet.backend.infer(call_of(b"image", model="flowers"))
+
+    run(test())
+
+
+def test_missing_model_is_logged_once_and_counted():
+    async def test() -> None:
+        triton = FakeTriton(refuses_to_load={"net"})
+        watch = watch_of(triton)
+        with structlog.testing.capture_logs() as captured:
+            triton.restart()
+            for _ in range(3):
+                await watch.try_all()
+            gauge = metrics.MODEL_MISSING.labels("10.0.0.1:8001", "net")
+            assert gauge._value.get() == 1
+            triton.refuses_to_load = set()
+            await watch.load_missing()
+            await watch.try_all()
+            assert gauge._value.get() == 0
+        events = [event for event in captured if event["event"] == "model_missing" and event["model"] == "net"]
+        assert [event["cause"] for event in events] == ["no memory"]
+        assert watch.ready
+
+    run(test())
+
+
+def test_triton_that_lets_nobody_load_models_is_reported():
+    async def test() -> None:
+        triton = FakeTriton(refuses_to_load={"net"}, loads_by_itself=True)
+        triton.restart()
+        watch = watch_of(triton)
+        task = asyncio.create_task(watch.run())
+        await wait_until(lambda: "--model-control-mode=explicit" in watch.health().healing)
+        assert watch.lacks(MODEL)
+        triton.loads_by_itself, triton.refuses_to_load = False, set()
+        triton.restart()  # by its operator
+        await wait_until(lambda: watch.ready)
+        task.cancel()
+
+    run(test())
+
+
+def test_without_recovery_nothing_is_loaded():
+    async def test() -> None:
+        triton = FakeTriton(refuses_to_load={"net"})
+        triton.restart()
+        watch = watch_of(triton, heal=False)
+        await watch.try_all()
+        await watch.load_missing()
+        assert triton.done == []
+        assert watch.lacks(MODEL)
+
+    run(test())
+
+
+def lacking(watch) -> list[str]:
+    return [warning for warning in watch.health().warnings if "so its share of the requests" in warning]
+
+
+def test_a_version_that_a_split_names_and_nobody_serves_is_named_with_what_to_do():
+    async def test() -> None:
+        watch = watch_of(FakeTriton(), splits=[{MODEL: {"1": 90, "7": 10}}])
+        await watch.try_all()
+        (warning,) = lacking(watch)
+        assert warning.startswith(f"{MODEL} has no version 7 ")
+        assert "--version 7" in warning
+        assert f"POST /models/{MODEL}/load" in warning
+        assert "GATEWAY_MODEL_SPLIT" in warning
+
+    run(test())
+
+
+def test_the_triton_stays_ready_for_the_shares_that_are_there():
+    async def test() -> None:
+        watch = watch_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
+        await watch.try_all()
+        assert lacking(watch)
+        assert watch.ready
+
+    run(test())
+
+
+def test_a_version_may_have_an_ensemble_of_its_own():
+    async def test() -> None:
+        watch = watch_of(FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}), splits=[{MODEL: {"7": 100}}])
+        await watch.try_all()
+        assert lacking(watch) == []
+
+    run(test())
+
+
+def test_a_version_that_is_unloaded_lacks_until_it_is_loaded_and_is_logged_once():
+    async def test() -> None:
+        triton = FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}, unloaded={f"{MODEL}.v7"})
+        watch = watch_of(triton, splits=[{MODEL: {"7": 100}}])
+        with structlog.testing.capture_logs() as captured:
+            await watch.try_all()
+            assert lacking(watch)
+            triton.unloaded.clear()
+
+            async def try_again() -> bool:
+                await watch.try_all()
+                return not lacking(watch)
+
+            while not await try_again():
+                pass
+        events = [event for event in captured if event["event"] == "contract" and "version 7" in event["problem"]]
+        assert [event["log_level"] for event in events] == ["warning"]
+
+    run(test())
+
+
+def test_without_a_split_nothing_is_lacking():
+    async def test() -> None:
+        watch = watch_of(FakeTriton())
+        await watch.try_all()
+        assert lacking(watch) == []
+
+    run(test())

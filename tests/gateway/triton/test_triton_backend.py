@@ -1,0 +1,247 @@
+"""A call finds a Triton that answers; an image that ends a process ends two at most, and no other loses its answer."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from gateway import metrics
+from gateway.errors import GatewayError, ImageQuarantined, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.inference.backend import Batch, Call
+from gateway.triton.catalogue import Models
+from gateway.triton.error_table import StubDied
+from gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run, wait_until
+
+
+def outcomes(result) -> list[str]:
+    return [row.error.code if row.error else "ok" for row in result.rows]
+
+
+def test_a_lone_triton_that_comes_back_within_the_attempts_answers():
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            (triton,) = fleet.tritons.values()
+            triton.away = True
+            asyncio.get_running_loop().call_later(0.03, setattr, triton, "away", False)
+            assert outcomes(await fleet.backend.infer(call_of(b"image"))) == ["ok"]
+
+    run(test())
+
+
+def test_a_triton_that_went_away_costs_no_request_its_answer():
+    async def test() -> None:
+        async with fleet_of(3) as fleet:
+            fleet.tritons["10.0.0.1:8001"].away = True
+            for number in range(20):
+                assert outcomes(await fleet.backend.infer(call_of(b"image %d" % number))) == ["ok"]
+
+    run(test())
+
+
+def test_where_every_triton_is_away_the_request_is_told():
+    async def test() -> None:
+        async with fleet_of(2) as fleet:
+            for triton in fleet.tritons.values():
+                triton.away = True
+            with pytest.raises(TritonUnreachable):
+                await fleet.backend.infer(call_of(b"image"))
+
+    run(test())
+
+
+def test_an_unknown_model_is_told_by_the_name_that_was_asked_for():
+    async def test() -> None:
+        async with fleet_of(2) as fleet:
+            with pytest.raises(ModelNotFound, match="'nope' version 3"):
+                await fleet.backend.infer(call_of(b"image", model="nope", version="3"))
+
+    run(test())
+
+
+def test_a_misspelt_model_is_answered_with_the_one_that_was_meant():
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            with pytest.raises(ModelNotFound, match="did you mean 'ensemble_model'"):
+                await fleet.backend.infer(call_of(b"image", model="ensemble_modle"))
+            with pytest.raises(ModelNotFound, match="GET /models lists"):
+                await fleet.backend.infer(call_of(b"image", model="zzz"))
+
+    run(test())
+
+
+def test_a_picture_that_kills_ends_two_processes_at_most_and_its_neighbours_are_answered():
+    async def test() -> None:
+        async with fleet_of(4, load_seconds=0.05) as fleet:
+            before = metrics.IMAGES_QUARANTINED._value.get()
+            answer = await fleet.backend.infer(call_of(b"good", KILLER, b"good as well"))
+            assert outcomes(answer) == ["ok", "image_quarantined", "ok"]
+            assert sum(bool(triton.dead) for triton in fleet.tritons.values()) <= 2
+            assert metrics.IMAGES_QUARANTINED._value.get() == before + 1
+
+            await fleet.all_ready()
+            healings = sum(triton.healings("preprocessor") for triton in fleet.tritons.values())
+            assert healings == 2
+            for _ in range(5):  # at the door now, and nothing dies of it any more
+                assert outcomes(await fleet.backend.infer(call_of(KILLER, b"good"))) == ["image_quarantined", "ok"]
+            assert not any(triton.dead for triton in fleet.tritons.values())
+
+    run(test())
+
+
+def test_with_a_lone_triton_the_second_death_convicts():
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            (triton,) = fleet.tritons.values()
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(call_of(KILLER, b"good"))
+            await fleet.all_ready()
+            assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]  # suspected no longer
+            assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
+            await fleet.all_ready()
+            assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
+            assert triton.healings("preprocessor") == 2
+
+    run(test())
+
+
+def test_honest_suspect_is_not_convicted_of_another_image():
+    """An attacker sends an image that kills just while a suspect is tried alone at the only Triton."""
+
+    async def test() -> None:
+        async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
+            (triton,) = fleet.tritons.values()
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(call_of(KILLER, b"honest"))
+            await fleet.all_ready()
+            seen = len(triton.calls)
+            suspect = asyncio.create_task(fleet.backend.infer(call_of(b"honest")))
+            await wait_until(lambda: any(b"honest" in call.batch.images for call in triton.calls[seen:]))
+            triton.latency_seconds = None  # it would overtake the suspect
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(call_of(KILLER + b" another"))
+            assert outcomes(await suspect) == ["ok"]
+
+    run(test())
+
+
+def test_images_that_were_under_way_when_a_process_was_killed_from_outside_are_answered_elsewhere():
+    async def test() -> None:
+        async with fleet_of(2, heal=False) as fleet:
+            fleet.tritons["10.0.0.1:8001"].kill("net")
+            answers = await asyncio.gather(
+                *(fleet.backend.infer(call_of(b"a%d" % number, b"b%d" % number)) for number in range(20))
+            )
+            assert {outcome for answer in answers for outcome in outcomes(answer)} == {"ok"}
+
+    run(test())
+
+
+def test_no_image_is_convicted_at_a_triton_whose_process_had_died_before():
+    async def test() -> None:
+        async with fleet_of(2, heal=False, instances=2) as fleet:
+            first, second = fleet.tritons.values()
+            # Nobody has noticed yet that both have a dead process.
+            first.kill("net")
+            second.kill("net")
+            for number in range(10):
+                try:
+                    assert set(outcomes(await fleet.backend.infer(call_of(b"image %d" % number)))) <= {
+                        "ok",
+                        "model_unavailable",
+                    }
+                except ModelUnavailable:
+                    continue
+
+    run(test())
+
+
+def test_a_quarantined_picture_is_a_fault_of_its_own_with_a_code_of_its_own():
+    error = ImageQuarantined()
+    assert (error.status, error.code) == (422, "image_quarantined")
+
+
+def test_the_default_model_down_leaves_the_others_in_service():
+    async def test() -> None:
+        ensembles = {MODEL: ("preprocessor", "net"), "flowers": ("flowers_preprocessor", "flowers_net")}
+        async with fleet_of(2, ensembles=ensembles, mended_by_reload=False) as fleet:
+            for triton in fleet.tritons.values():
+                triton.failing.add("net")
+            await wait_until(lambda: fleet.ready() == 0)
+            assert outcomes(await fleet.backend.infer(call_of(b"image", model="flowers"))) == ["ok"]
+
+    run(test())
+
+
+def aside(*images: bytes) -> Call:
+    return replace(call_of(*images), aside=True)
+
+
+def test_what_nobody_waits_for_is_asked_once_and_no_retry_is_paid_for():
+    async def test() -> None:
+        async with fleet_of(3, heal=False) as fleet:
+            balance, retries = fleet.backend._budget._balance, metrics.RETRIES._value.get()
+            for triton in fleet.tritons.values():
+                triton.unloaded.add("net")
+            with pytest.raises(ModelUnavailable):
+                await fleet.backend.infer(aside(b"image"))
+            calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.aside]
+            assert len(calls) <= 1
+            assert (fleet.backend._budget._balance, metrics.RETRIES._value.get()) == (balance, retries)
+
+    run(test())
+
+
+def test_what_nobody_waits_for_is_not_asked_where_no_triton_answers():
+    async def test() -> None:
+        async with fleet_of(1, heal=False) as fleet:
+            (triton,) = fleet.tritons.values()
+            triton.away = True
+            await wait_until(lambda: not fleet.ready())
+            triton.failing.add("net")
+            triton.away = False
+            with pytest.raises(ModelUnavailable):
+                await fleet.backend.infer(aside(b"image"))
+            assert not any(call.aside for call in triton.calls)
+
+    run(test())
+
+
+def test_what_nobody_waits_for_puts_no_image_under_suspicion_and_none_at_risk():
+    async def test() -> None:
+        async with fleet_of(2, heal=False) as fleet:
+            with pytest.raises(StubDied):
+                await fleet.backend.infer(aside(KILLER))
+            code = fleet.backend._seal.apply(Batch([KILLER]))[0]
+            assert not fleet.quarantine.is_suspect(code)
+            fleet.quarantine.suspect([code])
+            with pytest.raises(ImageQuarantined):
+                await fleet.backend.infer(aside(KILLER))
+            assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_nobody_waits_for_is_no_evidence_of_a_models_health(dead):
+    class Evidence:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        def answered(self, ensemble: str, sent_at: float) -> None:
+            self.told.append("answered")
+
+        def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
+            self.told.append("suspect")
+
+    async def test() -> None:
+        evidence = Evidence()
+        triton = FakeTriton(dead={"net"} if dead else set())
+        models = Models(FakeEndpoint("10.0.0.1:8001", triton), evidence)
+        for call in (aside(b"image"), call_of(b"image")):
+            with contextlib.suppress(StubDied):
+                await models.infer(call)
+        assert evidence.told == ["suspect" if dead else "answered"]  # by the second call alone
+
+    run(test())

@@ -1,0 +1,51 @@
+"""`gateway capacity` prints what gateway.capacity computes."""
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.capacity import plan
+from gateway.settings import Settings
+from gateway_cli.main import app
+
+
+def run(*options):
+    result = CliRunner().invoke(app, ["capacity", *options])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_it_says_what_a_machine_reaches_what_limits_it_and_what_to_set():
+    output = run("--cores", "16", "--gpus", "1")
+    assert output.startswith("16 cores, 1 GPU: about 3,182 images/s, limited by: preprocessors")
+    for line in (
+        "GATEWAY_WORKERS=7",
+        "kind: KIND_CPU count: 7",
+        "kind: KIND_GPU count: 2",
+        "preferred_batch_size: [ 8, 16, 32 ]",
+        "max_queue_delay_microseconds: 1000",
+        "--preprocessor-instances 7 --instances 2 --preferred 8,16,32",
+    ):
+        assert line in output
+
+
+def test_without_a_gpu_there_is_no_queue_delay():
+    output = run("--cores", "2", "--gpus", "0")
+    assert output.startswith("2 cores, no GPU: ")
+    assert "max_queue_delay" not in output
+
+
+def test_the_variables_alone_are_settings_that_are_taken(monkeypatch):
+    lines = run("--cores", "32", "--gpus", "2", "--format", "env").splitlines()
+    for name, value in (line.split("=") for line in lines):
+        monkeypatch.setenv(name, value)
+    settings = Settings(_env_file=None)
+    assert {field: getattr(settings, field) for field in plan(32, 2).settings()} == plan(32, 2).settings()
+
+
+def test_a_slow_network_of_ones_own_is_reckoned_with():
+    assert "limited by: network" in run("--cores", "16", "--gpus", "1", "--gpu-ms", "5")
+
+
+@pytest.mark.parametrize("options", [("--cores", "0"), ("--gpus", "-1"), ("--gpu-ms", "0")])
+def test_a_machine_that_cannot_be_is_refused(options):
+    assert CliRunner().invoke(app, ["capacity", *options]).exit_code == 2

@@ -1,0 +1,43 @@
+"""`gateway up` on the terminal, without what it starts."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway_cli.main import app
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("GATEWAY_MODEL_SPLIT", "pets has no version 2, so its share of the requests is answered with 503"),
+        ("GATEWAY_MODEL_SHADOW", "pets has no version 2, so it looks on at nothing"),
+    ],
+)
+def test_a_share_of_a_version_that_is_not_there_is_warned_of_at_the_start(tmp_path, monkeypatch, setting, said):
+    started: list[Path] = []
+    monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, **options: started.append(repository))
+    (tmp_path / "pets" / "1").mkdir(parents=True)
+    monkeypatch.setenv(setting, "pets=2:10" if setting == "GATEWAY_MODEL_SHADOW" else "pets=1:90,2:10")
+    result = CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"])
+    assert f"gateway | warning: {said}" in result.output
+    assert started == [tmp_path]
+    (tmp_path / "pets.v2").mkdir()
+    assert "warning" not in CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"]).output
+
+
+def test_a_version_without_its_file_is_named_before_triton_starts_and_the_default_models_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway_local.up.up", lambda *_, **__: None)
+    for name in ("classifier", "flowers"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text('platform: "pytorch_libtorch"')
+        lacking = tmp_path / "flowers" / "1" / "model.pt"
+        said = CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"]).output
+        assert (f"warning: {tmp_path / 'classifier' / '1' / 'model.pt'} is missing" in said) == (name == "flowers")
+        assert (f"{lacking} is missing: add the files" in said) == (name == "flowers")
+
+
+@pytest.mark.parametrize("option", ["--grpc-port", "--http-port", "--metrics-port"])
+def test_a_port_that_is_none_is_refused(option):
+    assert CliRunner().invoke(app, ["triton", "run", f"{option}=99999"]).exit_code == 2

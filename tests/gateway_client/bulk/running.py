@@ -1,0 +1,50 @@
+"""`gateway classify` as people run it."""
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway_cli.main import main
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "gateway_cli", "classify", *map(str, arguments)]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of it."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: object) -> Done:
+    """In this process: starting one takes longer than most of what is tested."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["gateway", "classify", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def folder_of(folder: Path, count: int, content: bytes) -> Path:
+    """A folder of as many pictures, spread over folders of a hundred."""
+    for number in range(count):
+        path = folder / f"{number // 100:03}" / f"{number:06}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder

@@ -1,0 +1,257 @@
+"""`gateway classify` against a service: rows, formats, exit codes."""
+
+import csv
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pyarrow.json
+import pyarrow.parquet
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.keys import add_key
+from tests import warm
+from tests.films import film
+from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
+from tests.processes import environment, wait_for
+from tests.stub_service import stub_service
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stub_service() as url:
+        yield url
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return folder_of(tmp_path / "photos", 150, PNG)
+
+
+def test_a_folder_becomes_a_row_for_each_picture(url, photos, tmp_path):
+    done = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--url", url)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "new" / "out.jsonl")
+    assert sorted(row["path"] for row in rows) == sorted(map(str, photos.rglob("*.png")))
+    assert {key: rows[0][key] for key in rows[0] if key != "path"} == {
+        "status": "ok",
+        "label": "cat",
+        "class_id": 0,
+        "score": 0.9,
+        "predictions": [{"label": "cat", "class_id": 0, "score": 0.9}],
+        "width": 4,
+        "height": 4,
+        "model": "ensemble_model",
+        "version": "1",
+        "error": None,
+        "message": None,
+    }
+    assert "150 rows" in done.stderr
+    assert not list(tmp_path.glob("new/*.part"))
+
+
+def test_frames_stand_in_the_rows_of_animated_files(url, tmp_path):
+    (tmp_path / "a.gif").write_bytes(film("GIF", range(4)))
+    (tmp_path / "b.png").write_bytes(PNG)
+    out = tmp_path / "out.jsonl"
+    assert run(tmp_path, "--frames", "every:0.2s", "--out", out, "--url", url).returncode == 0
+    rows = {row["path"].rpartition("/")[2]: row for row in rows_of(out)}
+    assert [(frame["index"], frame["time_s"]) for frame in rows["a.gif"]["frames"]] == [(0, 0.0), (2, 0.2)]
+    assert {frame["predictions"][0]["label"] for frame in rows["a.gif"]["frames"]} == {"cat"}
+    assert len(rows["b.png"]["frames"]) == 1
+    refused = run(tmp_path, "--frames", "all", "--out", tmp_path / "out.csv", "--url", url)
+    assert refused.returncode == 2
+    assert "JSON lines" in refused.stderr
+
+
+def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
+    (photos / "bad.png").write_bytes(b"text")
+    for kind in ("csv", "parquet"):
+        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 3
+    with (tmp_path / "out.csv").open(newline="") as file:
+        in_csv = {row["path"]: row for row in csv.DictReader(file)}
+    in_parquet = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
+    assert in_csv.keys() == in_parquet.keys()
+    assert len(in_csv) == 151
+    bad, good = str(photos / "bad.png"), str(photos / "000" / "000007.png")
+    assert (in_csv[bad]["error"], in_parquet[bad]["error"]) == ("unsupported_format", "unsupported_format")
+    assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat")
+    assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
+
+
+def test_a_name_that_is_no_utf_8_leaves_every_output_readable(url, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Path(os.fsdecode(os.fsencode(photos) + b"/\xe9.png")).write_bytes(PNG)
+    expected = f"{photos}/\\udce9.png"
+    for kind in ("csv", "jsonl", "parquet"):
+        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 0
+    assert [line.partition(",")[0] for line in (tmp_path / "out.csv").read_text("utf-8").splitlines()[1:]] == [expected]
+    assert pyarrow.json.read_json(tmp_path / "out.jsonl")["path"].to_pylist() == [expected]
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
+
+
+def test_failures_are_summed_up_by_code_and_in_the_exit_code(url, photos, tmp_path):
+    for number in range(3):
+        (photos / f"bad{number}.png").write_bytes(b"text")
+    (photos / "empty.png").write_bytes(b"")
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
+    assert done.returncode == 3
+    assert "without an answer: 4 pictures" in done.stderr
+    assert "3 unsupported_format" in done.stderr
+    assert "1 empty_file" in done.stderr
+
+
+def test_too_many_failures_end_it_and_leave_what_was_done(url, photos, tmp_path):
+    for number in range(5):
+        (photos / "000" / f"0bad{number}.png").write_bytes(b"text")
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--max-failures", 2)
+    assert done.returncode == 4
+    assert "more than --max-failures" in done.stderr
+    assert "--resume with a larger --max-failures continues" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+    assert run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--resume").returncode == 3
+    assert len(rows_of(tmp_path / "out.jsonl")) == 155
+
+
+def test_an_output_that_is_there_is_not_overwritten_unawares(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("mine\n")
+    refused = run(photos, "--out", out, "--url", url)
+    assert (refused.returncode, out.read_text()) == (1, "mine\n")
+    assert "--resume" in refused.stderr
+    assert run(photos, "--out", out, "--url", url, "--overwrite").returncode == 0
+    assert len(rows_of(out)) == 150
+
+
+def test_a_finished_output_can_be_gone_on_with_when_there_are_new_pictures(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    assert run(photos / "000", "--out", out, "--url", url).returncode == 0
+    assert run(photos, "--out", out, "--url", url, "--resume").returncode == 0
+    assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
+
+
+def test_a_run_is_not_gone_on_with_by_another_model(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    assert run(photos / "000", "--out", out, "--url", url).returncode == 0
+    before = out.read_text()
+    refused = run(photos, "--out", out, "--url", url, "--resume", "--model", "flowers")
+    assert refused.returncode == 1
+    assert "from a run with --model ensemble_model, and this run is with --model flowers" in refused.stderr
+    assert out.read_text() == before
+
+
+def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
+    for separator in ("\n", "\0"):
+        paths = separator.join(str(path) for path in sorted(photos.rglob("*.png"))[:3])
+        code = "from gateway_cli.main import main; main()"
+        done = warm.run(code, ["classify", "-", "--url", url], environment=environment(), given=paths)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == ["cat"] * 3
+
+
+def test_on_a_terminal_a_few_are_a_table(url, photos):
+    controller, terminal = pty.openpty()
+    (photos / "000" / "bad.png").write_bytes(b"text")
+    process = subprocess.Popen(
+        command(photos / "000" / "000001.png", photos / "000" / "bad.png", "--url", url),
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+        env={**environment(), "COLUMNS": "300", "TERM": "xterm"},
+    )
+    os.close(terminal)
+    text = b""
+    while True:
+        try:
+            text += os.read(controller, 4096)
+        except OSError:  # Linux: the other end is closed
+            break
+    os.close(controller)
+    assert process.wait(60) == 3
+    assert b"000001.png" in text
+    assert b"0.900" in text
+    assert b"The file is not a JPEG" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.png", "--out", "out.jsonl"], "there is no file or folder 'none.png'"),
+        (["photos", "--out", "out.xlsx"], "must be .jsonl, .csv or .parquet"),
+        (["photos", "--out", "out.jsonl", "--url", "http://127.0.0.1:9"], "There is no gateway at"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(photos, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments, *(() if "--url" in arguments else ("--url", "http://127.0.0.1:9")))
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_the_output_is_a_file_of_this_machine(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(photos, "--out", "s3://bucket/out.jsonl", "--url", "http://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "--out must be a file of this machine" in " ".join(done.stderr.split())
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_a_parameter_that_the_service_refuses_ends_it(url, photos, tmp_path):
+    done = run(photos, "--out", tmp_path / "more.jsonl", "--url", url, "--top-k", 99999)
+    assert done.returncode == 1
+    assert "'top_k': must be at most" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_done(photos, tmp_path, number):
+    (photos / "000" / "000bad.png").write_bytes(b"text")
+    journal = tmp_path / "out.jsonl.part"
+    with stub_service(StubBackend(Overloaded())) as url:
+        process = subprocess.Popen(
+            command(photos, "--out", tmp_path / "out.jsonl", "--url", url), env=environment(), stderr=subprocess.PIPE
+        )
+        # A bad picture has its row while the others wait for the service.
+        wait_for(lambda: journal.exists() and journal.stat().st_size, process=process)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.count(b"Traceback")) == (130, 0), said
+    assert b"--resume continues" in said
+    assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
+
+
+def test_with_features_each_row_has_its_vector(tmp_path):
+    photos = folder_of(tmp_path / "photos", 3, PNG)
+    (photos / "bad.png").write_bytes(b"text")
+    with stub_service(VectorBackend()) as url:
+        for kind in ("parquet", "csv", "jsonl"):
+            assert run(photos, "--features", "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 3
+        refused = run(photos, "--features", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--url", url)
+        other = run(photos, "-o", tmp_path / "out.jsonl", "--resume", "--url", url)
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    assert str(table.schema.field("features").type) == "list<element: float>"
+    with (tmp_path / "out.csv").open(newline="") as file:
+        in_csv = [{**row, "features": json.loads(row["features"] or "null")} for row in csv.DictReader(file)]
+    for rows in (table.to_pylist(), in_csv, rows_of(tmp_path / "out.jsonl")):
+        assert sorted((row["label"] or "", row["features"] or []) for row in rows) == [
+            ("", []),
+            *[("cat", VECTOR.tolist())] * 3,
+        ]
+    assert refused.returncode == 2
+    assert "--features excludes --threshold and --labels" in " ".join(refused.stderr.split())
+    assert other.returncode == 1
+    assert "was written with --features, not without" in " ".join(other.stderr.split())
+
+
+def test_who_lacks_a_key_is_told_where_it_goes(tmp_path):
+    key = add_key(tmp_path / "keys", "me")
+    photo = tmp_path / "a.png"
+    photo.write_bytes(PNG)
+    with stub_service(api_keys_file=tmp_path / "keys") as url:
+        refused, answered = run(photo, "--url", url), run(photo, "--url", url, "--api-key", key)
+    assert (refused.returncode, answered.returncode) == (1, 0)
+    assert "--api-key KEY, or the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())

@@ -1,0 +1,145 @@
+"""How a run ends that does not end well: full disks, readers that have enough, services that are away."""
+
+import errno
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway_cli import progress
+from gateway_client.bulk.journal import Journal
+from gateway_client.bulk.meter import Meter
+from tests.gateway.api.stub import PNG, StubBackend
+from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
+from tests.processes import environment
+from tests.stub_service import stub_service
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stub_service() as url:
+        yield url
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return folder_of(tmp_path / "photos", 5, PNG)
+
+
+def spoil(photos: Path, number: int) -> None:
+    (photos / "000" / f"bad{number}.png").write_bytes(b"text")
+
+
+def test_a_reader_that_has_enough_ends_it_without_a_word(url, tmp_path):
+    photos = folder_of(tmp_path / "photos", 600, PNG)  # more rows than a pipe holds
+    with subprocess.Popen(
+        command(photos, "--url", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout.readline().startswith(b"{")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode
+
+
+def test_a_full_disk_under_stdout_is_told_in_a_sentence(url, photos):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command(photos, "--url", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
+        )
+    assert done.returncode == 1
+    assert b"error: the rows cannot be written: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("step", ["write", "finish"])
+def test_a_full_disk_costs_no_row_that_was_written(url, photos, tmp_path, monkeypatch, step):
+    out = tmp_path / "out.csv"
+    work, calls = getattr(Journal, step), 0
+
+    def full(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 3 or step == "finish":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return work(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, step, full)
+        done = run(photos, "--out", out, "--url", url)
+    assert done.returncode == 1
+    assert "cannot be written: No space left on device; " in done.stderr
+    assert f"{out}.part has the rows so far; --resume continues" in done.stderr
+    assert not out.exists()
+    again = run(photos, "--out", out, "--url", url, "--resume")
+    assert again.returncode == 0
+    assert f"rows from before: {5 if step == 'finish' else 2}" in again.stderr
+    assert len(out.read_text().splitlines()) == 6
+
+
+def test_an_output_in_a_place_that_cannot_be_written_is_told(url, photos, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run(photos, "--out", tmp_path / "file" / "out.csv", "--url", url)
+    assert done.returncode == 1
+    assert "cannot be written: " in done.stderr
+
+
+def test_a_run_without_a_row_leaves_nothing_behind(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    for wrong in (["--url", "http://127.0.0.1:9"], ["--url", url, "--top-k", 99999]):
+        done = run(photos, "--out", out, *wrong)
+        assert done.returncode == 1
+        assert "--resume" not in done.stderr
+        assert not Path(f"{out}.part").exists()
+    assert run(photos, "--out", out, "--url", url).returncode == 0
+
+
+def test_the_reasons_of_earlier_runs_are_counted_with_the_others(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    spoil(photos, 1)
+    assert run(photos, "--out", out, "--url", url).returncode == 3
+    spoil(photos, 2)
+    done = run(photos, "--out", out, "--url", url, "--resume")
+    assert "without an answer: 2 pictures\ngateway |   2 unsupported_format\n" in done.stderr
+    spoil(photos, 3)
+    done = run(photos, "--out", out, "--url", url, "--resume", "--max-failures", 2)
+    assert done.returncode == 4
+    assert "3 pictures failed, more than --max-failures: 3 unsupported_format; " in done.stderr
+    assert len(rows_of(Path(f"{out}.part"))) == 8
+
+
+def test_where_nothing_was_done_lately_no_end_is_foretold():
+    meter = Meter(before=5, failed_before={"empty_file": 1})
+    meter.total = 10
+    meter.waiting = "More images are in flight than the limits allow."
+    assert meter.told() == "5 of 10, 0.0/s, 1 failed, waiting: More images are in flight than the limits allow."
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_it_says_that_it_waits_and_why(photos, tmp_path, monkeypatch, to_file):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    backend = StubBackend(Overloaded())
+    told = progress.say
+
+    def recover(text):
+        if "waiting: " in text:
+            backend.fault = None
+        told(text)
+
+    monkeypatch.setattr(progress, "say", recover)
+    with stub_service(backend) as url:
+        done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
+    assert done.returncode == 0
+    assert "waiting: " in done.stderr
+
+
+def test_what_was_left_out_and_that_there_was_nothing_is_told(url, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "noending").write_bytes(PNG)
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
+    assert done.returncode == 0
+    assert f"1 file, such as '{photos / 'noending'}'; a glob takes any name" in done.stderr
+    assert f"no pictures in {photos}\n" in done.stderr
+    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)
+    assert len(rows_of(tmp_path / "all.jsonl")) == 1

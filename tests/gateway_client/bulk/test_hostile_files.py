@@ -1,0 +1,595 @@
+"""Files that were made to do harm: each has a row, and none costs memory, time or other rows."""
+
+import ast
+import bz2
+import fcntl
+import gzip
+import io
+import json
+import lzma
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tarfile
+import termios
+import threading
+import zipfile
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from gateway_client.bulk import inflate, parquet_paths, remote, tables
+from gateway_client.bulk.inflate import InflatesTooFar, InflationBudget
+from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk.sources import Sources
+from gateway_client.files import read_file
+from tests.gateway.api.stub import PNG
+from tests.gateway_client.bulk.running import command, rows_of, run
+from tests.processes import environment, wait_for
+from tests.stub_service import stub_service
+
+LIMIT = 100_000
+MIB = 2**20
+TOO_LARGE = "too large"
+
+
+def outcomes(*sources, limit=LIMIT) -> dict[str, str | bytes]:
+    """What each picture has, or why it cannot be read, by the end of its name."""
+    found = {}
+    for picture in Sources(map(str, sources)).pictures(limit):
+        name = picture.name.rpartition("/")[2]
+        assert name not in found
+        try:
+            data = picture.read()
+            assert len(data) <= limit + 1
+            found[name] = data if len(data) <= limit else TOO_LARGE
+        except OSError as exc:
+            found[name] = exc.strerror or str(exc)
+    return found
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stub_service() as url:
+        yield url
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A folder with one good picture among files of every other kind."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "good.png").write_bytes(PNG)
+    os.mkfifo(folder / "fifo.png")
+    (folder / "zero.png").symlink_to("/dev/zero")
+    (folder / "tty.png").symlink_to("/dev/tty")
+    (folder / "loop.png").symlink_to("loop.png")
+    (folder / "gone.png").symlink_to("nowhere")
+    (folder / "back").symlink_to(".")
+    (folder / "self").symlink_to("self")
+    with (folder / "sparse.png").open("wb") as sparse:
+        sparse.truncate(2**40)
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.open(folder, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{here}/socket.png")
+        os.close(here)
+        yield folder
+
+
+EXPECTED = {
+    "fifo.png": "it is a FIFO, not a regular file",
+    "gone.png": "No such file or directory",
+    "good.png": PNG,
+    "loop.png": "Too many levels of symbolic links",
+    "socket.png": "it is a socket, not a regular file",
+    "sparse.png": TOO_LARGE,
+    "tty.png": "it is a device, not a regular file",
+    "zero.png": "it is a device, not a regular file",
+}
+
+
+def test_every_kind_of_file_has_its_outcome(hostile, tmp_path):
+    """A folder, a glob, a list, a table and files that a shell names give the same."""
+    names = sorted(EXPECTED)
+    (tmp_path / "list.txt").write_text("\n".join(f"photos/{name}" for name in names))
+    (tmp_path / "table.csv").write_text("\n".join(["path", *(f"photos/{name}" for name in names)]))
+    assert outcomes(hostile) == EXPECTED
+    assert outcomes(f"{hostile}/**/*.png") == EXPECTED
+    assert outcomes(tmp_path / "list.txt") == EXPECTED
+    assert outcomes(tmp_path / "table.csv") == EXPECTED
+    assert outcomes(*(hostile / name for name in names)) == EXPECTED
+
+
+def test_the_command_gives_each_a_row_within_its_memory(url, hostile, tmp_path):
+    out = tmp_path / "out.jsonl"
+    done = run(hostile, "--out", out, "--url", url)
+    assert done.returncode == 3
+    assert {Path(row["path"]).name: row["error"] for row in rows_of(out)} == {
+        name: {"good.png": None, "sparse.png": "file_too_large"}.get(name, "unreadable_file") for name in EXPECTED
+    }
+    assert f"not read again, as a link leads back to what was read: 1 folder, such as '{hostile}/back'" in done.stderr
+
+
+def test_a_file_is_read_to_its_limit_and_one_byte(tmp_path):
+    path = tmp_path / "a"
+    for size, read in ((LIMIT, LIMIT), (LIMIT + 1, LIMIT + 1), (LIMIT + 2, LIMIT + 1)):
+        path.write_bytes(bytes(size))
+        assert len(read_file(path, LIMIT)) == read
+
+
+@pytest.mark.parametrize("name", ["a\0b.png", "\ud800.png", "n" * 300 + ".png", "/dev/stdin/x.png"])
+def test_names_that_no_file_can_have_are_rows(tmp_path, name):
+    table = tmp_path / "t.jsonl"
+    table.write_text('"good.png"\n' + json.dumps(name) + "\n")
+    (tmp_path / "good.png").write_bytes(PNG)
+    found = list(outcomes(table).values())
+    assert len(found) == 2
+    assert found[0] == PNG
+    assert isinstance(found[1], str)
+
+
+def test_links_between_folders_give_each_file_once(tmp_path):
+    """Each level has two links to the next: 2^40 paths."""
+    for number in range(40):
+        folder = tmp_path / "top" / str(number)
+        folder.mkdir(parents=True)
+        (folder / f"{number}.png").write_bytes(PNG)
+        for link in ("x", "y"):
+            (folder / link).symlink_to(f"../{(number + 1) % 40}")
+    found = outcomes(tmp_path / "top")
+    assert len(found) == 40
+    assert outcomes(f"{tmp_path}/top/**/*.png") == found
+
+
+def test_a_folder_deeper_than_a_path_may_be_is_a_row(tmp_path):
+    """Nothing recurses: Python's stack would end before the path does."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(1030):
+            Path("ddd").mkdir()
+            os.chdir("ddd")
+    finally:
+        os.chdir(before)
+    (tmp_path / "a.png").write_bytes(PNG)
+    found = outcomes(tmp_path)
+    assert found == {"a.png": PNG, "ddd": "the folder cannot be read: File name too long"}
+    subprocess.run(["rm", "-rf", str(tmp_path / "ddd")], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_a_row(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "a.png").chmod(0)
+    (tmp_path / "closed").mkdir(mode=0)
+    assert outcomes(tmp_path) == {
+        "a.png": "Permission denied",
+        "closed": "the folder cannot be read: Permission denied",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.png", ["a.png"]),
+        ("**/*.png", ["a.png", "x/b.png", "x/y/c.png"]),
+        ("**", ["a.png", "x/b.png", "x/y/c.png"]),
+        ("*/*.png", ["x/b.png"]),
+        ("**/y/**/*.png", ["x/y/c.png"]),
+        (".*/*.png", [".h/d.png"]),
+        ("x/[a-b].png", ["x/b.png"]),
+        ("./x//?.png", ["x/b.png"]),
+    ],
+)
+def test_globs_match_as_in_a_shell(tmp_path, monkeypatch, pattern, expected):
+    for name in ("a.png", "x/b.png", "x/y/c.png", ".h/d.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(PNG)
+    monkeypatch.chdir(tmp_path)
+    assert [picture.name for picture in Sources([pattern]).pictures()] == expected
+
+
+# --- archives ---
+
+
+ZEROS = 24 * MIB
+
+
+@pytest.fixture(scope="module")
+def zeros():
+    return bytes(MIB)
+
+
+def zip_of(path, method, zeros, *, declared=None):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        with archive.open("bomb.png", "w") as member:
+            for _ in range(ZEROS // MIB):
+                member.write(zeros)
+        archive.writestr("good.png", PNG)
+    if declared is not None:  # in the list of members
+        data = bytearray(path.read_bytes())
+        place = data.index(b"PK\1\2") + 24
+        data[place : place + 4] = struct.pack("<I", declared)
+        path.write_bytes(data)
+
+
+def in_little_memory(work):
+    """The outcomes that a fork finds that may have 20 MiB more than this process."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (now + 20 * MIB,) * 2)
+        try:
+            os.write(writing, repr(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading) as answer:  # noqa: PTH123  # a descriptor
+        return ast.literal_eval(answer.read())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("declared", [None, 1000])
+def test_a_member_of_a_zip_is_inflated_to_its_limit(tmp_path, zeros, method, declared):
+    """Also where its declared size is a lie."""
+    zip_of(tmp_path / "a.zip", method, zeros, declared=declared)
+    found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
+    assert found["good.png"] == PNG
+    assert found["bomb.png"] == (TOO_LARGE if declared is None else "its CRC-32 is wrong")
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_a_member_of_a_tar_is_inflated_to_its_limit(tmp_path, kind):
+    path = tmp_path / f"a.tar.{kind}"
+    with Path("/dev/zero").open("rb") as zeros, tarfile.open(path, f"w:{kind}") as archive:
+        for name, size in (("bomb.png", ZEROS), ("good.png", len(PNG))):
+            member = tarfile.TarInfo(name)
+            member.size = size
+            archive.addfile(member, io.BytesIO(PNG) if size == len(PNG) else zeros)
+    found = in_little_memory(lambda: outcomes(path))
+    assert found == {"bomb.png": TOO_LARGE, "good.png": PNG}
+
+
+def tar_header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+GOOD = tar_header("good.png", len(PNG)) + PNG + bytes(-len(PNG) % 512)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_header_of_a_tar_has_a_limit(tmp_path, kind):
+    path = tmp_path / "a.tar"
+    path.write_bytes(bz2.compress(GOOD + tar_header("x", ZEROS, kind) + bytes(ZEROS) + GOOD))
+    found = in_little_memory(lambda: outcomes(path))
+    assert found["good.png"] == PNG
+    assert "a header has more than 1 MiB" in found["a.tar"]
+
+
+def test_headers_without_end_have_a_limit(tmp_path):
+    """Headers in a chain, and the map of a sparse file, are headers of one member."""
+    sparse = bytearray(tar_header("x.png", 512, tarfile.GNUTYPE_SPARSE))
+    sparse[482] = 1
+    sparse[148:156] = b" " * 8
+    sparse[148:156] = b"%06o\0 " % sum(sparse)
+    block = b"00000000001\x0000000000001\0" * 21
+    block = block[:504] + b"\1" + bytes(7)
+    for content in (tar_header("x", 0, tarfile.XHDTYPE) * 20_000, bytes(sparse) + block * 20_000):
+        path = tmp_path / "a.tar"
+        path.write_bytes(gzip.compress(GOOD + content))
+        found = in_little_memory(lambda: outcomes(path))  # noqa: B023
+        assert found["good.png"] == PNG
+        assert "the archive is damaged here" in found["a.tar"]
+
+
+def test_a_header_that_leads_back_ends_the_tar(tmp_path):
+    negative = bytearray(tar_header("x.png", 0))
+    negative[124:136] = b"\xff" * 10 + b"\xfc\0"
+    negative[148:156] = b" " * 8
+    negative[148:156] = b"%06o\0 " % sum(negative)
+    for data in (GOOD + bytes(negative), gzip.compress(GOOD + bytes(negative))):
+        (tmp_path / "a.tar").write_bytes(data)
+        found = outcomes(tmp_path / "a.tar")
+        assert found.pop("good.png") == PNG
+        assert all("damaged" in reason for reason in found.values())
+        assert found
+
+
+def test_what_is_no_file_in_a_tar_is_a_row(tmp_path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("good.png"))
+        for name, kind in (
+            ("hard.png", tarfile.LNKTYPE),
+            ("soft.png", tarfile.SYMTYPE),
+            ("fifo.png", tarfile.FIFOTYPE),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "good.png"
+            archive.addfile(member)
+    found = outcomes(path)
+    assert found.pop("good.png") == b""
+    assert found.pop("fifo.png") == "it is not a regular file"
+    assert {reason.partition(",")[0] for reason in found.values()} == {"it is a link to 'good.png'"}
+
+
+def test_a_sparse_member_and_a_long_name_are_read(tmp_path):
+    """As GNU tar writes them, where it is installed."""
+    if shutil.which("tar") is None:
+        pytest.skip("needs tar")
+    name = "n" * 150 + ".png"
+    with (tmp_path / name).open("wb") as sparse:
+        sparse.seek(60_000)
+        sparse.write(b"end")
+    for style in ("gnu", "posix"):
+        subprocess.run(["tar", f"--format={style}", "-Scf", "a.tar", name], cwd=tmp_path, check=True)
+        (content,) = outcomes(tmp_path / "a.tar").values()
+        assert content == bytes(60_000) + b"end"
+
+
+def test_an_archive_inflates_to_its_budget_and_no_further(tmp_path, monkeypatch):
+    """Members that overlap, and members that are skipped, count as well."""
+    monkeypatch.setattr(inflate, "FREE_BYTES", 2 * LIMIT)
+    budget = InflationBudget(10)
+    budget.charge(2 * LIMIT + 10 * inflate.MAX_RATIO)
+    with pytest.raises(InflatesTooFar):
+        budget.charge(1)
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(GOOD + tar_header("x.txt", 10 * MIB) + bytes(10 * MIB) + GOOD))
+    found = outcomes(path)
+    assert found.pop("good.png") == PNG
+    assert "inflates to more than" in found.pop("a.tar")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(20):
+            archive.writestr(f"{number}.png", bytes(LIMIT))
+    found = outcomes(tmp_path / "a.zip")
+    assert len(found) == 20
+    assert sum(isinstance(each, bytes) for each in found.values()) in range(3, 8)
+
+
+def test_a_zips_list_of_members_has_a_limit(tmp_path):
+    """A sparse file can pretend to have a list of any length."""
+    path = tmp_path / "a.zip"
+    size = 3 * 2**30
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.seek(size)
+        file.write(struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, size, 0, 0))
+    found = in_little_memory(lambda: outcomes(path))
+    assert found == {"a.zip": "it cannot be read as an archive: its list of members has more than 64 MiB"}
+
+
+def test_lzma_takes_no_more_memory_than_its_limit(tmp_path):
+    large = {"id": lzma.FILTER_LZMA2, "dict_size": 512 * MIB, "preset": 0}
+    member = tar_header("a.png", len(PNG)) + PNG + bytes(-len(PNG) % 512)
+    compressor = lzma.LZMACompressor(filters=[large | {"mode": lzma.MODE_FAST, "mf": lzma.MF_HC3, "nice_len": 10}])
+    (tmp_path / "a.tar.xz").write_bytes(compressor.compress(member) + compressor.flush())
+    ((name, reason),) = outcomes(tmp_path / "a.tar.xz").items()
+    assert name == "a.tar.xz"
+    assert "Memory usage limit" in reason
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_archive_of_any_damage_ends_in_rows(tmp_path, seed):
+    chosen = random.Random(seed)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(3):
+            archive.writestr(f"{number}.png", chosen.randbytes(2_000))
+    with tarfile.open(tmp_path / "a.tar", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for number in range(3):
+            member = tarfile.TarInfo(f"é{number}.png")
+            member.size = 2_000
+            archive.addfile(member, io.BytesIO(chosen.randbytes(2_000)))
+    (tmp_path / "plain.tar").write_bytes(gzip.decompress((tmp_path / "a.tar").read_bytes()))
+    for name in ("a.zip", "a.tar", "plain.tar"):
+        whole = (tmp_path / name).read_bytes()
+        for _ in range(12):
+            data = bytearray(whole)
+            for _ in range(chosen.randint(1, 4)):
+                data[chosen.randrange(len(data))] = chosen.choice((0, 255, chosen.randrange(256)))
+            (tmp_path / f"hurt-{name}").write_bytes(data[: chosen.choice((len(data), chosen.randrange(len(data))))])
+            for picture in Sources([str(tmp_path / f"hurt-{name}")]).pictures(LIMIT):
+                assert reading(picture) is not None
+
+
+# --- tables ---
+
+
+def rows(table):
+    return [reading(picture) for picture in Sources([str(table)]).pictures(LIMIT)]
+
+
+def reading(picture):
+    try:
+        data = picture.read()
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    assert len(data) <= LIMIT + 1
+    return data
+
+
+@pytest.mark.parametrize("kind", ["txt", "csv", "jsonl"])
+def test_a_line_of_a_table_has_a_limit(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1000)
+    (tmp_path / "a.png").write_bytes(PNG)
+    good = b'"a.png"\n' if kind == "jsonl" else b"a.png\n"
+    table = tmp_path / f"t.{kind}"
+    table.write_bytes(
+        (b"path\n" if kind == "csv" else b"") + good + b"x" * 995 + b".png\n" + b"x" * 5_000 + b"\n" + good
+    )
+    first, _, long, last = rows(table)
+    assert (first, last) == (PNG, PNG)
+    assert long == tables.TOO_LONG.reason
+
+
+def test_a_line_that_does_not_end_ends_its_table(tmp_path, monkeypatch):
+    """A sparse file of 1 TiB without a line break."""
+    monkeypatch.setattr(tables, "MAX_SKIPPED_BYTES", 8 * MIB)
+    table = tmp_path / "t.txt"
+    with table.open("wb") as file:
+        file.write(b"a.png\n")
+        file.truncate(2**40)
+    (tmp_path / "a.png").write_bytes(PNG)
+    assert rows(table) == [PNG, tables.TOO_LONG.reason]
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b"{", b"\xff", b'{"other": 1}', b"7", b'{"path": 7}', b'{"path": ' + b"9" * 5000 + b"}"]
+)
+def test_a_damaged_line_of_a_table_is_a_row_of_its_own(tmp_path, line):
+    (tmp_path / "a.png").write_bytes(PNG)
+    table = tmp_path / "t.jsonl"
+    table.write_bytes(b'{"path": "a.png"}\n' + line + b'\n{"path": "a.png"}\n')
+    first, reason, last = rows(table)
+    assert (first, last) == (PNG, PNG)
+    assert isinstance(reason, str)
+
+
+def test_damaged_csv_costs_its_own_rows_alone(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    table = tmp_path / "t.csv"
+    table.write_bytes(b"id,path\n1,a.png\n2\n3,a\0.png\n4," + b"x" * 200_000 + b"\n5,na\xefve.png\n6,a.png\n")
+    (tmp_path / os.fsdecode(b"na\xefve.png")).write_bytes(PNG)
+    first, short, null, large, latin, last = rows(table)
+    assert (first, latin, last) == (PNG, PNG, PNG)
+    assert "has no path" in short
+    assert "no file can have this name" in null
+    assert "is not CSV: field larger than field limit" in large
+    table.write_bytes("path\na.png\n".encode("utf-16"))
+    with pytest.raises(BulkError, match="not a table in UTF-8"):
+        Sources([str(table)])
+
+
+def test_a_parquet_bomb_is_a_row(tmp_path, monkeypatch):
+    """A value of 900 kB that a dictionary repeats, and a file that is damaged behind its list of columns."""
+    monkeypatch.setattr(parquet_paths, "MAX_MEMORY_BYTES", 640 * MIB)
+    (tmp_path / "a.png").write_bytes(PNG)
+    table = tmp_path / "t.parquet"
+    indices = pyarrow.array([0] * 1024 + [1] * 1024, pyarrow.int32())
+    column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["a.png", "x" * 900_000]))
+    pyarrow.parquet.write_table(pyarrow.table({"path": column}), table, compression="zstd", store_schema=False)
+    assert table.stat().st_size < MIB
+    pictures = Sources([str(table)]).pictures(LIMIT)
+    assert next(pictures).read() == PNG
+    last = [reading(picture) for picture in pictures][-1]
+    assert "640 MiB of memory" in last
+    table.write_bytes(b"PAR1" + bytes(5000) + b"\xff\0\0\0PAR1")
+    with pytest.raises(BulkError, match="cannot be read as a Parquet file"):
+        Sources([str(table)])
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_rows_of_a_parquet_file_have_a_limit(tmp_path, monkeypatch, more):
+    """A column without values takes next to no bytes for its rows."""
+    monkeypatch.setattr(parquet_paths, "FREE_ROWS", 1000)
+    table = tmp_path / "t.parquet"
+    rows = parquet_paths.FREE_ROWS
+    while True:
+        pyarrow.parquet.write_table(pyarrow.table({"path": pyarrow.nulls(rows, pyarrow.string())}), table)
+        most = parquet_paths.FREE_ROWS + table.stat().st_size
+        if rows == most + more:
+            break
+        rows = most + more
+    with parquet_paths.column_reader(table) as reader:
+        assert reader.names() == ["path"]
+        values = reader.values("path")
+        assert sum(1 for _ in islice(values, most)) == most
+        if more:
+            with pytest.raises(OSError, match=f"more than {most:,} rows"):
+                next(values)
+        assert next(values, None) is None
+
+
+# --- downloads ---
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_download_has_a_deadline(monkeypatch, head):
+    """Also where each byte of a header or of the body comes in time."""
+    monkeypatch.setattr(remote, "DOWNLOAD_SECONDS", 0.3)
+
+    def drip():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(head)
+            while True:
+                connection.sendall(b"x")
+                connection.settimeout(0.02)
+                with suppress(TimeoutError):
+                    if len(connection.recv(65536)) == 0:
+                        return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        picture = remote.picture_at(f"http://127.0.0.1:{server.getsockname()[1]}/a.png", LIMIT)
+        with pytest.raises(OSError, match=r"not arrived within 0\.3 s"):
+            picture.read()
+        thread.join()
+
+
+# --- Ctrl-C ---
+
+
+def bytes_in(pipe) -> int:
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_run_whose_stdin_has_stalled(url, number):
+    process = subprocess.Popen(
+        command("-", "--url", url), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        process.stdin.write(b"none.png\n")
+        process.stdin.flush()
+        wait_for(lambda: not bytes_in(process.stdin), process=process)  # it has read them, and waits for more
+        process.send_signal(number)
+        assert process.wait(30) == 130
+
+
+def test_ctrl_c_ends_a_run_whose_server_does_not_answer(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        process = subprocess.Popen(command(tmp_path, "--url", address), env=environment(), stderr=subprocess.PIPE)
+        with process:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1) == b"G"
+                process.send_signal(signal.SIGINT)
+                assert process.wait(30) == 130
+
+
+def test_ctrl_c_ends_a_read_that_does_not_return(url, tmp_path):
+    """As of a file on a network disk that is away: stdin is one that no signal interrupts here."""
+    code = (
+        "import sys, threading\n"
+        "from gateway_client import Gateway, Picture\n"
+        "def stall():\n"
+        "    print('reading', flush=True)\n"
+        "    threading.Event().wait()\n"
+        "with Gateway(sys.argv[1]) as gateway:\n"
+        "    list(gateway.classify([Picture('a', stall)]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, url], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with process:
+        assert process.stdout.readline() == b"reading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT

@@ -1,0 +1,266 @@
+"""The rows so far, and going on from them."""
+
+import json
+import os
+
+import pytest
+
+from gateway_client import Picture
+from gateway_client.bulk.asked import MAX_OPTIONS_BYTES, OptionsDiffer, OptionsUnreadable
+from gateway_client.bulk.journal import Journal, JournalUnreadable
+from gateway_client.bulk.rows import printable
+from gateway_client.bulk.sinks import converter
+
+
+def row(path, error=None):
+    return {"path": path, "error": error}
+
+
+def pictures(*names):
+    return [Picture(name, bytes) for name in names]
+
+
+def names(found):
+    return [picture.name for picture in found]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "out.jsonl.part"
+
+
+def journal(path, *rows):
+    journal = Journal(path)
+    journal.begin()
+    journal.write(rows)
+    journal.close()
+    return journal
+
+
+def resumed(path):
+    journal = Journal(path)
+    journal.resume()
+    journal.close()
+    return journal
+
+
+def test_what_has_a_row_is_not_done_again(path):
+    journal(path, row("a"), row("b", "invalid_image"))
+    again = resumed(path)
+    assert names(again.left(pictures("a", "b", "c"))) == ["c"]
+    assert (again.rows, again.failed) == (2, {"invalid_image": 1})
+
+
+def test_a_picture_that_is_listed_twice_has_two_rows(path):
+    journal(path, row("a"))
+    again = resumed(path)
+    assert names(again.left(pictures("a", "a", "b"))) == ["a", "b"]
+
+
+def test_a_torn_last_line_is_dropped(path):
+    journal(path, row("a"), row("b"))
+    path.write_bytes(path.read_bytes()[:-3])
+    again = Journal(path)
+    again.resume()
+    again.write([row("b")])
+    again.close()
+    assert again.torn
+    assert not resumed(path).torn
+    assert [each["path"] for each in again.read()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("code", ["overloaded", "triton_unreachable", "connection_lost", "http_429"])
+def test_a_passing_error_is_tried_again(path, code):
+    journal(path, row("a", code), row("b"))
+    again = resumed(path)
+    assert names(again.left(pictures("a", "b"))) == ["a"]
+
+
+def test_a_name_that_is_no_utf_8_is_known_again(path):
+    name = b"\xe9.png".decode(errors="surrogateescape")
+    journal(path, row(printable(name)), row("café"))
+    assert "café" in path.read_text()
+    assert not list(resumed(path).left(pictures(name, "café")))
+
+
+def test_a_journal_with_surrogates_of_an_older_version_goes_on(path):
+    path.write_text('{"path":"\\udce9.png","error":null}\n')
+    assert not list(resumed(path).left(pictures("\udce9.png")))
+    assert path.read_text() == '{"path":"\\\\udce9.png","error":null}\n'
+
+
+def test_what_is_no_journal_is_refused(path):
+    path.write_text('{"some": "thing"}\n')
+    with pytest.raises(JournalUnreadable, match="line 1"):
+        Journal(path).resume()
+
+
+def test_the_output_appears_whole_and_the_journal_goes(path, tmp_path):
+    out = tmp_path / "out.json"
+    done = journal(path, row("a"))
+    done.finish(out, lambda rows, temporary: temporary.write_text(json.dumps(list(rows))))
+    assert json.loads(out.read_text()) == [row("a")]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def asked(path, **options):
+    return Journal(path, options=options)
+
+
+def interrupted(path, *rows, **options):
+    """A run with options that was killed after some rows."""
+    began = asked(path, **options)
+    began.begin()
+    began.write(rows)
+    began.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({"top_k": 3}, {"top_k": 5}, r"with --top-k 3, .* with --top-k 5"),
+        ({}, {"model": "flowers"}, r"without --model, .* with --model flowers"),
+        ({"threshold": 0.5}, {}, r"with --threshold 0.5, .* without --threshold"),
+        ({"labels": ["cat,dog"]}, {"labels": ["cat"]}, r"with --labels cat,dog, .* with --labels cat"),
+    ],
+)
+def test_rows_of_different_options_are_not_mixed(path, before, now, words):
+    interrupted(path, row("a"), **before)
+    with pytest.raises(OptionsDiffer, match=words):
+        asked(path, **now).resume()
+    assert [each["path"] for each in Journal(path).read()] == ["a"]
+
+
+def test_the_same_options_go_on_and_are_known_at_the_next_interruption(path):
+    for _ in range(2):
+        interrupted(path, row("a"), top_k=3, model=None)
+        again = asked(path, top_k=3)
+        again.resume()
+        again.close()
+    with pytest.raises(OptionsDiffer):
+        asked(path, top_k=4).resume()
+
+
+def test_rows_without_a_record_of_their_options_show_what_they_can(path):
+    answer = {**row("a"), "model": "flowers", "version": "1", "predictions": [{}, {}, {}]}
+    path.write_text(json.dumps(answer) + "\n")
+    for options in ({"model": "fruits"}, {"version": 2}, {"top_k": 2}):
+        with pytest.raises(OptionsDiffer, match="--overwrite"):
+            asked(path, **options).resume()
+    again = asked(path, model="flowers", version=1, top_k=3)
+    again.resume()
+    again.close()
+
+
+def test_nothing_is_left_beside_the_output_or_by_a_run_without_rows(path, tmp_path):
+    interrupted(path, row("a"), top_k=3)
+    again = asked(path, top_k=3)
+    again.resume()
+    again.finish(tmp_path / "out.jsonl", None)
+    assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
+    empty = asked(tmp_path / "other.part")
+    empty.begin()
+    empty.abandon()
+    assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_of_equal_rows_one_stays_and_of_others_none(path):
+    """No output has a row twice, nor one of which nobody knows whether it is right."""
+    journal(path, row("a"), row("b"), row("a"), row("b", "invalid_image"), row("c"))
+    again = resumed(path)
+    assert (again.rows, again.dropped) == (2, 3)
+    assert names(again.left(pictures("a", "b", "c"))) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\0\xff\xfe",
+        b"[" * 100_000,
+        b'{"path":7,"error":null}',
+        b'{"path":"a","error":7}',
+        b"[]",
+        b"",
+        b'{"path":"a","error":null,"score":"high"}',
+        b'{"path":"a","error":null,"predictions":7}',
+        b'{"path":"a","error":null,"predictions":[7]}',
+        b'{"path":"a","error":null,"predictions":[{"label":7}]}',
+        b'{"path":"a","error":null,"predictions":[{"class_id":2147483648}]}',
+        b'{"path":"a","error":null,"class_id":2147483648}',
+        b'{"path":"a","error":null,"width":-1}',
+        b'{"path":"a","error":null,"score":true}',
+        b'{"path":"a","error":null,"score":NaN}',
+        b'{"path":"a","error":null,"score":1e999}',
+        b'{"path":"a"}',
+        b'{"error":null}',
+        b'{"path":null,"error":null}',
+    ],
+)
+def test_a_line_that_is_no_row_is_refused_with_its_number(path, line):
+    path.write_bytes(b'{"path":"b","error":null}\n' + line + b"\n")
+    with pytest.raises(JournalUnreadable, match="line 2"):
+        Journal(path).resume()
+    assert path.read_bytes().endswith(line + b"\n")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_edited_rows_that_are_taken_fit_every_output(tmp_path, suffix):
+    """Members that are missing are empty, and the largest numbers have their place."""
+    out = tmp_path / f"out.{suffix}"
+    part = tmp_path / "part"
+    first = '{"path":"a","error":null}'
+    last = (
+        '{"path":"b","error":null,"label":"\\ud800","class_id":2147483647,"score":1e300,"width":2147483647,'
+        '"predictions":[{},{"label":null,"class_id":7,"score":1}],"more":{}}'
+    )
+    part.write_text(f"{first}\n{last}\n")
+    again = Journal(part)
+    again.resume()
+    again.finish(out, converter(out))
+    assert out.stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["vectors", "texts", "number"])
+def test_an_edited_vector_has_numbers(path, kind):
+    vector = {"vectors": [[1]], "texts": ["1"], "number": 1}[kind]
+    path.write_text(json.dumps({**row("a"), "features": vector}) + "\n")
+    with pytest.raises(JournalUnreadable, match="line 1"):
+        Journal(path, features=True).resume()
+
+
+def test_rows_of_other_pictures_stay_and_are_counted(path):
+    journal(path, row("a"), row("gone"), row("left"))
+    again = resumed(path)
+    assert names(again.left(pictures("a", "b"))) == ["b"]
+    assert again.foreign == 2
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"", b"[]", b" " * (MAX_OPTIONS_BYTES - 1) + b"{}"])
+def test_options_that_cannot_be_read_are_named(path, content):
+    interrupted(path, row("a"))
+    options = path.with_name(f"{path.name}.options")
+    options.write_bytes(content)
+    with pytest.raises(OptionsUnreadable, match="--overwrite"):
+        asked(path).resume()
+    options.write_bytes(b"{}".ljust(MAX_OPTIONS_BYTES))
+    assert resumed(path).rows == 1
+
+
+def test_what_is_no_file_is_neither_read_nor_waited_for(path):
+    """A FIFO in the places of the rows and of the options: opening one waits for its other end."""
+    os.mkfifo(path)
+    os.mkfifo(path.with_name(f"{path.name}.options"))
+    with pytest.raises(OptionsUnreadable, match="FIFO"):
+        Journal(path).resume()
+    path.with_name(f"{path.name}.options").unlink()
+    with pytest.raises(JournalUnreadable, match="FIFO"):
+        Journal(path).resume()
+    assert journal(path, row("a")).path.read_text() == '{"path":"a","error":null}\n'
+
+
+def test_a_link_in_the_place_of_the_rows_is_replaced(path, tmp_path):
+    other = tmp_path / "other"
+    other.write_text("kept")
+    path.symlink_to(other)
+    journal(path, row("a"))
+    assert other.read_text() == "kept"

@@ -1,0 +1,51 @@
+"""A run that is killed goes on, and every picture has exactly one row."""
+
+import asyncio
+import subprocess
+
+import pytest
+
+from gateway.inference.backend import Call, InferResult
+from tests.gateway.api.stub import PNG, StubBackend
+from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
+from tests.processes import environment, wait_for
+from tests.stub_service import stub_service
+
+PICTURES = 2_000
+
+
+class Unhurried(StubBackend):
+    """So slow that a run takes seconds, on any machine, and can be killed in its middle."""
+
+    async def infer(self, call: Call) -> InferResult:
+        await asyncio.sleep(0.05)
+        return await super().infer(call)
+
+
+@pytest.mark.slow
+def test_after_three_kills_each_picture_has_one_row(tmp_path):
+    photos, out = folder_of(tmp_path / "photos", PICTURES, PNG), tmp_path / "out.jsonl"
+    journal = tmp_path / "out.jsonl.part"
+    kept = [0]
+    with stub_service(Unhurried()) as url:
+        for kill in range(3):
+            arguments = command(photos, "--out", out, "--url", url, *(["--resume"] if kill else []))
+            process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)
+            enough = kept[-1] + 200
+            wait_for(lambda enough=enough: journal.exists() and lines(journal) > enough, process=process)
+            process.kill()
+            process.wait()
+            kept.append(lines(journal))
+        # What an editor may leave: a picture that is not there, and a last line without its end.
+        journal.write_bytes(journal.read_bytes().rpartition(b"\n")[0] + b'\n{"path":"gone.png","error":null}\n{"pa')
+        done = run(photos, "--out", out, "--url", url, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert sorted(row["path"] for row in rows_of(out)) == sorted(["gone.png", *map(str, photos.rglob("*.png"))])
+    assert "not among the sources of this run: 1 row" in done.stderr
+    assert "left out, as it is incomplete: the last line" in done.stderr
+    assert kept == sorted(kept)
+    assert f"rows from before: {kept[-1] + 1:,}" in done.stderr
+
+
+def lines(path) -> int:
+    return path.read_bytes().count(b"\n")

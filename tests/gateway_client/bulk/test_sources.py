@@ -1,0 +1,302 @@
+"""Where pictures come from."""
+
+import io
+import json
+import random
+import tarfile
+import zipfile
+
+import fsspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk.sources import SourceMissing, Sources, count
+from tests.gateway.api.stub import PNG
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    for name in ("b.png", "a.JPG", "deep/er/c.webp", ".hidden/d.png", "notes.txt", "deep/.e.png"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return folder
+
+
+def read(*sources, **options) -> list[tuple[str, bytes]]:
+    return [(picture.name, picture.read()) for picture in Sources(map(str, sources), **options).pictures()]
+
+
+def names(found: list[tuple[str, bytes]]) -> list[str]:
+    return [name.rpartition("/")[2] for name, _ in found]
+
+
+def test_a_folder_is_read_at_every_depth_by_name_without_what_is_hidden_or_no_picture(photos):
+    found = read(photos)
+    assert found == [(str(photos / name), name.encode()) for name in ("a.JPG", "b.png", "deep/er/c.webp")]
+    assert count([str(photos)]) == 3
+
+
+def test_a_glob_may_reach_into_folders(photos):
+    assert names(read(f"{photos}/**/*.webp")) == ["c.webp"]
+    with pytest.raises(SourceMissing, match="no file matches"):
+        read(f"{photos}/*.gif")
+
+
+def test_a_file_that_is_named_is_sent_whatever_its_name(photos):
+    (photos / "noending").write_bytes(b"x")
+    assert read(photos / "noending") == [(str(photos / "noending"), b"x")]
+
+
+def test_a_list_of_paths_is_read_line_by_line(photos):
+    (photos / "list.txt").write_text(f"b.png\n\r\n{photos / 'a.JPG'}\r\n")
+    assert names(read(photos / "list.txt")) == ["b.png", "a.JPG"]
+
+
+def test_what_is_left_out_is_counted(photos, tmp_path):
+    folder = Sources([str(photos)])
+    list(folder.pictures())
+    left_out = folder.left_out
+    assert (left_out.number, left_out.example) == (1, str(photos / "notes.txt"))
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("folder/", b"")
+        file.writestr("folder/notes.txt", b"text")
+    archive = Sources([str(tmp_path / "a.zip")])
+    list(archive.pictures())
+    assert archive.left_out.number == 1
+
+
+@pytest.mark.parametrize("content", [PNG, b"\xff\xd8\xff\xe0 JPEG", b"PK\3\4 zip"])
+def test_a_files_content_on_stdin_is_not_taken_for_paths(tmp_path, monkeypatch, content):
+    (tmp_path / "content").write_bytes(content)
+    with (tmp_path / "content").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(SourceMissing, match="a file's content is piped to it"):
+            read("-")
+
+
+def test_several_sources_come_one_after_another(photos):
+    assert names(read(photos / "b.png", photos)) == ["b.png", "a.JPG", "b.png", "c.webp"]
+
+
+def test_what_is_missing_is_told_before_anything_is_read(photos):
+    with pytest.raises(SourceMissing, match=r"there is no file or folder 'none\.png'"):
+        Sources([str(photos), "none.png"])
+
+
+def write_table(folder, kind, rows):
+    table = folder / f"table.{kind}"
+    if kind == "csv":
+        table.write_text("\n".join(["id,path", *(f"{number},{row}" for number, row in enumerate(rows))]))
+    elif kind == "jsonl":
+        table.write_text("".join(json.dumps({"id": 1, "path": row}) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"id": list(range(len(rows))), "path": rows}), table)
+    return table
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_tables_paths_are_relative_to_its_folder(photos, kind):
+    table = write_table(photos, kind, ["b.png", str(photos / "a.JPG")])
+    assert read(table) == [(str(photos / "b.png"), b"b.png"), (str(photos / "a.JPG"), b"a.JPG")]
+    assert count([str(table)]) == 2
+    assert len(read(table, column="path")) == 2
+
+
+def test_the_column_of_paths_must_be_known(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("left,right\na.png,b.png\n")
+    with pytest.raises(BulkError, match="Name it with --column: left, right"):
+        read(table)
+    with pytest.raises(BulkError, match="no column 'middle'; its columns are left, right"):
+        read(table, column="middle")
+
+
+def test_json_lines_may_be_bare_paths(photos):
+    table = photos / "t.jsonl"
+    table.write_text('"b.png"\n')
+    assert names(read(table)) == ["b.png"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_row_without_a_path_is_a_fault_of_its_own(photos, kind):
+    table = write_table(photos, kind, ["b.png", "" if kind == "csv" else None, "a.JPG"])
+    found = list(Sources([str(table)]).pictures())
+    assert [picture.name for picture in found] == [str(photos / "b.png"), f"{table}:2", str(photos / "a.JPG")]
+    with pytest.raises(OSError, match="has no path"):
+        found[1].read()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("b.png\na.JPG\n", "has no header"),
+        ("1,s3://bucket/b\n2,a.JPG\n", "has no header"),
+        ("id;where\n1;b.png\n", "separate columns by commas"),
+    ],
+)
+def test_a_table_that_would_be_misread_is_refused(photos, text, said):
+    (photos / "t.csv").write_text(text)
+    with pytest.raises(BulkError, match=said):
+        read(photos / "t.csv")
+
+
+@pytest.mark.parametrize("line", ["{", "1", '{"other": 1, "more": 2}', '{"path": 3}'])
+def test_a_table_that_is_none_is_refused_with_the_line(tmp_path, line):
+    table = tmp_path / "t.jsonl"
+    table.write_text(line)
+    with pytest.raises(BulkError, match=r"t\.jsonl"):
+        read(table)
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "zip"])
+def test_an_archives_pictures_are_read_in_place(photos, tmp_path, ending):
+    archive = tmp_path / f"photos.{ending}"
+    if ending == "zip":
+        with zipfile.ZipFile(archive, "w") as file:
+            for path in sorted(photos.rglob("*")):
+                file.write(path, path.relative_to(photos))
+    else:
+        with tarfile.open(archive, "w:gz" if "gz" in ending else "w") as file:
+            file.add(photos, ".")
+    assert sorted(data for _, data in read(archive)) == [
+        b".hidden/d.png",
+        b"a.JPG",
+        b"b.png",
+        b"deep/.e.png",
+        b"deep/er/c.webp",
+    ]
+    assert {name.startswith(f"{archive}/") for name, _ in read(archive)} == {True}
+
+
+def test_a_damaged_archive_is_told(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"no zip")
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
+    for name in ("a.zip", "a.tar"):
+        ((found, reason),) = outcomes(tmp_path / name).items()
+        assert found == name
+        assert "cannot be read as an archive" in reason
+
+
+def test_a_member_that_cannot_be_read_is_that_pictures_error_alone(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("a.png", b"content of a")
+        file.writestr("b.png", b"content of b")
+    (tmp_path / "a.zip").write_bytes(buffer.getvalue().replace(b"content of a", b"content of x"))
+    first, second = Sources([str(tmp_path / "a.zip")]).pictures()
+    with pytest.raises(OSError, match="CRC"):
+        first.read()
+    assert second.read() == b"content of b"
+
+
+def tar_of(path, names, *, kind="") -> bytes:
+    """A tar's bytes; each member has 40,000 bytes that do not compress."""
+    with tarfile.open(path, f"w:{kind}") as file:
+        for number, name in enumerate(names):
+            member = tarfile.TarInfo(name)
+            member.size = 40_000
+            file.addfile(member, io.BytesIO(random.Random(number).randbytes(member.size)))
+    return path.read_bytes()
+
+
+def outcomes(*sources) -> dict[str, str]:
+    """What each picture gives: "ok", or why it cannot be read."""
+    found = {}
+    for picture in Sources(map(str, sources)).pictures():
+        try:
+            picture.read()
+            found[picture.name.rpartition("/")[2]] = "ok"
+        except OSError as exc:
+            found[picture.name.rpartition("/")[2]] = str(exc)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["", "gz", "xz"])
+def test_a_tar_that_is_cut_off_costs_what_follows_in_it_and_no_other_source(photos, tmp_path, kind):
+    archive = tmp_path / "a.tar"
+    whole = tar_of(archive, ["1.png", "2.png", "3.png", "4.png"], kind=kind)
+    archive.write_bytes(whole[: len(whole) * 6 // 10])
+    found = outcomes(archive, photos / "b.png")
+    errors = [reason for reason in found.values() if reason != "ok"]
+    assert len(errors) == 1
+    assert "the archive is damaged here" in errors[0]
+    assert found["b.png"] == "ok"
+    assert "4.png" not in found
+
+
+def test_a_damaged_header_inside_a_tar_is_not_taken_for_its_end(photos, tmp_path):
+    archive = tmp_path / "a.tar"
+    whole = tar_of(archive, ["1.png", "2.png", "3.png"])
+    second = whole.index(b"2.png")
+    archive.write_bytes(whole[:second] + b"\xff" * 512 + whole[second + 512 :])
+    found = outcomes(archive, photos / "b.png")
+    assert list(found) == ["1.png", "a.tar", "b.png"]
+    assert "the archive is damaged here" in found["a.tar"]
+    assert {found["1.png"], found["b.png"]} == {"ok"}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zips_member_that_does_not_unpack_is_that_pictures_error_alone(tmp_path, method):
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w", method) as file:
+        for name in ("a.png", "b.png"):
+            file.writestr(name, random.Random(1).randbytes(5_000))
+    whole = archive.read_bytes()
+    begin = whole.index(b"a.png") + len(b"a.png")
+    archive.write_bytes(whole[:begin] + b"\xff" * 3_000 + whole[begin + 3_000 :])
+    found = outcomes(archive)
+    assert found["a.png"] != "ok"
+    assert found["b.png"] == "ok"
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    files = fsspec.filesystem("memory")
+    root = f"/{tmp_path.name}"
+    for name in ("a.png", "deep/b.jpg", "notes.txt"):
+        files.pipe(f"{root}/{name}", name.encode())
+    yield f"memory:/{root}"
+    files.rm(root, recursive=True)
+
+
+def test_a_bucket_is_read_below_a_prefix(bucket):
+    assert read(bucket) == [(f"{bucket}/a.png", b"a.png"), (f"{bucket}/deep/b.jpg", b"deep/b.jpg")]
+
+
+def test_one_object_or_a_glob_of_them_is_read(bucket):
+    assert read(f"{bucket}/notes.txt") == [(f"{bucket}/notes.txt", b"notes.txt")]
+    assert names(read(f"{bucket}/**/*.jpg")) == ["b.jpg"]
+
+
+def test_a_table_may_name_objects(bucket, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text(f"url\n{bucket}/a.png\n")
+    assert read(table) == [(f"{bucket}/a.png", b"a.png")]
+
+
+def test_an_empty_prefix_and_a_missing_package_are_told(bucket):
+    with pytest.raises(BulkError, match="contains no pictures"):
+        read(f"{bucket}/none")
+    with pytest.raises(BulkError, match="pip install"):
+        read("dropbox://photos")
+
+
+def test_what_a_buckets_client_raises_is_told_in_a_sentence(bucket, monkeypatch):
+    class NoCredentials(Exception):
+        pass
+
+    def refuse(*_, **__):
+        raise NoCredentials("Unable to locate credentials")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fsspec.filesystem("memory")), "isfile", refuse)
+        with pytest.raises(BulkError, match="cannot be listed: Unable to locate credentials"):
+            read(bucket)
+    (gone,) = Sources([f"{bucket}/a.png"]).pictures()
+    fsspec.filesystem("memory").rm(f"{bucket.removeprefix('memory:/')}/a.png")
+    with pytest.raises(OSError, match="there is no such object"):
+        gone.read()

@@ -1,0 +1,308 @@
+"""The client against a gateway on a port."""
+
+import asyncio
+import json
+import signal
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
+from gateway.inference.backend import Call, InferResult
+from gateway_client import AsyncGateway, Gateway, Picture, blocking, errors
+from tests.films import film
+from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.stub_service import stub_service
+
+
+@pytest.fixture(scope="module")
+def url():
+    with stub_service(max_files=10, max_file_bytes=100_000) as url:
+        yield url
+
+
+@pytest.fixture
+def gateway(url):
+    with Gateway(url) as gateway:
+        yield gateway
+
+
+def test_each_picture_gets_one_result_however_many_there_are(gateway, tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(57)]
+    for path in paths:
+        path.write_bytes(PNG)
+    results = sorted(gateway.classify(paths), key=lambda result: result.index)
+    assert [result.source for result in results] == paths
+    assert [result.name for result in results] == [str(path) for path in paths]
+    assert {(result.best.label, result.width, result.model, result.version) for result in results} == {
+        ("cat", 4, "ensemble_model", "1")
+    }
+
+
+def test_paths_bytes_pil_images_and_arrays_are_pictures(gateway, tmp_path):
+    path = tmp_path / "cat.png"
+    path.write_bytes(PNG)
+    gray, rgba = np.zeros((3, 5), np.uint8), np.zeros((6, 7, 4), np.uint8)
+    given = [str(path), path, PNG, Image.new("RGB", (8, 9)), Image.new("CMYK", (8, 9)), gray, rgba, rgba[::-1, ::2, :3]]
+    results = sorted(gateway.classify([*given, Picture("mine", lambda: PNG)]), key=lambda result: result.index)
+    assert [result.error for result in results] == [None] * 9
+    sizes = [(result.width, result.height) for result in results]
+    assert sizes == [(4, 4)] * 3 + [(8, 9), (8, 9), (5, 3), (7, 6), (4, 6), (4, 4)]
+    assert results[-1].name == "mine"
+
+
+def test_each_frame_of_an_animated_picture_may_have_an_answer(gateway):
+    results = sorted(gateway.classify([film("GIF", range(5)), PNG, b"text"], frames=3), key=lambda r: r.index)
+    assert [[frame.index for frame in result.frames] for result in results] == [[0, 1, 3], [0], []]
+    assert [frame.seconds for frame in results[0].frames] == pytest.approx([0, 0.1, 0.3])
+    assert {frame.best.label for frame in results[0].frames} == {results[0].best.label} == {"cat"}
+    assert [result.ok for result in results] == [True, True, False]
+    (result,) = gateway.classify(PNG)
+    assert result.frames == ()
+
+
+@pytest.mark.parametrize("frames", ["all", "every:0.1s"])
+def test_pictures_that_have_too_many_frames_together_are_sent_apart(frames):
+    films = [film("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
+    with stub_service(max_frames=8) as url, Gateway(url) as gateway:
+        results = sorted(gateway.classify(films, frames=frames), key=lambda result: result.index)
+    assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
+    assert {result.ok for result in results if result.index != 2} == {True}
+    alone = results[2]  # which is too much by itself
+    error = alone.error if frames == "all" else alone.frames[-1].error
+    assert isinstance(error, errors.TooManyFrames)
+
+
+def test_one_picture_needs_no_list(gateway):
+    (result,) = gateway.classify(PNG)
+    assert result.ok
+
+
+@pytest.mark.parametrize(
+    "wrong", [1, np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 2), np.uint8), Image.new("F", (1, 1))]
+)
+def test_what_is_no_picture_is_a_type_error(gateway, wrong):
+    with pytest.raises(TypeError, match=r"picture|must be uint8|mode"):
+        list(gateway.classify([PNG, wrong]))
+
+
+def test_a_bad_picture_costs_no_other_its_answer(gateway, tmp_path):
+    huge = b"x" * 100_001
+    results = sorted(gateway.classify([PNG, b"text", tmp_path / "none.png", huge, b"", PNG]), key=lambda r: r.index)
+    kinds = [type(result.error) for result in results]
+    assert [kinds[0], kinds[5]] == [type(None)] * 2
+    assert [kind.__name__ for kind in kinds[1:5]] == [
+        "UnsupportedFormat",
+        "UnreadableFile",
+        "FileTooLarge",
+        "EmptyFile",
+    ]
+    assert "No such file" in results[2].error.message
+    assert results[3].error.details == {"limit": "max_file_bytes", "value": 100_000}
+
+
+def test_parameters_reach_the_service_and_its_refusal_has_a_type(gateway):
+    with pytest.raises(errors.InvalidParameter, match="top_k") as raised:
+        list(gateway.classify([PNG], top_k=10_000))
+    assert (raised.value.status, raised.value.details["limit"]) == (422, "max_top_k")
+    (result,) = gateway.classify([PNG], threshold=0.1, labels=["cat"], version=1, timeout=5, model="ensemble_model")
+    assert result.best.label == "cat"
+
+
+def test_one_label_needs_no_list(gateway):
+    (result,) = gateway.classify(PNG, labels="cat")
+    assert [prediction.label for prediction in result.predictions] == ["cat"]
+
+
+def test_an_address_without_a_scheme_is_one_of_http(url):
+    with Gateway(url.removeprefix("http://")) as gateway:
+        assert next(gateway.classify(PNG)).ok
+
+
+def test_progress_is_told_after_each_result(gateway):
+    told = []
+    list(gateway.classify([PNG] * 25 + [b"text"], progress=told.append))
+    assert [progress.done for progress in told] == list(range(1, 27))
+    assert (told[-1].failed, told[-1].total) == (1, 26)
+    assert told[-1].rate > 0
+
+
+def test_a_generator_is_read_as_it_is_needed_and_left_when_the_caller_stops(gateway):
+    asked = 0
+
+    def pictures():
+        nonlocal asked
+        while True:
+            asked += 1
+            yield PNG
+
+    for result in gateway.classify(pictures()):
+        assert result.ok
+        break
+    assert asked < 2_000
+
+
+def test_results_that_are_left_in_the_middle_end_with_the_client(url):
+    with Gateway(url) as gateway:
+        results = gateway.classify([PNG] * 200)
+        assert next(results).ok
+    results.close()  # which has nothing left to do: the loop is closed
+    assert not gateway._thread.is_alive()
+
+
+def test_ctrl_c_twice_is_as_good_as_once(monkeypatch):
+    interrupted = threading.Event()
+
+    def impatient(event, timeout):  # in place of waiting for what the first one has cancelled
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
+        waiting = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
+        results = gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set())
+        with monkeypatch.context() as patch:
+            patch.setattr(blocking, "_wait", impatient)
+            thread.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(results)
+        thread.join()
+    assert interrupted.is_set()
+
+
+def test_ctrl_c_while_it_waits_ends_all_that_runs():
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
+        waiting = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            for _ in gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set()):
+                pass
+        thread.join()
+        assert not asyncio.run_coroutine_threadsafe(tasks(), gateway._loop).result()
+
+
+async def tasks() -> list[str]:
+    """What runs beside this."""
+    return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+def test_nothing_is_nothing(gateway):
+    assert list(gateway.classify([])) == []
+
+
+def test_the_models_can_be_listed(gateway):
+    (model,) = gateway.models()
+    assert (model.name, model.labels, model.ready) == ("ensemble_model", ("cat", "dog"), True)
+
+
+def test_pictures_may_come_in_their_own_time(url):
+    async def pictures():
+        for _ in range(23):
+            await asyncio.sleep(0)
+            yield PNG
+
+    async def classify():
+        async with AsyncGateway(url) as gateway:
+            return [result async for result in gateway.classify(pictures())]
+
+    assert sorted(result.index for result in asyncio.run(classify())) == list(range(23))
+
+
+def test_it_works_where_an_event_loop_runs_already_as_in_a_notebook(url):
+    async def cell():
+        with Gateway(url) as gateway:
+            return len(list(gateway.classify([PNG] * 3)))
+
+    assert asyncio.run(cell()) == 3
+
+
+class Busy(StubBackend):
+    """Refuses every second batch."""
+
+    def __init__(self, fault: Exception) -> None:
+        super().__init__()
+        self.passing, self.calls = fault, 0
+
+    async def infer(self, call: Call) -> InferResult:
+        self.calls += 1
+        if self.calls % 2:
+            raise self.passing
+        return await super().infer(call)
+
+
+@pytest.mark.parametrize("fault", [Overloaded(), ModelUnavailable()])
+def test_what_the_service_cannot_answer_for_now_is_sent_again(fault):
+    backend = Busy(fault)
+    with stub_service(backend) as url, Gateway(url) as gateway:
+        results = list(gateway.classify([PNG] * 40))
+    assert sorted(result.index for result in results) == list(range(40))
+    assert all(result.ok for result in results)
+    assert backend.calls > 5
+
+
+def test_what_the_service_goes_on_refusing_is_an_error_when_patience_ends():
+    waits = []
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url, retry_seconds=1) as gateway:
+        results = list(gateway.classify([PNG] * 3, on_wait=lambda fault, seconds: waits.append((fault.code, seconds))))
+    assert [type(result.error) for result in results] == [errors.Overloaded] * 3
+    assert waits
+    assert all(code == "overloaded" and 0 < seconds <= 1 for code, seconds in waits)
+
+
+def test_what_ends_the_request_ends_the_call():
+    with (
+        stub_service(StubBackend(ModelNotFound())) as url,
+        Gateway(url) as gateway,
+        pytest.raises(errors.ModelNotFound),
+    ):
+        list(gateway.classify([PNG] * 3))
+
+
+def test_a_key_is_needed_where_the_service_wants_one(tmp_path):
+    from gateway.keys import add_key
+
+    key = add_key(tmp_path / "keys", "me")
+    with stub_service(api_keys_file=tmp_path / "keys") as url:
+        with Gateway(url) as gateway, pytest.raises(errors.Unauthorized):
+            list(gateway.classify([PNG]))
+        with Gateway(url, key) as gateway:
+            assert next(gateway.classify([PNG])).ok
+        with Gateway(url.removeprefix("http://"), key) as gateway:
+            assert next(gateway.classify([PNG])).ok
+
+
+def test_a_stream_tells_the_model_of_each_result(url):
+    import httpx
+
+    answer = httpx.post(f"{url}/predict", files={"f": PNG}, headers={"Accept": "application/x-ndjson"})
+    first = json.loads(answer.text.splitlines()[0])
+    assert first["model"] == {"name": "ensemble_model", "version": "1"}
+
+
+def test_vectors_come_as_32_bit_floats_beside_the_classes_that_are_asked_for():
+    with stub_service(VectorBackend()) as url, Gateway(url) as gateway:
+        good, bad = sorted(gateway.embed([PNG, b"no picture"], top_k=1), key=lambda result: result.index)
+        assert np.frombuffer(good.embedding, np.float32).tolist() == VECTOR.tolist()
+        assert good.best.label == "cat"
+        assert (bad.embedding, bad.error.code) == (None, "unsupported_format")
+        (one,) = gateway.embed(PNG, normalize=True)
+        assert np.allclose(np.frombuffer(one.embedding, np.float32), VECTOR / 5)
+        assert one.best is None
+        (classified,) = gateway.classify(PNG)
+        assert classified.embedding is None
+        with pytest.raises(errors.NoFeatures, match="--features auto"):
+            list(gateway.embed(PNG, model="plain"))
+
+
+def test_a_program_with_an_event_loop_gets_vectors_as_well():
+    async def vectors(url: str) -> list[list[float]]:
+        async with AsyncGateway(url) as gateway:
+            return [result.embedding.tolist() async for result in gateway.embed([PNG, PNG])]
+
+    with stub_service(VectorBackend()) as url:
+        assert asyncio.run(vectors(url)) == [VECTOR.tolist()] * 2

@@ -1,0 +1,57 @@
+"""The client is a distribution of its own: it needs httpx, and nothing of the gateway."""
+
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+
+from gateway_client import __version__, errors
+from tests.processes import PROJECT
+from tests.stub_service import stub_service
+
+CLIENT = PROJECT / "gateway_client"
+TOLD = runpy.run_path(str(PROJECT / "docs" / "client_errors.py"))
+
+
+def test_the_error_types_are_those_of_the_gateway():
+    assert TOLD["MODULE"].read_text() == TOLD["source"](), "run: make docs"
+
+
+def test_every_code_has_its_type():
+    assert all(kind.code == code for code, kind in errors.BY_CODE.items())
+    assert errors.BY_CODE["overloaded"].retryable
+    assert not errors.BY_CODE["invalid_image"].retryable
+
+
+def test_it_is_imported_without_the_gateway_and_without_anything_but_httpx():
+    code = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(PROJECT)!r})\n"
+        "import gateway_client\n"
+        "print(gateway_client.Gateway.__module__)\n"
+        "wrong = {'gateway', 'numpy', 'PIL', 'pydantic', 'fastapi', 'starlette'} & set(sys.modules)\n"
+        "assert not wrong, wrong\n"
+    )
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd="/", check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "gateway_client.blocking"), run.stderr
+
+
+def test_its_metadata_are_those_of_its_code():
+    project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__
+    assert project["dependencies"] == ["httpx>=0.27"]
+    assert (CLIENT / "py.typed").exists()
+    assert (CLIENT / "LICENSE").read_text() == (PROJECT / "LICENSE").read_text()
+
+
+def test_the_readmes_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (CLIENT / "README.md").read_text(), re.DOTALL)
+    with stub_service() as url:
+        code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n" + example.replace("http://127.0.0.1:8080", url)
+        run = subprocess.run(
+            [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=PROJECT, check=False
+        )
+    assert sorted(run.stdout.splitlines()) == ["README.md: unsupported_format", "examples/cat.jpg: cat 0.90"], (
+        run.stderr
+    )

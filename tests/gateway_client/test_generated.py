@@ -1,0 +1,86 @@
+"""A client that openapi-python-client makes of /openapi.json has types that hold, and classifies."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.app import create_app
+from gateway.settings import Settings
+from tests.gateway.api.stub import PNG
+from tests.stub_service import stub_service
+
+GENERATOR = Path(sys.prefix) / "generator" / "bin" / "openapi-python-client"
+USER = """
+import sys
+from io import BytesIO
+from pathlib import Path
+
+from generated import Client
+from generated.api.classify import predict
+from generated.api.models import list_models
+from generated.models import ModelsResponse, PredictFilesBody, PredictResponse, Problem
+from generated.types import File, Response
+
+with Client(base_url=sys.argv[1]) as client:
+    listed = list_models.sync(client=client)
+    assert isinstance(listed, ModelsResponse), listed
+    print(listed.default)
+
+    picture = File(payload=BytesIO(Path(sys.argv[2]).read_bytes()), file_name="cat.png")
+    for file in (picture, File(payload=BytesIO(b"no picture"), file_name="cat.txt")):
+        answer = predict.sync_detailed(client=client, body=PredictFilesBody(files=[file]), top_k=1)
+        assert isinstance(answer.parsed, PredictResponse), answer
+        result = answer.parsed.results[0]
+        print(answer.status_code.value, result.filename, [each.label for each in result.predictions])
+
+    answer = predict.sync_detailed(client=client, body=PredictFilesBody(files=[picture]), model="none", top_k=0)
+    assert isinstance(answer.parsed, Problem), answer
+    print(answer.status_code.value, answer.parsed.code)
+"""
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package `generated` and a program that uses it."""
+    if not GENERATOR.exists():
+        pytest.skip("no openapi-python-client: `make test` installs it into .venv/generator")
+    folder = tmp_path_factory.mktemp("client")
+    document = folder / "openapi.json"
+    document.write_text(json.dumps(create_app(Settings(_env_file=None)).openapi()))
+    (folder / "config.yaml").write_text("post_hooks: []\n")
+    command = [GENERATOR, "generate", "--path", document, "--output-path", folder / "generated", "--meta", "none"]
+    made = subprocess.run([*command, "--config", folder / "config.yaml"], capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stdout + made.stderr
+    # A picture as the raw body goes as application/octet-stream, which is what the generator knows.
+    warnings = [line for line in (made.stdout + made.stderr).splitlines() if line.startswith("Unsupported")]
+    assert warnings == ["Unsupported content type image/*"] * 2  # of /predict and /embed
+    (folder / "user.py").write_text(USER)
+    return folder
+
+
+@pytest.mark.slow
+def test_its_types_hold(generated: Path):
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", "user.py", "generated"]
+    checked = subprocess.run(command, cwd=generated, capture_output=True, text=True, timeout=240)
+    faults = [line for line in checked.stdout.splitlines() if ": error: " in line]
+    # Its __exit__ passes what it gets, untyped, whatever the document says.
+    assert [line for line in faults if not line.startswith("generated/client.py:")] == [], checked.stdout
+    assert all("exit__" in line for line in faults), checked.stdout
+
+
+def test_it_classifies_and_reads_every_answer(generated: Path):
+    (generated / "cat.png").write_bytes(PNG)
+    with stub_service() as url:
+        run = subprocess.run(
+            [sys.executable, "user.py", url, "cat.png"], cwd=generated, capture_output=True, text=True, timeout=60
+        )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "ensemble_model",
+        "200 cat.png ['cat']",
+        "415 cat.txt []",
+        "422 invalid_parameter",
+    ]

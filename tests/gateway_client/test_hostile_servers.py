@@ -1,0 +1,253 @@
+"""Servers that mean harm, over real sockets: the client ends in time with an error that it documents."""
+
+import gzip
+import itertools
+import json
+import socket
+import threading
+import time
+import zlib
+from contextlib import contextmanager
+
+import pytest
+
+from gateway_client import Gateway, GatewayError, UnexpectedAnswer, Unreachable, documents
+from gateway_client.errors import Overloaded
+
+LINE = {"index": 0, "width": 1, "height": 1, "predictions": [], "error": None, "model": {"name": "m", "version": "1"}}
+NDJSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n"
+JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+GONE = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n" + b'{"code":"not_found","detail":"None"}'
+
+
+@contextmanager
+def server(answer, *, limits=GONE):
+    """A server that sends to each request but those for limits what `answer` yields, until the client leaves."""
+    requests = []
+
+    def serve(connection):
+        with connection:
+            try:
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += connection.recv(65_536)
+                requests.append(head)
+                for piece in [limits] if head.startswith(b"GET /limits") else answer():
+                    connection.sendall(piece)
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(1)
+                while connection.recv(65_536):
+                    pass
+            except OSError:
+                pass
+
+    def accept():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def classify(url, **options):
+    """What becomes of one picture: its result, or the error of the call."""
+    began = time.monotonic()
+    with Gateway(url, "secret-key", timeout_seconds=1.0, retry_seconds=0.3, **options) as gateway:
+        try:
+            (result,) = gateway.classify([b"picture"])
+        except GatewayError as exc:
+            result = exc
+    assert time.monotonic() - began < 20
+    return result
+
+
+def line(**changes):
+    return NDJSON + b"\r\n" + json.dumps(LINE | changes).encode() + b"\n"
+
+
+def dripping(head):
+    def answer():
+        yield head
+        while True:
+            time.sleep(0.1)
+            yield b" "
+
+    return answer
+
+
+PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        line(index="0"),
+        line(index=-1),
+        line(index=True),
+        line(index=None),
+        line(width="1"),
+        line(error=7),
+        line(error={"code": 7}),
+        line(error={"code": "\x1b[2J", "message": "a"}),
+        line(error={"detail": "a"}),
+        line(model=[]),
+        line(model={"name": 1}),
+        line(predictions=7),
+        line(predictions=[7]),
+        line(predictions=[{}]),
+        line(predictions=[PREDICTION | {"score": None}]),
+        line(predictions=[PREDICTION | {"label": ["a"]}]),
+        line(frames=[{"index": 0}]),
+        line(embedding="?"),
+        line(embedding="AAA="),
+        NDJSON + b'\r\n{"index":0}\n',
+        NDJSON + b'\r\n{"index":0,"width":NaN}\n',
+        NDJSON + b'\r\n{"index":0,"score":1e999}\n',
+        NDJSON + b"\r\n[]\n",
+        NDJSON + b"\r\n" + b"[" * 100_000 + b"\n",
+        NDJSON + b"\r\n" + b'{"index":' + b"9" * 5000 + b"}\n",
+        NDJSON + b"\r\n\xff\n",
+        NDJSON + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(bytes(10**7), mtime=0),
+        NDJSON + b"Content-Encoding: br\r\n\r\nabc",
+        NDJSON + b"Content-Encoding: zstd\r\n\r\nabc",
+        JSON + b"\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n<html>",
+        b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /predict\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 500 Oops\r\nConnection: close\r\n\r\n" + b"[" * 100_000,
+        b"HTTP/1.1 999 Oops\r\nContent-Length: 0\r\n\r\n",
+    ],
+    ids=lambda answer: f"{zlib.crc32(answer):08x}",
+)
+def test_what_is_no_gateways_answer_is_unexpected(answer):
+    with server(lambda: [answer]) as (url, _):
+        found = classify(url)
+    assert type(found) is UnexpectedAnswer, found
+    assert str(found).isprintable()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        dripping(b"HTTP/1.1 200"),
+        dripping(NDJSON + b"\r\n"),
+        dripping(NDJSON + b"Content-Length: 1000000\r\n\r\n"),
+        lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+        lambda: itertools.chain([b"HTTP/1.1 200 OK\r\n"], (b"X-%d: %s\r\n" % (n, b"x" * 9000) for n in range(10**6))),
+        lambda: [line()[:-20]],
+        lambda: [NDJSON + b"Content-Length: 1000\r\n\r\n{"],
+        lambda: [b""],
+        lambda: [b"garbage\r\n\r\n"],
+        lambda: [NDJSON + b"\r\n"],
+        lambda: [line(index=1)],
+    ],
+)
+def test_an_answer_that_does_not_come_is_a_lost_connection(answer):
+    with server(answer) as (url, _):
+        found = classify(url)
+    error = found if isinstance(found, GatewayError) else found.error
+    assert error is not None
+    assert error.code in {"connection_lost", "unreachable", "unexpected_answer"}
+
+
+def test_a_line_or_a_document_has_a_limit(monkeypatch):
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 100_000)
+    endless = itertools.repeat(b"x" * 65_536)
+    with server(lambda: itertools.chain([NDJSON + b"\r\n"], endless)) as (url, _):
+        assert "a line of more than" in str(classify(url))
+    with server(lambda: itertools.chain([b"HTTP/1.1 500 Oops\r\n\r\n"], endless)) as (url, _):
+        assert "sends more than 1 MiB" in str(classify(url))
+    with server(lambda: itertools.chain([NDJSON + b"\r\n"], itertools.repeat(line(index=9)[len(NDJSON) + 2 :]))) as (
+        url,
+        _,
+    ):
+        assert "more results than pictures" in str(classify(url))
+
+
+def test_a_redirect_is_not_followed_and_the_key_stays():
+    with server(lambda: [line()]) as (other, elsewhere):
+        redirect = f"HTTP/1.1 307 Go\r\nLocation: {other}/predict\r\nContent-Length: 0\r\n\r\n".encode()
+        with server(lambda: [redirect]) as (url, requests):
+            found = classify(url)
+        assert f"redirects to {other}/predict" in str(found)
+        assert any(b"secret-key" in request for request in requests)
+        assert not elsewhere
+        with server(lambda: [redirect], limits=redirect) as (url, _):
+            assert isinstance(classify(url), UnexpectedAnswer)
+        assert not elsewhere
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [
+        ("1e999", 86_400),
+        ("nan", None),
+        ("-5", 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+        ("soon", None),
+        ("9" * 5000, 86_400),
+        ("Fri, 99 Foo 99999 00:00:00", None),
+    ],
+)
+def test_any_retry_after_ends(given, most):
+    body = b'{"code":"overloaded","detail":"Full."}'
+    head = f"HTTP/1.1 503 Full\r\nRetry-After: {given}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with server(lambda: [head.encode() + body]) as (url, _):
+        error = classify(url).error
+    assert type(error) is Overloaded
+    assert error.retry_after_seconds == most
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        b'{"limits":7}',
+        b'{"limits":[7]}',
+        b'{"limits":[{"name":"max_files","value":"x"}]}',
+        b"[]",
+        b"<html>",
+        b"[" * 99_999,
+    ],
+)
+def test_limits_that_are_none_are_unexpected(limits):
+    with server(lambda: [line()], limits=JSON + b"\r\n" + limits) as (url, _):
+        assert isinstance(classify(url), UnexpectedAnswer)
+
+
+def test_a_limit_without_bound_is_cut():
+    limits = json.dumps({"limits": [{"name": "max_file_bytes", "value": 2**60}, {"name": "max_files", "value": 0}]})
+    with server(lambda: [line()], limits=JSON + b"\r\n" + limits.encode()) as (url, _), Gateway(url) as gateway:
+        assert (gateway.limits().max_file_bytes, gateway.limits().max_files) == (2**30, 1)
+
+
+def test_limits_that_do_not_come_are_unreachable():
+    with server(lambda: [line()], limits=JSON + b"Content-Length: 10\r\n\r\n") as (url, _):
+        assert isinstance(classify(url), Unreachable)
+
+
+@pytest.mark.parametrize(
+    "models", [b"{}", b'{"models":[{"name":"a"}]}', b'{"models":[{"name":"a","versions":[1],"labels":[]}]}']
+)
+def test_models_of_other_types_are_unexpected(models):
+    with server(lambda: [JSON + b"\r\n" + models]) as (url, _), Gateway(url) as gateway:
+        if models == b"{}":
+            assert gateway.models() == []
+        else:
+            with pytest.raises(UnexpectedAnswer):
+                gateway.models()
+
+
+def test_cookies_are_not_kept():
+    cookie = b"200 OK\r\nSet-Cookie: a=b\r\n"
+    with server(lambda: [line().replace(b"200 OK\r\n", cookie)]) as (url, requests), Gateway(url) as gateway:
+        list(gateway.classify([b"a"]))
+        list(gateway.classify([b"a"]))
+    assert len(requests) == 3
+    assert not any(b"cookie" in request.lower() for request in requests)

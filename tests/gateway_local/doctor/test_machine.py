@@ -1,0 +1,256 @@
+"""What `gateway doctor` says of a machine."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.settings import GIB, MIB, Settings
+from gateway.triton.footprint import Footprint, Need, Runtime
+from gateway_local import runtime as triton_runtime
+from gateway_local.doctor import machine
+from gateway_local.doctor.finding import Finding, Level
+
+SETTINGS = Settings(_env_file=None)
+MODELS = Need((Footprint("classifier", Runtime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def program(path: Path, name: str, script: str) -> None:
+    (path / name).write_text(f"#!/bin/sh\n{script}\n")
+    (path / name).chmod(0o755)
+
+
+def test_this_machine_runs_triton():
+    finding = machine.system()
+    assert finding.level is Level.OK
+    assert platform.python_version() in finding.text
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "words"),
+    [
+        ("system", "Darwin", "Linux on x86-64"),
+        ("machine", "aarch64", "this is Linux on aarch64"),
+        ("libc_ver", ("glibc", "2.31"), "glibc 2.34 or newer"),
+        ("libc_ver", ("", ""), "another C library"),
+    ],
+)
+def test_another_platform_fails_and_is_pointed_to_a_container(monkeypatch, function, value, words):
+    monkeypatch.setattr(platform, function, lambda: value)
+    finding = machine.system()
+    assert finding.level is Level.FAIL
+    assert words in finding.text
+    assert "docker compose up" in finding.text
+
+
+def test_another_python_fails(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 9, 0, "final", 0))
+    finding = machine.system()
+    assert finding.level is Level.FAIL
+    assert "3.10 to 3.13" in finding.text
+
+
+def test_a_machine_without_the_resize_kernel_is_told_how_to_build_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "exact_resize", None)
+    finding = machine.resize_kernel()
+    assert finding.level is Level.WARN
+    assert "to the same pixels" in finding.text
+    assert "native, which needs a C compiler" in finding.advice
+
+
+def test_the_resize_kernel_is_named_with_its_instructions(monkeypatch):
+    monkeypatch.setitem(sys.modules, "exact_resize", SimpleNamespace(instructions=lambda: "avx2"))
+    assert machine.resize_kernel() == Finding("resize", Level.OK, "exact_resize, avx2")
+
+
+def test_the_library_of_this_python_is_found():
+    assert machine.libpython().level is Level.OK
+
+
+def test_a_python_without_a_library_fails_with_ways_to_get_one(monkeypatch):
+    def nowhere() -> Path:
+        raise triton_runtime.LibpythonMissing("install it")
+
+    monkeypatch.setattr(machine, "find_libpython", nowhere)
+    assert machine.libpython() == machine.fail("libpython", "install it")
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_triton_in_the_cache_needs_no_package_index(monkeypatch):
+    monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
+    assert machine.runtime(triton_runtime.default_cache_dir()).level is Level.OK
+
+
+def test_a_triton_that_an_index_offers_can_be_fetched(tmp_path, monkeypatch):
+    (tmp_path / "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl").touch()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    finding = machine.runtime(tmp_path / "cache")
+    assert finding.level is Level.OK
+    assert "the first start fetches it" in finding.text
+
+
+def test_a_triton_that_no_index_offers_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    finding = machine.runtime(tmp_path)
+    assert finding.level is Level.FAIL
+    assert "PIP_FIND_LINKS" in finding.advice
+
+
+def test_another_version_of_the_wheel_does_not_do(tmp_path, monkeypatch):
+    (tmp_path / "nvidia_pytriton-0.6.0-py3-none-manylinux_2_35_x86_64.whl").touch()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    finding = machine.runtime(tmp_path / "cache")
+    assert (finding.level, finding.text) == (Level.FAIL, "the package index has no nvidia-pytriton 0.7.0")
+
+
+@pytest.mark.parametrize(("module", "check"), [("pip", "runtime"), ("torch", "torch")])
+def test_a_python_without_a_module_fails_with_the_command_that_installs_it(tmp_path, monkeypatch, module, check):
+    find_spec = machine.importlib.util.find_spec
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == module else find_spec(name))
+    finding = {"runtime": lambda: machine.runtime(tmp_path), "torch": machine.torch}[check]()
+    assert finding.level is Level.FAIL
+    assert finding.advice.startswith(("pip install", sys.executable))
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "level"),
+    [(64 * MIB, 64 * MIB, Level.WARN), (64 * MIB, 60 * MIB, Level.FAIL), (GIB, GIB, Level.OK)],
+)
+def test_shared_memory_must_hold_a_region_for_each_instance(monkeypatch, total, free, level):
+    usage = type("usage", (), {"total": total, "free": free})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    finding = machine.shared_memory(instances=4)
+    assert finding.level is level
+    assert (level is Level.OK) == (not finding.advice)
+    assert level is Level.OK or "--shm-size=1g" in finding.advice
+
+
+def test_a_machine_without_shared_memory_fails(tmp_path):
+    assert machine.shared_memory(1, tmp_path / "shm").level is Level.FAIL
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files in which a container's limits stand."""
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    (tmp_path / "meminfo").write_text("MemTotal:       16384000 kB\nMemAvailable:    8388608 kB\n")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("container")
+def test_enough_memory_is_well():
+    finding = machine.memory(SETTINGS, MODELS)
+    assert finding.level is Level.OK
+    assert finding.text.startswith("8.0 GiB are free; the models take 1.2 GiB once they are loaded")
+    assert "classifier" in finding.text
+
+
+def test_a_container_s_limit_counts_where_it_is_lower(container):
+    (container / "memory.max").write_text(f"{512 * MIB}\n")
+    (container / "memory.current").write_text(f"{256 * MIB}\n")
+    finding = machine.memory(SETTINGS, MODELS)
+    assert finding.level is Level.FAIL
+    assert finding.text.startswith(
+        f"256 MiB of the 512 MiB of {container}/memory.max are free; the models take 1.2 GiB"
+    )
+    assert "fewer processes" in finding.advice
+    finding = machine.memory(SETTINGS, None)
+    assert finding.level is Level.WARN
+    assert "GATEWAY_WORKERS" in finding.advice
+
+
+def test_a_container_without_a_limit_has_the_machine_s_memory(container):
+    (container / "memory.max").write_text("max\n")
+    (container / "memory.current").write_text("1000\n")
+    assert machine.memory(SETTINGS, MODELS).text.startswith("8.0 GiB are free")
+
+
+def test_a_machine_that_does_not_tell_its_memory_is_a_warning(container):
+    (container / "meminfo").unlink()
+    assert machine.memory(SETTINGS, MODELS).level is Level.WARN
+
+
+def test_a_triton_elsewhere_needs_no_memory_here(container):
+    (container / "meminfo").write_text(f"MemAvailable: {900 * 1024} kB\n")
+    assert machine.memory(SETTINGS, MODELS).level is Level.FAIL
+    assert machine.memory(SETTINGS, None).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("quota", "workers", "level", "text"),
+    [
+        (None, 1, Level.OK, "4 cores"),
+        ("max 100000", 4, Level.OK, "4 cores"),
+        ("100000 100000", 1, Level.OK, "1 core"),
+        ("150000 100000", 2, Level.WARN, "1.5 cores for 2 API processes"),
+        (None, 8, Level.WARN, "4 cores for 8 API processes"),
+    ],
+)
+def test_more_api_processes_than_cores_are_a_warning(container, quota, workers, level, text):
+    if quota:
+        (container / "cpu.max").write_text(f"{quota}\n")
+    finding = machine.cores(Settings(_env_file=None, workers=workers))
+    assert (finding.level, finding.text) == (level, text)
+
+
+@pytest.mark.usefixtures("path")
+def test_a_machine_without_a_gpu_is_well():
+    assert machine.gpu() == machine.ok("GPU", "none: models run on the CPU")
+
+
+def test_a_driver_that_does_not_work_is_a_warning(path):
+    program(path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
+    finding = machine.gpu()
+    assert finding.level is Level.WARN
+    assert "version mismatch" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("script", "level", "words"),
+    [
+        ("echo 2.9.0+cu130 True 13.0", Level.OK, "torch 2.9.0+cu130 uses it"),
+        ("echo 2.9.0+cpu False None", Level.WARN, "torch 2.9.0+cpu cannot use it"),
+        ("exit 1", Level.WARN, "torch cannot be imported"),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, script, level, words):
+    program(path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 580.82.07'")
+    program(path, "python", script)
+    monkeypatch.setattr(sys, "executable", str(path / "python"))
+    finding = machine.gpu()
+    assert finding.level is level
+    assert "NVIDIA H200" in finding.text
+    assert words in finding.text
+
+
+def test_a_driver_that_is_too_old_for_torch_is_named_with_the_one_that_is_needed(path, monkeypatch):
+    program(path, "nvidia-smi", "echo 'NVIDIA A10, 23028 MiB, 535.230.02'")
+    program(path, "python", "echo 2.15.0+cu130 False 13.0")
+    monkeypatch.setattr(sys, "executable", str(path / "python"))
+    finding = machine.gpu()
+    assert finding.level is Level.WARN
+    assert "built for CUDA 13.0, which needs driver R580 or newer" in finding.text
+    assert "from 535.230.02" in finding.advice
+
+
+@pytest.mark.slow
+def test_torch_is_imported_in_another_process(path):
+    program(path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 580.82.07'")
+    loaded = "torch" in sys.modules
+    machine.gpu()
+    assert ("torch" in sys.modules) == loaded

@@ -1,0 +1,97 @@
+"""`gateway doctor` as a command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway_local.console import PlainConsole
+from gateway_local.doctor.finding import Finding, fail, ok, warn
+from gateway_local.doctor.report import show, summary
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from tests.processes import PROJECT, environment, free_port
+
+FINDINGS = [ok("GPU", "none"), warn("cores", "2 cores", "lower it"), fail("labels", "one\ntwo [red]", "mend it")]
+
+
+def doctor(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway_cli", "doctor", *map(str, arguments)],
+        env=environment(**settings),
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def shown(findings: list[Finding], *, terminal: bool) -> str:
+    console = PlainConsole(force_terminal=terminal, width=60, color_system=None)
+    with console.capture() as capture:
+        show(findings, console)
+    return capture.get()
+
+
+def test_elsewhere_than_on_a_terminal_a_finding_is_a_line():
+    assert shown(FINDINGS, terminal=False).splitlines() == [
+        "ok    GPU: none",
+        "warn  cores: 2 cores",
+        "      → lower it",
+        "fail  labels: one; two [red]",
+        "      → mend it",
+    ]
+
+
+def test_on_a_terminal_findings_are_a_table_and_words_in_brackets_stay():
+    lines = [line.rstrip() for line in shown(FINDINGS, terminal=True).splitlines()]
+    assert lines == [
+        "ok    GPU     none",
+        "warn  cores   2 cores",
+        "              → lower it",
+        "fail  labels  one",
+        "              two [red]",
+        "              → mend it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("findings", "text"),
+    [
+        ([FINDINGS[0]], "all is well"),
+        (FINDINGS, "1 failure, 1 warning"),
+        ([FINDINGS[2]] * 2, "2 failures"),
+        ([FINDINGS[1]] * 3, "3 warnings"),
+    ],
+)
+def test_the_end_says_how_much_is_to_be_done(findings, text):
+    assert summary(findings) == text
+
+
+@pytest.mark.usefixtures("runtime", "model_repository")
+def test_a_machine_that_can_run_everything_exits_0():
+    completed = doctor(port=free_port())
+    assert completed.returncode == 0, completed.stdout
+    checks = [line[6:].partition(":")[0] for line in completed.stdout.splitlines() if not line.startswith("  ")]
+    assert set(checks) >= {
+        "settings", "API keys", "API port", "cores", "Triton ports", "platform", "libpython", "runtime", "torch",
+        "GPU", "models", "contract", "model files", "labels", "memory", "shared memory",
+    }  # fmt: skip
+
+
+def test_what_fails_exits_1_and_the_rest_is_still_looked_at(tmp_path: Path):
+    completed = doctor("--model-repository", tmp_path, workers=0)
+    assert completed.returncode == 1
+    assert "fail  settings: GATEWAY_WORKERS='0': must be a whole number from 1 to 64" in completed.stdout
+    assert f"fail  models: {tmp_path} has no */config.pbtxt" in completed.stdout
+    assert "2 failures" in completed.stderr
+
+
+def test_a_triton_elsewhere_is_looked_at_instead_of_this_machine(triton):
+    completed = doctor(triton_url=triton.url, port=free_port())
+    assert completed.returncode == 0, completed.stdout
+    assert f"ok    Triton: {triton.url} is Triton 2.51.0" in completed.stdout
+    assert "ok    inference" in completed.stdout
+    assert "libpython" not in completed.stdout
+    assert str(DEFAULT_MODEL_REPOSITORY) not in completed.stdout

@@ -1,0 +1,147 @@
+"""The API as a child process, with a stub of it that starts in no time."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from gateway.settings import Settings
+from gateway_local.api_process import ApiFailed, ApiProcess
+from tests.processes import free_port, wait_for
+
+pytestmark = pytest.mark.slow
+STUB = """
+import http.server, json, os, signal, subprocess, sys, threading, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(str(child.pid))
+seconds_to_stop, status = float(sys.argv[2]), int(sys.argv[3])
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps({"detail": "no model is ready"}).encode())
+    def log_message(self, *_): pass
+
+def stop(*_):
+    time.sleep(seconds_to_stop)
+    child.kill()
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, stop)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["GATEWAY_PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def api(tmp_path):
+    started = []
+
+    def start(*, seconds_to_stop=0.0, status=200, script=STUB, hang_seconds=60.0, **settings):
+        child = tmp_path / "child"
+        command = [sys.executable, "-S", "-c", script, str(child), str(seconds_to_stop), str(status)]
+        process = ApiProcess(
+            Settings(port=free_port(), **settings), "127.0.0.1:1", command=command, hang_seconds=hang_seconds
+        )
+        process.start()
+        started.append(process)
+        return process, child
+
+    yield start
+    for process in started:
+        process.stop(0)
+
+
+def child_of(file):
+    wait_for(lambda: file.exists() and file.read_text())
+    return psutil.Process(int(file.read_text()))
+
+
+def is_gone(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_it_is_waited_for_until_it_is_ready(api):
+    process, _ = api()
+    process.wait_ready(30)
+    assert process.ready()
+
+
+def test_one_that_ends_while_it_starts_is_not_waited_for(api):
+    process, _ = api(script="raise SystemExit(3)")
+    with pytest.raises(ApiFailed, match="ended with code 3 while it started"):
+        process.wait_ready(30)
+
+
+def test_one_that_is_never_ready_ends_the_wait_with_what_it_says(api):
+    process, child = api(status=503)
+    child_of(child)
+    wait_for(lambda: "no model" in process._ask("/health/ready")[1])
+    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it says: no model is ready"):
+        process.wait_ready(0.3)
+
+
+def test_one_that_does_not_listen_ends_the_wait_as_well(api):
+    process, _ = api(script="import time; time.sleep(600)")
+    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it does not answer on port \d+"):
+        process.wait_ready(0.3)
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_one_that_answers_lives_whatever_it_says(api, status):
+    process, _ = api(status=status, hang_seconds=0.2)
+    wait_for(process.answers)
+
+
+def test_one_that_is_silent_for_long_hangs_and_one_that_is_silent_for_a_moment_does_not(api):
+    process, _ = api(hang_seconds=60)
+    wait_for(lambda: process._ask("/health/live")[0])
+    os.kill(process._process.pid, signal.SIGSTOP)
+    assert process.answers()
+    process._answered_at -= 60
+    assert not process.answers()
+
+
+def test_a_stop_waits_for_the_delay_of_load_balancers_beside_the_grace_of_requests(api, monkeypatch):
+    monkeypatch.setattr("gateway_local.api_process.EXIT_SECONDS", 0.1)
+    # Longer than the grace alone, shorter than both.
+    process, _ = api(seconds_to_stop=2, shutdown_delay_seconds=20, shutdown_grace_seconds=1)
+    process.wait_ready(30)
+    process.stop()
+    assert process.poll() == 0
+
+
+def test_a_stop_ends_at_its_grace_and_takes_the_whole_group(api):
+    process, child = api(seconds_to_stop=600)
+    process.wait_ready(30)
+    worker = child_of(child)
+    process.stop(grace_seconds=0.2)
+    assert process.poll() == -signal.SIGKILL
+    wait_for(lambda: is_gone(worker))
+
+
+def test_a_kill_ends_a_stop_that_waits(api):
+    process, child = api(seconds_to_stop=600)
+    process.wait_ready(30)
+    worker = child_of(child)
+    started = time.monotonic()
+    threading.Timer(0.3, process.kill).start()
+    process.stop(grace_seconds=100)
+    assert time.monotonic() - started < 50
+    wait_for(lambda: is_gone(worker))
+
+
+def test_what_it_started_dies_with_it_and_it_can_be_started_again(api):
+    process, child = api()
+    process.wait_ready(30)
+    worker = child_of(child)
+    os.kill(process._process.pid, signal.SIGKILL)
+    wait_for(lambda: not process.alive)
+    process.stop(0)
+    wait_for(lambda: is_gone(worker))
+    process.start()
+    process.wait_ready(30)

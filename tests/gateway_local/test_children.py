@@ -1,0 +1,112 @@
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from gateway_local.children import Waited, end, get, is_ok, wait_answering, wait_ready
+from gateway_local.hosts import LOOPBACK, free_port
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of a server that answers `/ready` with 200 and everything else with 503."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/ready" else 503)
+            self.end_headers()
+            self.wfile.write(b"x" * 20_000)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_wait_ends_when_the_server_is_ready():
+    answers = iter([False, False, True])
+    assert wait_ready(lambda: next(answers), lambda: True, 60) is Waited.READY
+
+
+def test_a_wait_ends_when_the_server_does_even_if_another_answers_in_its_place():
+    assert wait_ready(lambda: True, lambda: False, 60) is Waited.ENDED
+
+
+def test_a_wait_ends_when_the_time_is_up():
+    assert wait_ready(lambda: False, lambda: True, 0) is Waited.LATE
+
+
+def test_an_answer_is_read_up_to_a_bound(port):
+    status, body = get(LOOPBACK, port, "/other", timeout_seconds=30)
+    assert (status, len(body)) == (503, 10_000)
+    assert is_ok(LOOPBACK, port, "/ready", timeout_seconds=30)
+    assert not is_ok(LOOPBACK, port, "/other", timeout_seconds=30)
+
+
+@contextmanager
+def child(code: str) -> Iterator[subprocess.Popen]:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", code]) as process:
+        yield process
+        process.kill()
+
+
+def test_what_became_of_a_child_that_does_not_answer_is_said_in_words(port):
+    forever = "import time; time.sleep(600)"
+    with child(forever) as process:
+        assert wait_answering(process, LOOPBACK, port, "/ready", timeout_seconds=30) is None
+        fault = wait_answering(process, LOOPBACK, port, "/other", timeout_seconds=0)
+        assert fault == "was not ready after 0 s"
+    with child("raise SystemExit(3)") as process:
+        assert wait_answering(process, LOOPBACK, free_port(), "/", timeout_seconds=60) == "ended with code 3"
+
+
+def test_no_answer_is_an_error():
+    nobody = free_port()
+    with pytest.raises(ConnectionRefusedError):
+        get(LOOPBACK, nobody, "/", timeout_seconds=30)
+    assert not is_ok(LOOPBACK, nobody, "/", timeout_seconds=30)
+
+
+def test_silence_is_a_timeout():
+    with socket.create_server((LOOPBACK, 0)) as silent, pytest.raises(TimeoutError):
+        get(LOOPBACK, silent.getsockname()[1], "/", timeout_seconds=0.1)
+
+
+def test_an_answer_in_another_protocol_is_an_error():
+    with socket.create_server((LOOPBACK, 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"220 mail.example ready\r\n\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(OSError, match="not HTTP"):
+            get(LOOPBACK, server.getsockname()[1], "/", timeout_seconds=30)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("at_sigterm", "code"),
+    [("SIG_DFL", -15), ("SIG_IGN", -9)],
+    ids=["a process that obeys ends", "one that does not is killed"],
+)
+def test_a_process_is_ended(at_sigterm, code):
+    program = f"import signal, time; signal.signal(15, signal.{at_sigterm}); print(1, flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with process.stdout:
+        process.stdout.readline()
+        end(process, 60 if code == -15 else 0.2)
+    assert process.returncode == code

@@ -1,0 +1,70 @@
+"""Which model answers when a request names none."""
+
+import shutil
+
+import pytest
+
+from gateway_local.default_model import NoDefaultModel, default_model
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+
+ENSEMBLE = (DEFAULT_MODEL_REPOSITORY / "ensemble_model" / "config.pbtxt").read_text()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    for step in ("preprocessor", "classifier"):
+        (tmp_path / step).mkdir()
+        shutil.copy(DEFAULT_MODEL_REPOSITORY / step / "config.pbtxt", tmp_path / step)
+    return tmp_path
+
+
+def add(repository, *names):
+    for name in names:
+        (repository / name).mkdir()
+        (repository / name / "config.pbtxt").write_text(ENSEMBLE.replace('"ensemble_model"', f'"{name}"'))
+
+
+def test_a_model_of_the_default_name_is_the_default(repository):
+    add(repository, "ensemble_model", "flowers")
+    assert default_model(repository, "ensemble_model", explicit=False) == "ensemble_model"
+
+
+def test_a_lone_model_is_the_default_whatever_its_name(repository):
+    add(repository, "flowers")
+    assert default_model(repository, "ensemble_model", explicit=False) == "flowers"
+
+
+def test_the_ensembles_of_its_versions_do_not_make_it_several(repository):
+    add(repository, "flowers", "flowers.v1", "flowers.v2")
+    assert default_model(repository, "ensemble_model", explicit=False) == "flowers"
+
+
+def test_several_models_without_the_default_name_are_named(repository):
+    add(repository, "flowers", "birds")
+    with pytest.raises(NoDefaultModel, match=r"has no model 'ensemble_model'; it has birds, flowers: .* --model NAME"):
+        default_model(repository, "ensemble_model", explicit=False)
+
+
+def test_a_model_that_somebody_named_is_not_replaced_by_another(repository):
+    add(repository, "flowers")
+    with pytest.raises(NoDefaultModel, match="has no model 'flwers'; it has flowers: correct --model"):
+        default_model(repository, "flwers", explicit=True)
+
+
+def test_a_repository_without_a_classifier_for_images_says_so(repository):
+    with pytest.raises(NoDefaultModel, match="gateway model add"):
+        default_model(repository, "ensemble_model", explicit=False)
+
+
+def test_a_repository_that_cannot_be_read_is_left_to_triton_to_name(tmp_path):
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.pbtxt").write_text("{")
+    assert default_model(tmp_path, "ensemble_model", explicit=False) == "ensemble_model"
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_folder_that_is_not_there_or_empty_is_refused_before_anything_starts(tmp_path, explicit):
+    with pytest.raises(NoDefaultModel, match=r"no model repository at .*nowhere: --model-repository names"):
+        default_model(tmp_path / "nowhere", "ensemble_model", explicit=explicit)
+    with pytest.raises(NoDefaultModel, match=r"there are no models in .* `gateway model add … --model-repository"):
+        default_model(tmp_path, "ensemble_model", explicit=explicit)

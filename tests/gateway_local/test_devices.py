@@ -1,0 +1,80 @@
+"""What the embedded Triton is told about this machine's GPUs."""
+
+import shutil
+
+import pytest
+
+from gateway.gpus import Gpus
+from gateway_local.devices import HIDE, CacheOnGpu, Devices, choose_devices
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
+from gateway_local.server import EmbeddedTriton
+
+
+@pytest.fixture
+def repository(tmp_path):
+    ignore = shutil.ignore_patterns("model.pt", "__pycache__")
+    return shutil.copytree(DEFAULT_MODEL_REPOSITORY, tmp_path / "models", ignore=ignore)
+
+
+def choose(repository, gpus, said=None):
+    say = (lambda line: None) if said is None else said.append
+    return choose_devices(repository, say, images_in_flight=256, gpus=lambda: gpus)
+
+
+def on_gpu(repository, model, **changes):
+    path = repository / model / "config.pbtxt"
+    text = path.read_text()
+    for old, new in {"KIND_CPU": "KIND_GPU", **changes}.items():
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def test_without_a_gpu_there_is_nothing_to_say(repository):
+    said = []
+    assert choose(repository, Gpus(0), said) == Devices()
+    assert said == []
+
+
+def test_a_gpu_with_the_models_that_are_shipped_needs_no_options(repository):
+    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()
+
+
+def test_a_gpu_that_torch_cannot_use_is_hidden_from_triton_and_said_to_be(repository):
+    said = []
+    devices = choose(repository, Gpus(1, (12, 2), (13, 0), torch_sees_them=False), said)
+    assert devices.environment == HIDE
+    assert "models run on the CPU" in said[0]
+    assert "R580" in said[0]
+
+
+def test_what_is_hidden_is_hidden_from_the_server_s_process(repository, tmp_path, monkeypatch):
+    program = tmp_path / "tritonserver"
+    program.write_text('#!/bin/sh\necho "sees ${CUDA_VISIBLE_DEVICES-all}"\n')
+    program.chmod(0o755)
+    lines = []
+    server = EmbeddedTriton(Runtime(program, tmp_path, tmp_path, ()), repository, on_log=lines.append, environment=HIDE)
+    server.start()
+    server.wait(20)
+    server.stop()
+    assert lines == ["triton | sees -1"]
+
+
+def test_a_preprocessor_on_the_gpu_gets_a_pool_that_holds_its_images(repository):
+    on_gpu(repository, "preprocessor")
+    said = []
+    (option,) = choose(repository, Gpus(1, (13, 0), (13, 0)), said).arguments
+    gpu, size = option.removeprefix("--cuda-memory-pool-byte-size=").split(":")
+    assert (gpu, int(size)) == ("0", (3 * 224 * 224 * 4 + 4) * (64 * 4 + 256))
+    assert option in said[0]
+
+
+def test_a_cache_on_a_network_behind_a_preprocessor_on_the_gpu_is_refused_with_the_reason(repository):
+    on_gpu(repository, "preprocessor")
+    on_gpu(repository, "classifier", **{"response_cache { enable: false }": "response_cache { enable: true }"})
+    with pytest.raises(CacheOnGpu, match="classifier: Triton's response cache reads inputs in host memory only"):
+        choose(repository, Gpus(1, (13, 0), (13, 0)))
+
+
+def test_a_configuration_that_cannot_be_read_is_left_to_triton(repository):
+    (repository / "preprocessor" / "config.pbtxt").write_text("not a configuration {")
+    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()

@@ -1,0 +1,293 @@
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
+
+from gateway.gpus import gpu_count
+from gateway_local.runtime import TritonRuntimeError
+from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed
+from gateway_local.server_log import error_lines
+from tests.processes import PROJECT, wait_for
+
+pytestmark = pytest.mark.triton
+
+ECHO_CONFIG = """
+name: "echo"
+backend: "python"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+ECHO_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse([
+                pb_utils.Tensor.from_dlpack("OUTPUT", pb_utils.get_input_tensor_by_name(request, "INPUT").to_dlpack())
+            ])
+            for request in requests
+        ]
+"""
+START_AND_WAIT = """
+import sys
+from pathlib import Path
+from gateway_local.runtime import default_cache_dir, ensure_runtime
+from gateway_local.server import EmbeddedTriton
+
+server = EmbeddedTriton(ensure_runtime(default_cache_dir(), print), Path(sys.argv[1]), on_log=lambda line: None)
+server.start()
+server.wait_ready()
+print(server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def echo_repository(tmp_path) -> Path:
+    """A repository whose one model imports nothing, so that a server is up in a second."""
+    version = tmp_path / "models" / "echo" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(ECHO_MODEL)
+    (version.parent / "config.pbtxt").write_text(ECHO_CONFIG)
+    return tmp_path / "models"
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A server and its stubs."""
+    server = psutil.Process(pid)
+    return [server, *server.children(recursive=True)]
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+def echo(server: EmbeddedTriton, number: int) -> int:
+    given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.array([[number]], np.int32))
+    with InferenceServerClient(server.url) as client:
+        return int(client.infer("echo", [given], client_timeout=30).as_numpy("OUTPUT")[0, 0])
+
+
+def listening(server: EmbeddedTriton) -> list:
+    connections = psutil.Process(server.pid).net_connections()
+    return [entry.laddr for entry in connections if entry.status == psutil.CONN_LISTEN]
+
+
+def regions_of(server: EmbeddedTriton) -> list[Path]:
+    return list(SHARED_MEMORY.glob(f"{server._shm_prefix}*"))
+
+
+def test_a_started_server_is_ready_on_loopback_and_logs_with_a_prefix(runtime, echo_repository):
+    lines = []
+    with EmbeddedTriton(runtime, echo_repository, on_log=lines.append) as server:
+        server.wait_ready()
+        assert server.alive
+        assert server.poll() is None
+        # Triton opens its metrics port after it has called itself ready.
+        ports = {server.grpc_port, server.http_port, server.metrics_port}
+        wait_for(lambda: {address.port for address in listening(server)} == ports)
+        assert {address.ip.removeprefix("::ffff:") for address in listening(server)} == {"127.0.0.1"}
+    assert any("Started GRPCInferenceService" in line for line in lines)
+    assert all(line.startswith("triton | ") for line in lines)
+
+
+def test_a_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_repository):
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    server.wait_ready()
+    processes = family(server.pid)
+    assert len(processes) == 2
+    assert regions_of(server)
+    server.stop()
+    assert gone(processes)
+    assert not server.alive
+    assert not regions_of(server)
+    server.stop()
+
+
+def test_a_request_in_flight_is_answered_before_the_server_stops(runtime, echo_repository):
+    model = echo_repository / "echo" / "1" / "model.py"
+    marker = echo_repository.parent / "executing"
+    execute = "    def execute(self, requests):\n"
+    slow = f"{execute}        open({str(marker)!r}, 'w').close()\n        threading.Event().wait(2)\n"
+    model.write_text(f"import threading\n{ECHO_MODEL.replace(execute, slow)}")
+    with EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None) as server, ThreadPoolExecutor(1) as pool:
+        server.wait_ready()
+        answer = pool.submit(echo, server, 42)
+        wait_for(marker.exists)
+        server.stop()
+        assert answer.result(60) == 42
+
+
+def test_a_server_that_hangs_is_killed_when_the_grace_is_over(runtime, echo_repository):
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    server.wait_ready()
+    processes = family(server.pid)
+    os.kill(server.pid, signal.SIGSTOP)
+    server.stop(grace_seconds=0.5)
+    assert gone(processes)
+    assert server.poll() == -signal.SIGKILL
+
+
+def test_a_server_that_died_can_be_started_again_on_its_ports(runtime, echo_repository):
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    server.wait_ready()
+    url, stubs = server.url, family(server.pid)[1:]
+    os.kill(server.pid, signal.SIGKILL)
+    assert server.wait(60) == -signal.SIGKILL
+    assert not server.ready()
+    server.stop()
+    assert gone(stubs)
+    add_broken_model(echo_repository)  # it costs the others nothing
+    with server:
+        server.wait_ready()
+        assert server.url == url
+        assert echo(server, 7) == 7
+
+
+def add_broken_model(repository: Path) -> None:
+    version = repository / "broken" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text("raise ValueError('half of a copy')")
+    (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
+
+
+def test_the_server_and_its_stubs_die_with_a_parent_that_is_killed(echo_repository):
+    with subprocess.Popen(
+        [sys.executable, "-c", START_AND_WAIT, str(echo_repository)],
+        cwd=PROJECT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        processes = family(int(parent.stdout.readline()))
+        assert len(processes) == 2
+        parent.kill()
+        wait_for(lambda: gone(processes), timeout_seconds=30)
+
+
+def test_two_servers_run_side_by_side(runtime, echo_repository):
+    first, second = (EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None) for _ in range(2))
+    with first, second:
+        first.wait_ready()
+        second.wait_ready()
+        assert first.url != second.url
+    assert not regions_of(first)
+    assert not regions_of(second)
+
+
+@pytest.mark.parametrize("kind", ["grpc", "http", "metrics"])
+def test_a_taken_port_is_named(runtime, echo_repository, kind):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None, **{f"{kind}_port": port})
+        with pytest.raises(PortTaken, match=f"{kind} port {port} on 127.0.0.1 .*in use"):
+            server.start()
+    assert server.pid is None
+
+
+def test_a_model_that_fails_to_load_shows_triton_s_own_reason(runtime, echo_repository):
+    (echo_repository / "echo" / "1" / "model.py").write_text("raise ValueError('the weights are missing')")
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    with pytest.raises(StartFailed) as failure:
+        server.wait_ready()
+    server.stop()
+    assert "failed to load 'echo' version 1" in str(failure.value)
+    assert "ValueError: the weights are missing" in str(failure.value)
+    assert "CUDA" not in str(failure.value)
+    assert "\\n" not in str(failure.value)
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
+def test_a_model_that_wants_a_gpu_that_is_not_there_is_told_what_to_change(runtime, echo_repository):
+    config = echo_repository / "echo" / "config.pbtxt"
+    config.write_text(f"{ECHO_CONFIG}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]\n")
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    with pytest.raises(StartFailed, match="unsupported gpu id 0") as failure:
+        server.wait_ready()
+    server.stop()
+    assert (
+        str(failure.value).splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
+    )
+
+
+def test_a_configuration_that_triton_refuses_shows_its_reason(runtime, echo_repository):
+    config = echo_repository / "echo" / "config.pbtxt"
+    config.write_text(config.read_text().replace("TYPE_INT32", "TYPE_INT33"))
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    with pytest.raises(StartFailed, match="TYPE_INT33"):
+        server.wait_ready()
+    server.stop()
+
+
+def test_a_model_file_that_was_not_exported_names_the_command(runtime, model_repository, tmp_path):
+    ignore = shutil.ignore_patterns("model.pt", "ensemble_model", "preprocessor")
+    repository = Path(shutil.copytree(model_repository, tmp_path / "models", ignore=ignore))
+    server = EmbeddedTriton(runtime, repository, on_log=lambda line: None)
+    server.start()
+    with pytest.raises(StartFailed, match=r"classifier/1/model\.pt: `gateway model export` writes"):
+        server.wait_ready()
+    server.stop()
+
+
+def test_a_repository_that_is_not_there_is_named(runtime, tmp_path):
+    with pytest.raises(TritonRuntimeError, match=r"no model repository at .*/nowhere"):
+        EmbeddedTriton(runtime, tmp_path / "nowhere", on_log=print).start()
+
+
+def test_a_repository_with_a_blank_in_its_path_is_refused(runtime, tmp_path):
+    repository = tmp_path / "my models"
+    repository.mkdir()
+    with pytest.raises(TritonRuntimeError, match=r"cannot handle spaces in a path: move .*/my models to"):
+        EmbeddedTriton(runtime, repository, on_log=print).start()
+
+
+def test_a_server_that_is_not_ready_in_time_says_so(runtime, echo_repository):
+    model = echo_repository / "echo" / "1" / "model.py"
+    model.write_text(f"import threading\nthreading.Event().wait(60)\n{ECHO_MODEL}")
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    server.start()
+    try:
+        with pytest.raises(StartFailed, match=r"not ready after 1 s"):
+            server.wait_ready(timeout_seconds=1)
+    finally:
+        server.stop(grace_seconds=0.5)
+
+
+def test_error_lines_are_read_from_triton_s_log_without_repeats_or_complaints_about_a_gpu_that_is_not_there():
+    failure = (
+        "E1121 03:44:14.9 16925 model_lifecycle.cc:642] \"failed to load 'echo' version 1: boom\\n\\nAt:\\n  x\\n\""
+    )
+    log = [
+        'E1121 03:44:14.507467 16925 server.cc:241] "CudaDriverHelper has not been initialized."',
+        'I1121 03:44:14.508741 16925 model_lifecycle.cc:472] "loading: echo:1"',
+        "[libprotobuf ERROR /tmp/protobuf/text_format.cc:337] Error parsing ModelConfig: 5:54: Unknown value.",
+        failure,
+        failure,
+        "  a line that goes on",
+        'I1121 03:44:14.9 16925 server.cc:1] "done"',
+        "a line of a table",
+    ]
+    assert error_lines(log) == [
+        "Error parsing ModelConfig: 5:54: Unknown value.",
+        "failed to load 'echo' version 1: boom",
+        "At:",
+        "  x",
+        "  a line that goes on",
+    ]

@@ -1,0 +1,30 @@
+"""What an operator is shown of Triton's log."""
+
+import pytest
+
+from gateway_local.server_log import Event, LogReader
+
+HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (f'I{HEAD} "loading: echo:1"', Event("loading", "echo")),
+        (f"I{HEAD} \"successfully loaded 'echo'\"", Event("loaded", "echo")),
+        (f'E{HEAD} "failed to load: boom\\n\\nAt:\\n  x"', Event("error", "failed to load: boom")),
+        (f'E{HEAD} "CudaDriverHelper has not been initialized."', None),
+        (f'E{HEAD} "Exit timeout expired. Exiting immediately."', None),
+        (f'W{HEAD} "a warning"', None),
+        ("+-------+--------+", None),
+    ],
+)
+def test_models_and_errors_that_matter_are_events(line, event):
+    assert LogReader().read(line) == event
+
+
+def test_an_error_that_repeats_is_shown_once():
+    reader = LogReader()
+    line = f'E{HEAD} "boom"'
+    assert reader.read(line) == Event("error", "boom")
+    assert reader.read(line) is None

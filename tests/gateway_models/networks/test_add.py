@@ -1,0 +1,251 @@
+"""From a trained network to a complete entry, or to a sentence that says why not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gateway.errors import UserError
+from gateway.triton.contract import (
+    breaches,
+)
+from gateway.triton.model_config import parameters, read_model_config
+from gateway_cli.main import app
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.add_checks import check_gpus
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.isolation import WorkFailed
+from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
+from gateway_models.repository.entry import EntryError, Format, Precision, Serving, read_entry
+from gateway_models.repository.writing import PREPROCESSOR_CODE
+from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
+from tests.gateway_models.repository.entries import SMALL
+
+HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
+
+
+def request(folder: Path, **changes) -> Request:
+    defaults = {"name": "head", "labels": save_labels(folder / "labels.txt"), "preprocessing": SMALL}
+    return Request(source=str(folder / "head.pt"), **{**defaults, **changes})
+
+
+def test_a_model_gets_all_that_triton_needs(added_head):
+    repository, made = added_head
+    ensemble, preprocessor, classifier = (
+        read_model_config(repository / name / "config.pbtxt")
+        for name in ("head", "head_preprocessor", "head_classifier")
+    )
+    assert breaches(ensemble) == []
+    assert [step.model_name for step in ensemble.ensemble_scheduling.step] == ["head_preprocessor", "head_classifier"]
+    assert ensemble.response_cache.enable
+    assert dict(parameters(preprocessor)).items() >= made.preprocessing.parameters().items()
+    assert list(preprocessor.output[0].dims) == [3, 32, 32]
+    assert classifier.platform == "pytorch_libtorch"
+    assert list(classifier.output[0].dims) == [5]
+    assert [warmup.batch_size for warmup in classifier.model_warmup] == [1, 4, 8]
+    assert list(classifier.dynamic_batching.preferred_batch_size) == [4, 8]
+    assert (repository / "head_classifier" / classifier.output[0].label_filename).read_text().splitlines()[
+        4
+    ] == "class 4"
+    assert {path.name for path in (repository / "head_preprocessor" / "1").iterdir()} == {
+        path.name for path in PREPROCESSOR_CODE.glob("*.py")
+    }
+    assert not list(repository.glob(".*"))
+
+
+def test_the_written_network_gives_the_originals_probabilities_and_is_frozen(added_head):
+    repository, made = added_head
+    network = load_torchscript(made.model_file(repository, 1))
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(network(images), Head().eval()(images).softmax(dim=1), atol=1e-6)
+    assert list(network.parameters()) == []
+    assert made.versions[1].difference < 1e-6
+
+
+def test_gpus_that_are_not_there_are_refused(monkeypatch):
+    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 0)
+    with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
+        check_gpus(Serving(gpus=(0, 1)))
+    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
+    with pytest.raises(EntryError, match="names GPU 1, and this machine has 1 GPU, numbered from 0"):
+        check_gpus(Serving(gpus=(0, 1)))
+    check_gpus(Serving(gpus=(0,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"name": "../head"}, EntryError, "cannot be a model's name"),
+        ({"name": "new", "source": "absent.pt"}, SourceError, "there is no file"),
+        ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
+        ({"version": 0}, EntryError, "versions are numbers from 1"),
+        ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
+        ({}, EntryError, "has a model 'head' already: use --version N"),
+        ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_and_changes_nothing(own_head, tmp_path, changes, error, reason):
+    save_torchscript(Head(), tmp_path / "head.pt")
+    before = {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()}
+    wanted = request(tmp_path, **{key: value for key, value in changes.items() if key != "source"})
+    with pytest.raises(error, match=reason):
+        add(replace(wanted, source=changes.get("source", wanted.source)), own_head, print)
+    assert {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()} == before
+
+
+def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path):
+    save_torchscript(Head(), tmp_path / "head.pt")
+    four = save_labels(tmp_path / "four.txt", 4)
+    with pytest.raises(ModelFileError, match=r"head\.pt: there are 4 labels and the network has 5 classes"):
+        add(request(tmp_path, labels=four), tmp_path / "models", print)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path, cold_jobs):
+    whole = save_torchscript(Head(), tmp_path / "head.pt").read_bytes()
+    damaged = bytearray(whole)
+    middle = whole.index(b"code/__torch__")
+    damaged[middle + 40 : middle + 400] = bytes(360)
+    (tmp_path / "head.pt").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"head\.pt"):
+        add(request(tmp_path), tmp_path / "models", print)
+
+
+class Endless(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        while bool(images.sum() == images.sum()):
+            images = images + 1
+        return images
+
+
+def test_a_network_that_never_answers_is_given_up(tmp_path):
+    with without_deprecations():
+        torch.jit.script(Endless()).save(tmp_path / "head.pt")
+    with pytest.raises(WorkFailed, match="did not finish a batch within 1 s"):
+        add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"preprocessing": replace(SMALL, mean=(0.0, 0.0, 0.0))},
+            "prepares its images differently .*mean.* another name",
+        ),
+        ({"labels": "other"}, "its labels differ from those of the other versions"),
+    ],
+)
+def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes, reason):
+    save_torchscript(Head(seed=1), tmp_path / "head.pt")
+    if "labels" in changes:
+        (tmp_path / "other.txt").write_text("a\nb\nc\nd\ne\n")
+        changes = {"labels": tmp_path / "other.txt"}
+    with pytest.raises(EntryError, match=reason):
+        add(request(tmp_path, version=2, **changes), own_head, print)
+    assert sorted(read_entry(own_head, "head").versions) == [1]
+    assert not (own_head / "head_classifier" / "2").exists()
+
+
+@pytest.mark.slow
+def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs):
+    path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
+    result = CliRunner().invoke(
+        app,
+        [
+            "model",
+            "add",
+            str(path),
+            "--name=head",
+            f"--labels={labels}",
+            *HEAD_FLAGS,
+            f"--model-repository={tmp_path}/m",
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    assert "ends in logits" in result.output
+    assert "head_classifier/1/model.pt" in result.output
+    assert "curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model=head'" in result.output
+    assert "gateway | trying it on images of 32×32" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--crop", "32"], "--crop cannot fully describe how images were prepared in training: add --mean, --std"),
+        ([*HEAD_FLAGS, "--like", "ResNet50_Weights.IMAGENET1K_V2"], "--like and --resize both describe"),
+        ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' must be whole numbers"),
+        ([*HEAD_FLAGS, "--format", "tensorrt"], "Use --format onnx --tensorrt instead"),
+        ([*HEAD_FLAGS, "--format", "aoti"], "Use --format torchscript or --format onnx instead"),
+        ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
+    ],
+)
+def test_options_that_are_not_enough_or_too_much_are_refused(tmp_path, options, reason):
+    result = CliRunner().invoke(app, ["model", "add", "head.pt", "--name", "head", *options])
+    assert isinstance(result.exception, UserError)
+    assert reason in str(result.exception)
+
+
+def test_the_commands_list_and_show_what_is_there(added_head):
+    where = ["--model-repository", str(added_head[0])]
+    listed = CliRunner().invoke(app, ["model", "list", *where])
+    shown = CliRunner().invoke(app, ["model", "show", "head", *where])
+    assert ["head", "5", "32×32", "torchscript", "fp32", "1", "in", "use"] in [
+        line.split() for line in listed.output.splitlines()
+    ]
+    assert "resize shorter side 40 bilinear, crop 32" in shown.output
+    missing = CliRunner().invoke(app, ["model", "show", "tail", *where])
+    assert "no model 'tail'" in str(missing.exception)
+    assert "there are: head" in str(missing.exception)
+
+
+class OnTheCpu(torch.nn.Module):
+    """A network that makes a tensor where its example was, and so, once it is traced, on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images):
+        return self.head(images) + torch.zeros(images.shape[0], 1, device=images.device)
+
+
+@pytest.mark.parametrize(
+    ("forward", "found"),
+    [
+        (lambda x: x + torch.zeros(x.shape[0], 1, device=x.device), ("aten::zeros",)),
+        (lambda x: x + torch.ones(2).to(x.device)[:, None], ("aten::ones", "aten::to")),
+        (lambda x: x + x.new_zeros(x.shape[0], 1), ()),
+        (lambda x: x + torch.zeros_like(x), ()),
+    ],
+)
+def test_operations_that_a_trace_has_bound_to_the_cpu_are_found(forward, found):
+    module = type("Network", (torch.nn.Module,), {"forward": lambda self, x: forward(x)})()
+    with without_deprecations():
+        traced = torch.jit.trace(module, torch.rand(2, 2))
+    assert cpu_only(traced) == found
+
+
+def test_a_network_that_would_fail_on_a_gpu_is_added_for_the_cpu_and_said_to_be_one(tmp_path):
+    said = []
+    save_torchscript(OnTheCpu(), tmp_path / "head.pt")
+    made = add(request(tmp_path), tmp_path / "models", said.append)
+    assert made.classes == 5
+    assert any("would fail on a GPU" in line and "aten::zeros" in line for line in said)
+    # As the message advises.
+    said.clear()
+    assert add(request(tmp_path, name="free", format=Format.ONNX), tmp_path / "models", said.append).classes == 5
+    assert not any("would fail" in line for line in said)
+
+
+def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
+    save_torchscript(OnTheCpu(), tmp_path / "head.pt")
+    wanted = request(tmp_path, serving=Serving(gpus=(0,)))
+    with pytest.raises(EntryError, match="it would fail: it makes tensors on the CPU whatever it runs on"):
+        add(wanted, tmp_path / "models", print)
+    assert not (tmp_path / "models" / "head").exists()

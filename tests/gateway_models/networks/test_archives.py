@@ -1,0 +1,521 @@
+"""Files of torch.export and TorchScript execute nothing that a stranger put into them, and honest ones answer alike."""
+
+import io
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gateway_models.networks import jobs
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.programs import load_program
+from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
+from gateway_models.repository.entry import read_entry
+from tests.gateway_models.networks.builders import Head, save_labels, save_program, save_torchscript
+from tests.gateway_models.repository.entries import SMALL
+
+IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+GRAPH, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
+WEIGHTS, CONSTANTS = "data/weights/model_weights_config.json", "data/constants/model_constants_config.json"
+
+Member = bytes | Callable[[bytes], bytes]
+
+
+class Constants(Head):
+    """A classifier with a buffer, a constant and arithmetic of sizes beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.linspace(0, 1, 5))
+        self.register_buffer("not saved", torch.ones(5), persistent=False)
+        self.scale = torch.tensor([2.0])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        batch = images.shape[0]
+        scores = super().forward(images) + self.offset + self.get_buffer("not saved") + torch.tensor([1.0, 2, 3, 4, 5])
+        return (scores * self.scale).reshape(batch * 5 // 5, 5) + torch.zeros(batch, 1)
+
+
+class Trap:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    return save_program(Constants(), tmp_path_factory.mktemp("archives") / "model.pt2")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory) -> Path:
+    return save_torchscript(Head(), tmp_path_factory.mktemp("archives") / "model.pt")
+
+
+@pytest.fixture
+def evidence(tmp_path) -> Path:
+    """The file that exists once something of a hostile file was executed."""
+    return tmp_path / "executed"
+
+
+def members(path: Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        return [name.partition("/")[2] for name in archive.namelist()]
+
+
+def altered(source: Path, target: Path, changes: dict[str, Member]) -> Path:
+    """A copy of an archive with other, or further, members."""
+    with zipfile.ZipFile(source) as given, zipfile.ZipFile(target, "w") as taken:
+        folder = given.namelist()[0].partition("/")[0]
+        for name in dict.fromkeys([*members(source), *changes]):
+            data = given.read(f"{folder}/{name}") if f"{folder}/{name}" in given.namelist() else b""
+            change = changes.get(name, data)
+            taken.writestr(f"{folder}/{name}", change if isinstance(change, bytes) else change(data))
+    return target
+
+
+def saved(value: object, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def edited(edit: Callable[[dict], None]) -> Callable[[bytes], bytes]:
+    """A change of a member's JSON."""
+
+    def change(data: bytes) -> bytes:
+        values = json.loads(data)
+        edit(values)
+        return json.dumps(values).encode()
+
+    return change
+
+
+def run(path: Path, **options) -> torch.Tensor:
+    with torch.no_grad():
+        return load_program(path, **options)(IMAGES)
+
+
+def run_whatever_happens(load: Callable[[], nn.Module]) -> str:
+    """What loading and running a file raised, as text; "" where it ran."""
+    try:
+        with torch.no_grad():
+            load()(IMAGES)
+    except (ModelFileError, ExportError) as exc:
+        return str(exc)
+    return ""
+
+
+# What a stranger may have put into an archive. Each is shown to work where everything is trusted.
+
+
+def as_sample(evidence: Path) -> dict[str, Member]:
+    return {SAMPLES: saved(((torch.ones(1, 3, 32, 32), Trap(evidence)), {}))}
+
+
+def as_opaque_constant(evidence: Path) -> dict[str, Member]:
+    entry = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True, "tensor_meta": None}
+    return {
+        CONSTANTS: edited(lambda values: values["config"].update(opaque=entry)),
+        "data/constants/opaque_obj_0": pickle.dumps(Trap(evidence)),
+    }
+
+
+def as_pickled_weight(evidence: Path) -> dict[str, Member]:
+    def edit(values: dict) -> None:
+        values["config"]["features.weight"].update(use_pickle=True, path_name="weight_9")
+
+    return {WEIGHTS: edited(edit), "data/weights/weight_9": saved(Trap(evidence))}
+
+
+def as_pickled_constant(evidence: Path) -> dict[str, Member]:
+    def edit(values: dict) -> None:
+        values["config"]["scale"].update(use_pickle=True, path_name="tensor_9")
+
+    return {CONSTANTS: edited(edit), "data/constants/tensor_9": saved(Trap(evidence))}
+
+
+def as_shared_weight(evidence: Path) -> dict[str, Member]:
+    """A member that one weight has as numbers, and another one as a pickle."""
+
+    def edit(values: dict) -> None:
+        values["config"]["scores.bias"].update(path_name="weight_9")
+        values["config"]["features.weight"].update(path_name="weight_9", use_pickle=True)
+
+    data = saved(Trap(evidence))
+    return {WEIGHTS: edited(edit), "data/weights/weight_9": data + bytes(-len(data) % 4)}
+
+
+def as_all_weights(evidence: Path) -> dict[str, Member]:
+    return {"data/weights/model.pt": saved({"features.weight": Trap(evidence)})}
+
+
+def as_all_constants(evidence: Path) -> dict[str, Member]:
+    return {"data/constants/model.pt": saved({"scale": Trap(evidence)}, pickle_protocol=4)}
+
+
+def as_size(evidence: Path) -> dict[str, Member]:
+    size = {"as_expr": {"expr_str": f"__import__('pathlib').Path({str(evidence)!r}).touch()", "hint": None}}
+    return {GRAPH: edited(lambda p: p["graph_module"]["graph"]["tensor_values"]["images"]["sizes"].insert(0, size))}
+
+
+def as_guard(evidence: Path) -> dict[str, Member]:
+    guard = f"__import__('pathlib').Path({str(evidence)!r}).touch() or True"
+    return {GRAPH: edited(lambda values: values.update(guards_code=[guard]))}
+
+
+def as_name(evidence: Path) -> dict[str, Member]:
+    """The name of an input, which is written into the source of a function."""
+    name = f"more=__import__('pathlib').Path({str(evidence)!r}).touch()"
+
+    def edit(values: dict) -> None:
+        graph = values["graph_module"]["graph"]
+        graph["inputs"].append({"as_tensor": {"name": name}})
+        graph["tensor_values"][name] = graph["tensor_values"]["images"]
+
+    return {GRAPH: edited(edit)}
+
+
+def as_enumeration(evidence: Path) -> dict[str, Member]:
+    """A member of an enumeration that is found by importing any module."""
+    evidence.with_name("hostile_module.py").write_text(f"import pathlib; pathlib.Path({str(evidence)!r}).touch()")
+    context = json.dumps({"__enum__": True, "fqn": "hostile_module:Any", "name": "any"})
+    spec = {"type": "builtins.dict", "context": context, "children_spec": []}
+
+    def edit(values: dict) -> None:
+        values["graph_module"]["module_call_graph"][0]["signature"]["out_spec"] = json.dumps([1, spec])
+
+    return {GRAPH: edited(edit)}
+
+
+HOSTILE = [
+    *(as_sample, as_opaque_constant, as_pickled_weight, as_pickled_constant, as_all_weights, as_all_constants),
+    *(as_shared_weight, as_size, as_guard, as_name, as_enumeration),
+]
+DROPPED = {as_sample, as_guard}
+"""What no model needs is left out, and the rest answers as ever."""
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("trust", [False, True], ids=["", "trusted"])
+def test_a_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monkeypatch, evidence, hostile, trust):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = altered(program, tmp_path / "hostile.pt2", hostile(evidence))
+    said = run_whatever_happens(lambda: load_program(path, trust=trust))
+    assert evidence.exists() is trust
+    if not trust:
+        assert (said == "") is (hostile in DROPPED)
+        assert not said or ("Nothing of it was executed" in said and "--trust" in said)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(
+            "torch.os.system",
+            "torch.hub.load",
+            "torch.ops.load_library",
+            "torch.ops.aten.from_file.default",
+            "os.system",
+        ),
+        *("_operator.methodcaller", "_operator.attrgetter", "torch.ops.aten.__class__.mro", "math.__class__.mro"),
+        *("torch.ops.image.read_file.default", "torch.ops.higher_order.triton_kernel_wrapper_functional", "torch.load"),
+    ],
+)
+def test_only_operators_that_compute_are_called(program, tmp_path, target):
+    def edit(values: dict) -> None:
+        values["graph_module"]["graph"]["nodes"][0]["target"] = target
+
+    path = altered(program, tmp_path / "hostile.pt2", {GRAPH: edited(edit)})
+    with pytest.raises(ModelFileError, match=f"calls '{re.escape(target)}', which is no operator that computes alone"):
+        load_program(path)
+
+
+def test_a_refusal_names_the_member_and_the_global(program, tmp_path, evidence):
+    path = altered(program, tmp_path / "hostile.pt2", as_pickled_weight(evidence))
+    with pytest.raises(ModelFileError, match=r"data/weights/weight_9.*data\.pkl.* calls pathlib\.Path\.touch|getattr"):
+        load_program(path)
+
+
+@pytest.mark.parametrize("form", [saved, pickle.dumps], ids=["torch.save", "pickle"])
+def test_no_member_of_a_program_is_executed(program, tmp_path, evidence, form):
+    """Each member of a genuine archive in turn is another pickle."""
+    for name in members(program):
+        path = altered(program, tmp_path / "hostile.pt2", {name: form(Trap(evidence))})
+        run_whatever_happens(lambda path=path: load_program(path))
+        assert not evidence.exists(), name
+
+
+@pytest.mark.parametrize("form", [saved, pickle.dumps], ids=["torch.save", "pickle"])
+def test_no_member_of_torchscript_is_executed(script, tmp_path, evidence, form):
+    for name in [*members(script), "extra/evil.pkl", "attributes.pkl"]:
+        path = altered(script, tmp_path / "hostile.pt", {name: form(Trap(evidence))})
+        run_whatever_happens(lambda path=path: load_torchscript(path))
+        assert not evidence.exists(), name
+
+
+def test_machine_code_is_refused(program, tmp_path):
+    for name in ("data/aotinductor/model/model.so", "data/weights/libevil.so"):
+        path = altered(program, tmp_path / "hostile.pt2", {name: b"\x7fELF"})
+        with pytest.raises(ModelFileError, match="is machine code"):
+            load_program(path)
+
+
+# Honest files.
+
+
+def without_samples(source: Path, target: Path) -> Path:
+    exported = torch.export.load(source)
+    exported._example_inputs = None
+    torch.export.save(exported, target)
+    return target
+
+
+def with_pickled_tensors(source: Path, target: Path) -> Path:
+    """As torch.export 2.8 wrote them: one file of torch.save each for weights and constants."""
+    exported = torch.export.load(source)
+    weights = dict(exported.state_dict)
+    return altered(
+        source,
+        target,
+        {"data/weights/model.pt": saved(weights), "data/constants/model.pt": saved(dict(exported.constants))},
+    )
+
+
+def as_before_2_8(source: Path, target: Path) -> Path:
+    """As older releases of torch.export wrote them: members in no folder."""
+    exported = torch.export.load(source)
+    with zipfile.ZipFile(source) as given, zipfile.ZipFile(target, "w") as taken:
+        graph = given.read(f"{source.stem}/{GRAPH}")
+        version = json.loads(graph)["schema_version"]
+        taken.writestr("version", f"{version['major']}.{version['minor']}")
+        taken.writestr("serialized_exported_program.json", graph)
+        taken.writestr("serialized_state_dict.pt", saved(dict(exported.state_dict)))
+        taken.writestr("serialized_constants.pt", saved(dict(exported.constants)))
+        taken.writestr("serialized_example_inputs.pt", saved(exported.example_inputs))
+    return target
+
+
+def with_extra_files(source: Path, target: Path) -> Path:
+    torch.export.save(torch.export.load(source), target, extra_files={"note": "hello"})
+    return target
+
+
+@pytest.mark.parametrize("form", [None, without_samples, with_pickled_tensors, as_before_2_8, with_extra_files])
+def test_an_honest_program_gives_the_same_answers(program, tmp_path, form):
+    path = form(program, tmp_path / "honest.pt2") if form else program
+    with torch.no_grad():
+        expected = Constants().eval()(IMAGES)
+    assert torch.equal(run(path), run(path, trust=True))
+    assert torch.allclose(run(path), expected, atol=1e-6)
+
+
+class Scripted(Head):
+    """With what scripting writes and tracing does not: branches, lists, strings, names that are no identifiers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Identity()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.dim() != 4:
+            raise ValueError("it's no \"batch\", don't save it:\n" + str(images.shape))
+        sizes = [images.size(index) for index in range(2)]
+        return self.stages(self.scores(torch.relu(self.features(images)).mean((2, 3)))) * (sizes[1] / 3)
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
+def test_honest_torchscript_gives_the_same_answers(script, tmp_path, scripted):
+    path = script
+    if scripted:
+        with without_deprecations():
+            torch.jit.script(Scripted().eval()).save(path := tmp_path / "scripted.pt")
+    with torch.no_grad(), without_deprecations():
+        assert torch.equal(load_torchscript(path)(IMAGES), torch.jit.load(path).eval()(IMAGES))
+
+
+def test_a_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatch):
+    """Weights in torch's oldest format, which only --trust reads: in the trial, and whenever the original is asked."""
+    monkeypatch.setattr("gateway_models.networks.add.work", lambda job, say, *, timeout_seconds: jobs.do(job))
+
+    def edit(values: dict) -> None:
+        values["config"]["features.weight"].update(use_pickle=True, path_name="weight_9")
+
+    weight = saved(Constants().features.weight, _use_new_zipfile_serialization=False)
+    path = altered(program, tmp_path / "model.pt2", {WEIGHTS: edited(edit), "data/weights/weight_9": weight})
+    (tmp_path / "models").mkdir()
+    request = Request(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
+    with pytest.raises(ModelFileError, match=r"weight_9' is not a file of torch\.save .* add --trust"):
+        add(request, tmp_path / "models", print)
+    entry = add(replace(request, trust=True), tmp_path / "models", print)
+    assert read_entry(tmp_path / "models", "trusted") == entry
+    assert entry.versions[1].trusted
+    with torch.no_grad():
+        expected = Constants().eval()(IMAGES).softmax(dim=1)
+    assert torch.allclose(original_probabilities(entry, entry.versions[1])(IMAGES), expected, atol=1e-6)
+    entry.versions[1] = replace(entry.versions[1], trusted=False)
+    with pytest.raises(ModelFileError, match="Nothing of it was executed"):
+        original_probabilities(entry, entry.versions[1])
+
+
+# Code of TorchScript that reaches files.
+
+
+class Writes(nn.Module):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = str(path)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        torch.save(images, self.path)
+        return images
+
+
+class Maps(Writes):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images + torch.from_file(self.path, True, 16).fill_(65).sum()
+
+
+class WritesWhileLoading(Writes):
+    @torch.jit.export
+    def __getstate__(self) -> str:
+        return self.path
+
+    @torch.jit.export
+    def __setstate__(self, path: str) -> None:
+        self.path = path
+        self.training = False
+        torch.save(torch.ones(1), path)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+
+@pytest.mark.parametrize("kind", [Writes, Maps, WritesWhileLoading])
+def test_torchscript_that_reaches_files_is_refused(tmp_path, evidence, kind):
+    with without_deprecations():
+        torch.jit.script(kind(evidence)).save(tmp_path / "hostile.pt")
+    with pytest.raises(ModelFileError, match="which reaches files or other machines"):
+        load_torchscript(tmp_path / "hostile.pt")
+    assert not evidence.exists()
+    with without_deprecations(), torch.no_grad():
+        torch.jit.load(tmp_path / "hostile.pt")(IMAGES)
+    assert evidence.exists(), "the attack works where nothing is checked"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'torch.from_file("f", True, 9)',
+        "torch .\\\n  save(images, 'f')",
+        "torch. # a comment\n    save(images, 'f')",
+        '(images).save("f")',
+        r'getattr(images, "s\x61ve")("f")',
+        'getattr(images, "sa" "ve")("f")',
+        'ops.image.write_file("f", images)',
+        "n = ops\n    n.image",
+        "__torch__.torch.classes.dist_rpc.Any.x()",
+        "'\"'; torch.save(images, 'f'); '\"'",
+        '"""\n " """; torch.save(images, "f")',
+        r'n = "\x4"',
+    ],
+)
+def test_no_spelling_of_an_operator_that_reaches_files_passes(script, tmp_path, line):
+    def change(code: bytes) -> bytes:
+        return code.replace(b"    last = self.last\n", f"    last = self.last\n    {line}\n".encode())
+
+    # torch numbers the modules of classes that it has seen before.
+    code = next(name for name in members(script) if "networks/builders" in name and name.endswith(".py"))
+    path = altered(script, tmp_path / "hostile.pt", {code: change})
+    assert "last = self.last\n    " + line in zipfile.ZipFile(path).read(f"{script.stem}/{code}").decode()
+    with pytest.raises(ModelFileError, match=r"reaches files|operators of|strings that|custom classes|damaged"):
+        load_torchscript(path)
+
+
+# Zips that are not what they seem.
+
+
+def renamed(path: Path, *names: str) -> None:
+    """Rewrite an archive's central directory, so that its members have other names than before their data."""
+    data = path.read_bytes()
+    for old, new in zip(names[::2], names[1::2], strict=True):
+        at = data.rindex(old.encode())
+        data = data[:at] + new.encode() + data[at + len(old) :]
+    path.write_bytes(data)
+
+
+def twice(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr(f"model/{GRAPH}", b"{}")
+
+
+def encrypted(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x01\x02")
+    data[at + 8] |= 1
+    path.write_bytes(data)
+
+
+def inflating(path: Path) -> None:
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("model/data/x", "w") as member:
+        for _ in range(257):
+            member.write(bytes(2**20))
+
+
+def overlapping(path: Path) -> None:
+    """Every member's data are those of the largest one."""
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+        at = archive.start_dir
+    data = bytearray(path.read_bytes())
+    while data[at : at + 4] == b"PK\x01\x02":
+        data[at + 20 : at + 28] = largest.file_size.to_bytes(4, "little") * 2
+        at += 46 + sum(int.from_bytes(data[at + field : at + field + 2], "little") for field in (28, 30, 32))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (twice, "two members of the name"),
+        (
+            lambda path: renamed(path, "weight_1", "weight_x", "weight_0", "weight_1", "weight_x", "weight_0"),
+            "File name in directory .* differ",
+        ),
+        (lambda path: renamed(path, "model/byteorder", "../../byteorder"), "leads out of the archive"),
+        (lambda path: renamed(path, "model/byteorder", "/odel/byteorder"), "leads out of the archive"),
+        (lambda path: renamed(path, "model/byteorder", "model\\byteorder"), "odd name"),
+        (lambda path: renamed(path, "model/byteorder", "model/byte\0rder"), "odd name"),
+        (encrypted, "is encrypted"),
+        (overlapping, "its members overlap"),
+        (inflating, "inflate to more than"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "it has no models/model.json"),
+    ],
+)
+def test_a_zip_that_is_not_what_it_seems_is_refused(program, tmp_path, spoil, reason):
+    path = altered(program, tmp_path / "odd.pt2", {})
+    spoil(path)
+    with pytest.raises(ModelFileError, match=reason):
+        load_program(path)
+
+
+@pytest.mark.parametrize(
+    "change", [b"[" * 100_000, b'{"a": ' + b"9" * 10_000 + b"}", b"[]", b"\xff", b'{"graph_module": 1}']
+)
+def test_a_graph_that_is_no_graph_is_refused(program, tmp_path, change):
+    path = altered(program, tmp_path / "odd.pt2", {GRAPH: change})
+    with pytest.raises((ModelFileError, ExportError), match=r"odd\.pt2"):
+        load_program(path)

@@ -1,0 +1,104 @@
+"""Files from URLs: only those with the checksum that was said, and only once."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import httpx
+import pytest
+
+from gateway.errors import UserError
+from gateway_models.networks import download
+from gateway_models.networks.add import Request, add, fetched
+from gateway_models.networks.download import DownloadError, fetch
+
+MODEL = b"a model " * 1000
+SHA256 = hashlib.sha256(MODEL).hexdigest()
+URL = "https://models.example/flowers/model.pt2"
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """What an https server that is played here was asked for."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if request.url.path.startswith("/moved"):
+            return httpx.Response(302, headers={"location": URL})
+        if request.url.path.startswith("/gone"):
+            return httpx.Response(404)
+        if request.url.path.startswith("/broken"):
+            raise httpx.ReadError("connection reset")
+        return httpx.Response(200, content=MODEL)
+
+    client = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **options: client(transport=httpx.MockTransport(answer), **options))
+    return asked
+
+
+@pytest.fixture
+def bucket(monkeypatch) -> Iterator[str]:
+    """A bucket in memory, under the name of S3's protocol."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket-of-test-download/model.onnx", MODEL)
+    real = fsspec.core.url_to_fs
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: real(url.replace("s3://", "memory://")))
+    yield "s3://bucket-of-test-download/model.onnx"
+    memory.rm("/bucket-of-test-download", recursive=True)
+
+
+def test_a_file_is_fetched_once_under_its_checksum(asked, tmp_path):
+    path = fetch(URL, SHA256.upper(), print, cache=tmp_path)
+    assert path == tmp_path / SHA256 / "model.pt2"
+    assert path.read_bytes() == MODEL
+    assert fetch(URL, SHA256, print, cache=tmp_path) == path
+    assert asked == ["/flowers/model.pt2"]
+
+
+def test_a_copy_that_was_damaged_is_fetched_again(asked, tmp_path):
+    fetch(URL, SHA256, print, cache=tmp_path).write_bytes(b"damaged")
+    assert fetch(URL, SHA256, print, cache=tmp_path).read_bytes() == MODEL
+    assert len(asked) == 2
+
+
+def test_redirects_are_followed_and_buckets_read(asked, bucket, tmp_path):
+    assert fetch("https://models.example/moved/model.pt2", SHA256, print, cache=tmp_path).read_bytes() == MODEL
+    assert fetch(bucket, SHA256, print, cache=tmp_path).name == "model.onnx"
+
+
+@pytest.mark.parametrize(
+    ("url", "sha256", "reason"),
+    [
+        (URL, None, "may be another file tomorrow: add --sha256"),
+        (URL, "abc", "'abc' is not a SHA-256"),
+        (URL, "0" * 64, f"has the SHA-256 {SHA256}, and --sha256 says 000"),
+        ("http://models.example/model.pt", SHA256, "http:// is not supported: use https, s3"),
+        ("https://models.example/gone.pt", SHA256, r"gone\.pt answers 404 Not Found"),
+        ("https://models.example/broken.pt", SHA256, r"broken\.pt cannot be fetched: connection reset"),
+    ],
+)
+def test_what_cannot_be_trusted_or_fetched_is_refused_and_not_kept(asked, tmp_path, url, sha256, reason):
+    with pytest.raises(DownloadError, match=reason):
+        fetch(url, sha256, print, cache=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_object_that_is_not_there_and_one_too_large_are_told(bucket, tmp_path, monkeypatch):
+    with pytest.raises(DownloadError, match="cannot be fetched"):
+        fetch(bucket.replace("model", "other"), SHA256, print, cache=tmp_path)
+    monkeypatch.setattr(download, "MAX_BYTES", 100)
+    with pytest.raises(DownloadError, match="is larger than 0 GiB"):
+        fetch(bucket, SHA256, print, cache=tmp_path)
+
+
+def test_a_source_and_weights_may_be_urls_and_one_checksum_is_for_one_of_them(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "default_cache_dir", lambda: tmp_path)
+    labels = tmp_path / "labels.txt"
+    with pytest.raises(UserError, match=rf"{SHA256}/model\.pt2 is no model"):
+        add(Request(URL, "flowers", labels, sha256=SHA256), tmp_path / "models", print)
+    request = fetched(Request("timm:test_vit", "flowers", labels, weights=URL, sha256=SHA256), print)
+    assert request.weights == str(tmp_path / "sources" / SHA256 / "model.pt2")
+    with pytest.raises(UserError, match="--sha256 is for a SOURCE or --weights from https:// or a bucket"):
+        add(Request(str(Path(__file__)), "flowers", labels, sha256=SHA256), tmp_path / "models", print)

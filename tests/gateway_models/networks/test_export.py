@@ -1,0 +1,113 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_models.networks import torchscript
+from gateway_models.networks.export import (
+    EFFICIENTNET_LITE0,
+    ModelRepositoryError,
+    check_preprocessing,
+    export_default,
+    export_mobilenet_v3_small,
+    read_stamp,
+)
+from gateway_models.networks.torchscript import ExportError, export_torchscript
+
+
+class Doubling(nn.Module):
+    def forward(self, batch):
+        return batch.mean(dim=(2, 3)) * 2
+
+
+class Forgetful(nn.Module):
+    """Answers by the batch's size in a way that tracing freezes."""
+
+    def forward(self, batch):
+        return batch.mean(dim=(2, 3)) * int(batch.shape[0])
+
+
+@pytest.fixture
+def empty_repository(tmp_path) -> Path:
+    ignore = shutil.ignore_patterns("model.pt", "labels.txt", "__pycache__")
+    return Path(shutil.copytree(DEFAULT_MODEL_REPOSITORY, tmp_path / "models", ignore=ignore))
+
+
+def test_the_default_model_is_written_with_its_labels_and_only_once(model_repository):
+    said = []
+    path = export_default(model_repository, said.append)
+    labels = (model_repository / "classifier" / "labels.txt").read_text().splitlines()
+    assert said == []
+    assert path.stat().st_size > 10_000_000
+    assert (len(labels), labels[0], labels[285], labels[967]) == (1000, "tench", "Egyptian cat", "espresso")
+
+
+def test_the_exported_model_gives_probabilities_for_any_batch_size(model_repository):
+    with torchscript.without_deprecations():
+        model = torch.jit.load(export_default(model_repository, print))
+    for size in (1, 2, 7):
+        with torch.inference_mode():
+            probabilities = model(torch.rand(size, 3, 224, 224))
+        assert probabilities.shape == (size, 1000)
+        assert torch.allclose(probabilities.sum(dim=1), torch.ones(size), atol=1e-4)
+
+
+def test_another_model_takes_the_place_of_the_one_before(empty_repository):
+    said = []
+    path = export_mobilenet_v3_small(empty_repository, said.append)
+    first = path.stat().st_mtime_ns
+    assert "mobilenet-v3-small" in (read_stamp(path) or "")
+    export_mobilenet_v3_small(empty_repository, said.append)
+    assert len(said) == 1
+    assert path.stat().st_mtime_ns == first
+    export_mobilenet_v3_small(empty_repository, said.append, force=True)
+    assert len(said) == 2
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["model.pt"]
+
+
+def test_preprocessing_that_does_not_fit_the_model_is_named(empty_repository):
+    path = empty_repository / "preprocessor" / "config.pbtxt"
+    path.write_text(path.read_text().replace('"bicubic"', '"bilinear"').replace('"0.5,0.5,0.5"', '"0.50, 0.5, 0.5"'))
+    with pytest.raises(ModelRepositoryError, match="interpolation is 'bilinear' and should be 'bicubic'") as failure:
+        check_preprocessing(EFFICIENTNET_LITE0, empty_repository)
+    assert "mean" not in str(failure.value)
+
+
+def test_a_repository_without_a_preprocessor_is_named(tmp_path):
+    with pytest.raises(ModelRepositoryError, match=r"preprocessor/config\.pbtxt"):
+        export_default(tmp_path, print)
+
+
+def test_a_configuration_that_cannot_be_parsed_is_named_with_its_line(empty_repository):
+    (empty_repository / "preprocessor" / "config.pbtxt").write_text('name: "preprocessor"\nbackend "python"\n')
+    with pytest.raises(ModelRepositoryError, match=r"config\.pbtxt: 2:9"):
+        export_default(empty_repository, print)
+
+
+def test_an_export_whose_answers_differ_is_refused_and_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"the model before")
+    with pytest.raises(ExportError, match="differ from the eager model's"):
+        export_torchscript(Forgetful(), torch.rand(3, 3, 8, 8), path)
+    assert path.read_bytes() == b"the model before"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_any_module_can_be_exported(tmp_path):
+    path = tmp_path / "new" / "model.pt"
+    export_torchscript(Doubling(), torch.rand(2, 3, 8, 8), path, extra_files={"note": "hello"})
+    extra = {"note": ""}
+    with torchscript.without_deprecations():
+        model = torch.jit.load(path, _extra_files=extra)
+    batch = torch.rand(5, 3, 8, 8)
+    assert torch.allclose(model(batch), batch.mean(dim=(2, 3)) * 2)
+    assert extra["note"] in ("hello", b"hello")
+
+
+def test_the_stamp_of_a_file_that_is_no_archive_is_none(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"weights?")
+    assert read_stamp(tmp_path / "model.pt") is None
+    assert read_stamp(tmp_path / "none.pt") is None

@@ -1,0 +1,260 @@
+"""The vectors inside of a network: found, or refused with what to do; written beside its scores."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gateway_models.networks.adapted import Form
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.features import Featured, check_vectors, pooled
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.originals import original_answers
+from gateway_models.networks.programs import load_program
+from gateway_models.networks.torchscript import load_torchscript, without_deprecations
+from gateway_models.proof.tune import Tuner
+from gateway_models.proof.variants import TuneStep, Variant
+from gateway_models.repository.entry import AUTO, Entry, EntryError, Format, Precision
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
+from tests.gateway_models.networks.functions import save_function
+from tests.gateway_models.repository.entries import SMALL
+from tests.processes import PROJECT
+
+GUIDE = re.findall(r"^```python\n(.*?)^```$", (PROJECT / "docs" / "vectors.md").read_text(), re.DOTALL | re.MULTILINE)
+IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+class Two(nn.Module):
+    """Two heads over the same features: which of them is the last layer cannot be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 5), nn.Linear(3, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        inner = images.mean((2, 3))
+        return self.one(inner) + self.other(inner * inner)
+
+
+class Convolved(nn.Module):
+    """Ends in a convolution, as SqueezeNet does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Conv2d(3, 5, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.scores(images).mean((2, 3))
+
+
+def inner_of(network: Head, images: torch.Tensor = IMAGES) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.relu(network.features(images)).mean((2, 3))
+
+
+def saved(network: nn.Module, kind: str, folder: Path) -> nn.Module:
+    """A network as it comes out of a file."""
+    if kind == "eager":
+        return network.eval()
+    if kind == "torchscript":
+        return load_torchscript(save_torchscript(network, folder / "network.pt"))
+    if kind == "frozen":
+        with without_deprecations():
+            frozen = torch.jit.freeze(load_torchscript(save_torchscript(network, folder / "network.pt")))
+            frozen.save(folder / "frozen.pt")
+        return load_torchscript(folder / "frozen.pt")
+    return load_program(save_program(network, folder / "network.pt2"))
+
+
+def request(source: str | Path, folder: Path, **changes) -> Request:
+    given = Request(source=str(source), name="head", labels=save_labels(folder / "labels.txt"), preprocessing=SMALL)
+    return replace(given, **{"features": AUTO, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [
+        ("eager", None),
+        ("torchscript", nn.Softmax(1)),
+        ("torchscript", nn.Sigmoid()),
+        ("frozen", None),
+        ("program", nn.LogSoftmax(1)),
+    ],
+    ids=str,
+)
+def test_auto_is_what_the_last_linear_layer_is_given(kind, last, tmp_path):
+    network = Head(last=last).eval()
+    featured = Featured(saved(Head(last=last), kind, tmp_path), Form(), "", AUTO, 5).eval()
+    with torch.no_grad():
+        scores, vectors = featured(IMAGES)
+        assert torch.allclose(scores, network(IMAGES), atol=1e-5)
+        assert torch.allclose(vectors, inner_of(network), atol=1e-5)
+        assert check_vectors(featured, 32, pixels=False) == 16
+
+
+@pytest.mark.parametrize("kind", ["eager", "program"])
+def test_a_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
+    network = Head().eval()
+    featured = Featured(saved(Head(), kind, tmp_path), Form(), "", "features", 5).eval()
+    with torch.no_grad():
+        assert torch.allclose(featured(IMAGES)[1], network.features(IMAGES).mean((2, 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("network", "kind", "layer", "words"),
+    [
+        (Head(), "eager", "feature", "no layer 'feature' for --features; there are, among others: features"),
+        (Head(), "torchscript", "features", "does not keep the names of its layers: use --features auto"),
+        (Two(), "eager", AUTO, "2 layers that could be the last one: use --features LAYER"),
+        (Convolved(), "eager", AUTO, "no linear layer that runs as one: use --features LAYER"),
+        (Convolved(), "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
+        (Convolved(), "program", AUTO, "no linear layer at its end: use --features LAYER"),
+    ],
+    ids=["no-such-layer", "no-names", "two-heads", "convolution", "convolution-script", "convolution-program"],
+)
+def test_what_cannot_be_cut_is_refused_with_what_to_do(network, kind, layer, words, tmp_path):
+    with torch.no_grad(), pytest.raises(ModelFileError, match=words):
+        Featured(saved(network, kind, tmp_path), Form(), "", layer, 5)(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("inner", "told"), [(torch.zeros(2, 7, 9), r"gives \[2, 7, 9\]"), ((torch.zeros(2, 9),), "gives a tuple")]
+)
+def test_what_is_no_vector_for_each_image_is_refused(inner, told):
+    with pytest.raises(ModelFileError, match=told):
+        pooled(inner)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda images: (None, torch.ones(len(images), 4)), "the same for every image"),
+        (lambda images: (None, images.mean((0, 2, 3)).expand(len(images), 3)), "depends on the others in its batch"),
+        (lambda images: (None, images.mean((2, 3)) / 0), "NaN or infinity"),
+    ],
+)
+def test_vectors_that_are_not_an_images_own_are_refused(run, words):
+    with pytest.raises(ModelFileError, match=words):
+        check_vectors(run, 32, pixels=False)
+
+
+SOURCES = {
+    "torchscript": lambda folder: save_torchscript(Head(), folder / "head.pt"),
+    "onnx": lambda folder: save_onnx(Head(), folder / "head.onnx"),
+    "onnx-for-one": lambda folder: save_onnx(Head(), folder / "head.onnx", dynamic=False, batch=1),
+    "exported": lambda folder: save_program(Head(), folder / "head.pt2"),
+}
+
+
+def written_answers(entry: Entry, repository: Path, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the written network gives, by the names that Triton knows."""
+    path = entry.model_file(repository, 1)
+    if entry.format is Format.ONNX:
+        from gateway_models.networks.onnx_features import pair_runner
+
+        return pair_runner(path, "output__0", "output__1")(images)
+    return load_torchscript(path)(images)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("torchscript", {"format": Format.ONNX}),
+        ("torchscript", {"precision": Precision.BF16}),
+        ("onnx-for-one", {}),
+        ("onnx", {"precision": Precision.FP16}),
+        ("exported", {"format": Format.TORCHSCRIPT, "features": "features"}),
+    ],
+    ids=str,
+)
+def test_an_added_network_gives_its_vectors_beside_its_scores(kind, changes, tmp_path):
+    network, repository = Head().eval(), tmp_path / "models"
+    entry = add(request(SOURCES[kind](tmp_path), tmp_path, **changes), repository, print)
+    assert entry.features == 16
+    scores, vectors = written_answers(entry, repository, IMAGES)
+    inner = network.features(IMAGES).mean((2, 3)) if changes.get("features") else inner_of(network)
+    # Of half a precision half the digits.
+    tolerance = 1e-5 if "precision" not in changes else 0.05
+    assert torch.allclose(scores.float(), network(IMAGES).softmax(1), atol=tolerance)
+    assert torch.allclose(vectors.float(), inner, atol=tolerance)
+    # `parity` finds the same original again.
+    expected, known = original_answers(entry, entry.versions[1])(IMAGES)
+    assert torch.allclose(known, inner, atol=1e-5)
+    assert torch.allclose(expected, network(IMAGES).softmax(1), atol=1e-5)
+    assert entry.versions[1].features_difference < (1e-5 if "precision" not in changes else 1e-2)
+
+
+def test_an_onnx_tensor_by_name_and_one_that_is_not_there(tmp_path):
+    import onnx
+
+    source = SOURCES["onnx"](tmp_path)
+    relu = next(node for node in onnx.load(source).graph.node if node.op_type == "Relu")
+    entry = add(request(source, tmp_path, features=relu.output[0]), tmp_path / "models", print)
+    _, vectors = written_answers(entry, tmp_path / "models", IMAGES)
+    assert torch.allclose(vectors, inner_of(Head()), atol=1e-5)  # what is averaged is averaged here
+    ensemble = (tmp_path / "models" / "head" / "config.pbtxt").read_text()
+    assert 'name: "FEATURES"' in ensemble
+    assert 'output_map { key: "output__1" value: "FEATURES" }' in ensemble
+    assert 'name: "output__1"' in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
+    with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --features; there are, among others:"):
+        add(request(source, tmp_path, name="other", features="nowhere"), tmp_path / "models", print)
+
+
+def test_an_onnx_model_that_ends_otherwise_is_refused(tmp_path):
+    with pytest.raises(ModelFileError, match=r"ReduceMean.*no linear one: use --features TENSOR"):
+        add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
+
+
+def test_a_second_version_gives_vectors_as_the_first_does(tmp_path):
+    repository = tmp_path / "models"
+    add(request(SOURCES["torchscript"](tmp_path), tmp_path), repository, print)
+    better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
+    entry = add(request(better, tmp_path, version=2, features="", labels=None), repository, print)
+    assert [each.features for each in entry.versions.values()] == [AUTO, AUTO]
+    assert entry.versions[2].features_difference < 1e-5
+
+
+def test_a_version_gives_no_vectors_where_the_others_give_none(own_head, tmp_path):
+    better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
+    with pytest.raises(EntryError, match="give no vectors, and versions share their outputs"):
+        add(request(better, tmp_path, version=2), own_head, print)
+
+
+def test_a_function_has_no_layers(tmp_path):
+    source = f"{save_function(tmp_path)}:classify"
+    with pytest.raises(SourceError, match="a Python function has no layers"):
+        add(request(source, tmp_path, trust=True), tmp_path / "models", print)
+
+
+def test_a_network_that_gives_vectors_alone_is_added_as_the_guide_says(tmp_path, monkeypatch):
+    """A layer of classes behind it, trained or not: its vectors are what that layer is given."""
+    (code,) = (each for each in GUIDE if "whole" in each)
+    monkeypatch.chdir(tmp_path)
+    tower = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 512)).eval()
+    exec(code, {"torch": torch, "nn": nn, "tower": tower})  # noqa: S102  # what the reader is told to write
+    labels = save_labels(tmp_path / "two.txt", 2)
+    larger = replace(SMALL, resize_size=(224,), crop_size=224)
+    entry = add(request("tower.pt2", tmp_path, labels=labels, preprocessing=larger), tmp_path / "models", print)
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        assert torch.allclose(written_answers(entry, tmp_path / "models", images)[1], tower(images), atol=1e-5)
+
+
+def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
+    entry = add(request(SOURCES["torchscript"](tmp_path), tmp_path), tmp_path / "models", print)
+    tuner = object.__new__(Tuner)
+    tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
+    tuner._networks, tuner.measured = {}, []
+    told: list[str] = []
+    tuner.calibrate, tuner.say = None, told.append
+    as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
+    assert tuner._variants(TuneStep.INT8, as_onnx) == []
+    assert told == ["int8 is not tried: its probabilities would be measured, and its vectors not"]
+    assert tuner._network(as_onnx).features == 16
+    kept = tuner.keep(as_onnx)
+    assert (kept.format, kept.features) == (Format.ONNX, 16)
+    assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)

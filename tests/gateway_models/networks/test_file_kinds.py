@@ -1,0 +1,196 @@
+"""A model file is told by its content, and nothing in it runs."""
+
+import pickle
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from argparse import Namespace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gateway_models.networks.confinement import stored_bytes
+from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
+from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
+from gateway_models.networks.weights import read_state_dict
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.processes import PROJECT
+
+
+class Trap:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def saved(value: object, path: Path, **options: object) -> Path:
+    torch.save(value, path, **options)
+    return path
+
+
+@pytest.mark.parametrize("new_format", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (Head().state_dict(), Kind.STATE_DICT),
+        ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, Kind.CHECKPOINT),
+        ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, Kind.CHECKPOINT),
+        (nn.Linear(2, 2), Kind.PICKLED_MODULE),
+        (Head(), Kind.PICKLED_MODULE),
+    ],
+    ids=["state dict", "checkpoint", "checkpoint with its options", "module of torch", "module of one's own"],
+)
+def test_what_torch_save_wrote_is_told_without_loading_it(tmp_path, value, kind, new_format):
+    path = saved(value, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
+    assert kind_of(path) is kind
+
+
+def test_torchscript_and_onnx_are_told_by_their_content_whatever_their_names(tmp_path):
+    assert kind_of(save_torchscript(Head(), tmp_path / "weights.bin")) is Kind.TORCHSCRIPT
+    assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is Kind.ONNX
+
+
+def test_a_package_of_aotinductor_is_not_taken_for_a_program_of_torch_export(tmp_path):
+    """Both are .pt2 files; torch compiles one for a minute, so this one has the names alone."""
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        for name in ("data/aotinductor/model/ckd.wrapper.so", "archive_format", "archive_version", "byteorder"):
+            archive.writestr(f"model/{name}", b"")
+    assert kind_of(tmp_path / "model.pt2") is Kind.AOTI_PACKAGE
+
+
+def test_other_files_are_no_models(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"\xff\xd8\xff\xe0 a photo")
+    assert kind_of(tmp_path / "model.pt") is Kind.UNKNOWN
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b'{"a": 1}')
+    assert kind_of(tmp_path / "model.safetensors") is Kind.SAFETENSORS
+    with pytest.raises(ModelFileError, match="cannot read"):
+        kind_of(tmp_path / "absent.pt")
+
+
+@pytest.mark.parametrize("torch_saved", [True, False])
+def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, torch_saved):
+    evidence, path = tmp_path / "it ran", tmp_path / "model.pt"
+    if torch_saved:
+        torch.save({"weights": torch.ones(2), "trap": Trap(evidence)}, path)
+    else:
+        path.write_bytes(pickle.dumps(Trap(evidence)))
+    with pytest.raises(ModelFileError, match="code"):
+        find_source(str(path), weights=None, like=None)
+    with pytest.raises(ModelFileError, match="--weights takes a state dict"):
+        find_source("torchvision:resnet18", weights=str(path), like=None)
+    with pytest.raises(ModelFileError, match="could run code"):
+        read_state_dict(path)
+    assert not evidence.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (Kind.STATE_DICT, r"torchvision:ARCH --weights model\.pt"),
+        (Kind.CHECKPOINT, r"torchvision:ARCH --weights model\.pt"),
+        (Kind.PICKLED_MODULE, r"torch\.export\.save\(torch\.export\.export\(model\.eval"),
+        (Kind.AOTI_PACKAGE, r"Add the program that it was compiled from: torch\.export\.save"),
+        (Kind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
+    ],
+)
+def test_a_refusal_says_what_to_do_instead(kind, advice):
+    with pytest.raises(ModelFileError, match=advice):
+        raise refuse(Path("model.pt"), kind)
+
+
+def test_weights_are_found_in_a_checkpoint_and_under_a_wrappers_prefix(tmp_path):
+    weights = {f"module.{name}": value for name, value in Head().state_dict().items()}
+    path = saved({"epoch": 1, "state_dict": weights, "args": Namespace(lr=0.1)}, tmp_path / "checkpoint.pt")
+    assert set(read_state_dict(path)) == set(Head().state_dict())
+
+
+@pytest.mark.parametrize("value", [Head(), {"state_dict": Head().state_dict(), "took": timedelta(1)}])
+def test_weights_among_other_things_are_refused_with_the_line_that_saves_them_alone(tmp_path, monkeypatch, value):
+    path = saved(value, tmp_path / "trained.pt")
+    with pytest.raises(ModelFileError) as refused:
+        read_state_dict(Path(find_source("torchvision:resnet18", weights=str(path), like=None).weights))
+    line = str(refused.value).partition("name that file: ")[2]
+    monkeypatch.chdir(tmp_path)
+    exec(line, {"torch": torch})  # noqa: S102  # what the message tells its reader to run
+    assert set(read_state_dict(tmp_path / "weights.pt")) == set(Head().state_dict())
+
+
+def test_a_checkpoint_is_called_one_once():
+    assert str(refuse(Path("model.pt"), Kind.CHECKPOINT)).count("a training checkpoint") == 1
+
+
+def test_a_misspelt_architecture_is_told_what_it_could_be():
+    with pytest.raises(SourceError, match=r"did you mean .*resnet50"):
+        find_source("torchvision:resnet_50", weights=None, like=None)
+
+
+def test_a_model_file_without_preprocessing_or_labels_is_refused(tmp_path):
+    source = find_source(str(save_torchscript(Head(), tmp_path / "model.pt")), weights=None, like=None)
+    with pytest.raises(SourceError, match="silently wrong"):
+        find_preprocessing(source, None)
+    with pytest.raises(SourceError, match="--labels FILE"):
+        find_labels(source, None)
+
+
+def test_torchvisions_models_bring_their_labels_and_preprocessing():
+    source = find_source("torchvision:resnet50", weights=None, like=None)
+    assert source.weights == "ResNet50_Weights.IMAGENET1K_V2"
+    assert find_preprocessing(source, None).resize_size == (232,)
+    assert find_labels(source, None)[285] == "Egyptian cat"
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "no labels"), ("a\n\nb\n", "no label on line 2")])
+def test_labels_that_cannot_be_counted_are_refused(tmp_path, text, reason):
+    path = tmp_path / "labels.txt"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=reason):
+        read_labels(path)
+    assert len(read_labels(save_labels(path, 3))) == 3
+
+
+def test_a_pickle_that_inflates_to_gigabytes_is_told_from_its_first_megabytes(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("m/data.pkl", "w") as pickle:
+        pickle.write(b"\x80\x02")
+        for _ in range(256):
+            pickle.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    tracemalloc.start()
+    try:
+        assert kind_of(path) is Kind.PICKLE
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_PICKLE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_holes_of_a_file_lift_no_limit(tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.write(b"data")
+        file.truncate(2**40)
+    assert 0 < stored_bytes(tmp_path / "sparse") < 2**20
+    (tmp_path / "dense").write_bytes(bytes(10_000))
+    assert stored_bytes(tmp_path / "dense") == 10_000
+
+
+def test_a_process_is_held_to_its_limits(tmp_path):
+    script = """
+import resource, sys
+from gateway_models.networks.confinement import confine
+confine(1000, cpu_seconds=50)
+try:
+    bytearray(2**40)
+except MemoryError:
+    print("no memory")
+print(resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])
+print(resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= 2**30, bool(bytearray(2**28)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=PROJECT, check=True)
+    assert done.stdout.split("\n")[:3] == ["no memory", "50 0", "True True"]

@@ -1,0 +1,307 @@
+"""Python functions as models: what is refused before they run, how they are called, what their trial says."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gateway_cli.main import app
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.functions import (
+    INPUTS,
+    FunctionSourceError,
+    Said,
+    find_function,
+    write_skeleton,
+)
+from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.staged import load_staged
+from gateway_models.repository.entry import Format, Precision
+from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
+from tests.gateway_models.networks.builders import save_labels
+from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
+from tests.gateway_models.repository.entries import SMALL
+
+PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
+IMAGES = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) % 256).float()
+
+
+@pytest.fixture(autouse=True)
+def _own_modules():
+    with own_modules():
+        yield
+
+
+def loaded(folder: Path, code: str, name: str = "classify", **said):
+    source = find_function(f"{save_function(folder, code)}:{name}")
+    source.stage(folder / "staged", Said("colours", name, **said))
+    return load_staged(folder / "staged")[0]
+
+
+def request(folder: Path, **changes) -> Request:
+    path = save_function(folder, COLOURS)
+    defaults = {"name": "mine", "labels": save_labels(folder / "labels.txt", 6), "preprocessing": PIXELS}
+    return Request(source=f"{path}:classify", **{**defaults, "trust": True, **changes})
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "reason"),
+    [
+        (COLOURS, "", r"which of its functions is it\? Say colours\.py:classify"),
+        (COLOURS, ":other", r"colours\.py has no function 'other': Say colours\.py:classify"),
+        ("def classify(", ":classify", "cannot be read as Python"),
+    ],
+)
+def test_a_source_that_names_no_function_is_refused_unread(tmp_path, code, name, reason):
+    with pytest.raises(FunctionSourceError, match=reason):
+        find_function(f"{save_function(tmp_path, code)}{name}")
+
+
+def test_a_file_that_is_not_there_or_cannot_be_imported_is_refused(tmp_path):
+    with pytest.raises(FunctionSourceError, match="`gateway model new NAME` writes one"):
+        find_function(f"{tmp_path}/absent.py:classify")
+    with pytest.raises(FunctionSourceError, match=r"my-model\.py cannot be imported: name it with letters"):
+        find_function(f"{save_function(tmp_path, name='my-model')}:classify")
+    with pytest.raises(FunctionSourceError, match=r"--include names .*weights\.npz, which does not exist"):
+        find_function(f"{save_function(tmp_path)}:classify", [tmp_path / "weights.npz"]).digest()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("not-on-any-index>=1", r"not-on-any-index>=1 \(not installed\)"),
+        ("numpy<1", r"numpy<1 \(\d\S* is installed\)"),
+        ("numpy ==", "not a requirement"),
+    ],
+)
+def test_requirements_that_are_not_met_are_named(tmp_path, line, reason):
+    (tmp_path / "requirements.txt").write_text(f"# those of the function\n--no-binary :all:\ntorch>=2\n{line}\n")
+    with pytest.raises(FunctionSourceError, match=reason):
+        find_function(f"{save_function(tmp_path)}:classify")
+
+
+def test_requirements_of_other_platforms_are_not_asked_for(tmp_path):
+    (tmp_path / "requirements.txt").write_text('absent>=1; sys_platform == "win32"\nnumpy>=1\n')
+    assert find_function(f"{save_function(tmp_path)}:classify").name == "classify"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"trust": False}, r"colours\.py is code, which runs when it is tried here.* add --trust"),
+        ({"format": Format.ONNX}, "cannot be written as onnx"),
+        ({"precision": Precision.FP16}, "chooses its own precision: leave out --precision"),
+        ({"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
+        ({"weights": "state.pth"}, "a function's files are named by --include"),
+    ],
+)
+def test_what_does_not_fit_a_function_is_refused(tmp_path, changes, reason):
+    with pytest.raises(SourceError, match=reason):
+        add(request(tmp_path, **changes), tmp_path / "models", print)
+
+
+def test_format_function_and_include_are_for_functions_alone(tmp_path):
+    with pytest.raises(SourceError, match=r"--format function is for FILE\.py:NAME"):
+        add(
+            Request(
+                "recipe:efficientnet-lite0",
+                "mine",
+                save_labels(tmp_path / "l.txt"),
+                format=Format.FUNCTION,
+                preprocessing=SMALL,
+            ),
+            tmp_path / "models",
+            print,
+        )
+    with pytest.raises(SourceError, match="--include is for the files of a Python function"):
+        add(
+            Request("model.pt", "mine", save_labels(tmp_path / "l.txt"), include=(tmp_path,)),
+            tmp_path / "models",
+            print,
+        )
+
+
+def test_code_runs_without_being_asked_for_only_where_it_is_trusted(tmp_path):
+    """Neither looking at a function nor refusing it runs a line of its file."""
+    code = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{COLOURS}"
+    save_function(tmp_path, code)
+    with pytest.raises(SourceError, match="add --trust"):
+        add(
+            Request(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
+            tmp_path / "models",
+            print,
+        )
+    assert not (tmp_path / "ran").exists()
+    tried(f"{tmp_path}/colours.py:classify", tmp_path)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "takes", "shape"),
+    [
+        ("", "uint8-nhwc", [2, 32, 32, 3]),
+        (": np.ndarray", "uint8-nhwc", [2, 32, 32, 3]),
+        (": NDArray[np.uint8]", "uint8-nhwc", [2, 32, 32, 3]),
+        (": NDArray[np.float32]", "float32-nchw", [2, 3, 32, 32]),
+        (": torch.Tensor", "float32-nchw", [2, 3, 32, 32]),
+        (": Unknown", "uint8-nhwc", [2, 32, 32, 3]),
+    ],
+)
+def test_the_annotation_says_what_a_function_takes(tmp_path, annotation, takes, shape):
+    code = f"""
+from __future__ import annotations
+import numpy as np, torch
+from numpy.typing import NDArray
+seen = []
+
+def classify(images{annotation}):
+    seen.append((list(images.shape), type(images).__name__, str(images.dtype)))
+    return np.zeros((len(images), 2))
+"""
+    function = loaded(tmp_path, code)
+    assert function.input == takes
+    function.scores(IMAGES)
+    kind = "Tensor" if "Tensor" in annotation else "ndarray"
+    dtype = "torch.float32" if kind == "Tensor" else takes.partition("-")[0]
+    assert function._call.function.__globals__["seen"] == [(shape, kind, dtype)]
+
+
+@pytest.mark.parametrize("wanted", INPUTS)
+def test_pixels_come_as_they_were_in_the_order_that_was_said(tmp_path, wanted):
+    code = (
+        "import numpy as np\n\ndef classify(images):\n    return images.reshape(len(images), -1).astype(np.float32)\n"
+    )
+    scores = loaded(tmp_path, code, input=wanted).scores(IMAGES)
+    expected = IMAGES.permute(0, 2, 3, 1) if wanted.endswith("nhwc") else IMAGES
+    assert torch.equal(scores, expected.reshape(2, -1))
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("def load():\n    return 3.0\n\ndef classify(images, factor):\n    return [[factor, 1.0]] * len(images)", ""),
+        (
+            "def load(device):\n    return {'cpu': 3.0}[device]\n\n"
+            "def classify(images, factor=None, *, more=1):\n    return [[3.0, 1.0]] * len(images)",
+            "",
+        ),
+        (
+            "class Model:\n    def __init__(self, device):\n        self.factor = {'cpu': 3.0}[device]\n\n"
+            "    def __call__(self, images):\n        return [[self.factor, 1.0]] * len(images)",
+            "Model",
+        ),
+        ("def classify(images):\n    return {'scores': [[3.0, 1.0]] * len(images)}", ""),
+        ("def classify(images):\n    return ([[3.0, 1.0]] * len(images),)", ""),
+        (
+            "from pytriton.decorators import sample\nimport numpy as np\n\n"
+            "@sample\ndef classify(image):\n    assert image.shape == (32, 32, 3)\n    return [np.array([3.0, 1.0])]",
+            "",
+        ),
+    ],
+)
+def test_a_function_may_have_any_of_the_usual_shapes(tmp_path, code, name):
+    function = loaded(tmp_path, code, name or "classify")
+    assert function.scores(IMAGES).tolist() == [[3.0, 1.0]] * 2
+
+
+def test_one_of_several_outputs_is_chosen_by_name_or_number(tmp_path):
+    code = (
+        "def classify(images):\n    n = len(images)\n    return {'hidden': [[0.0] * 9] * n, 'logits': [[1.0, 2.0]] * n}"
+    )
+    assert loaded(tmp_path, code, output="logits").scores(IMAGES).tolist() == [[1.0, 2.0]] * 2
+    with pytest.raises(Exception, match="it returns hidden, logits: choose the scores with --output NAME"):
+        loaded(tmp_path, code).scores(IMAGES)
+    code = "import numpy as np\n\ndef classify(images):\n    return np.zeros((2, 9)), np.ones((2, 2))"
+    assert loaded(tmp_path, code, output="1").scores(IMAGES).tolist() == [[1.0, 1.0]] * 2
+    with pytest.raises(Exception, match="it returns 2 values: choose the scores with --output INDEX"):
+        loaded(tmp_path, code).scores(IMAGES)
+    with pytest.raises(Exception, match="nothing for --output logits to choose"):
+        loaded(tmp_path, "def classify(images):\n    return [[1.0, 2.0]] * 2", output="logits").scores(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import absent_module\ndef classify(images): ...", r"imports 'absent_module', .* install it .* --include"),
+        (
+            "raise RuntimeError('no')\ndef classify(images): ...",
+            r"be imported: RuntimeError: no \(colours\.py, line 1\)",
+        ),
+        ("async def classify(images): ...", "asynchronous or a generator"),
+        ("def classify(images, one, two): ...", "needs 3 arguments"),
+        ("classify = 3", "there is no such function"),
+        ("class classify:\n    pass", "a class without __call__"),
+        ("def load():\n    1 / 0\ndef classify(images): ...", "could not be loaded: ZeroDivisionError"),
+        ("from pytriton.decorators import first_value\ndef classify(images): ...", "PyTriton's first_value has no"),
+        ("from pytriton.triton import Triton\nTriton()\ndef classify(images): ...", "put bind.. and serve.. under"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_told_in_a_sentence(tmp_path, code, reason):
+    with pytest.raises(ModelFileError, match=reason):
+        loaded(tmp_path, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ValueError('odd')", r"uint8 \[2, 32, 32, 3\], it failed with ValueError: odd \(colours\.py, line 2\)"),
+        ("raise SystemExit(3)", "it failed with SystemExit: 3"),
+        ("return [[1.0, 2.0]]", r"gave \[1, 2\] for a batch of 2, and one row of scores for each image"),
+        ("return {'labels': ['cat'] * len(images)}", "scores are numbers, and these are"),
+        ("return [[1.0, 2.0]] * len(images)", "there are 6 labels and the network has 2 classes"),
+        (
+            "import random; return [[random.random() * 9 for _ in range(6)] for _ in images]",
+            "different answers each time",
+        ),
+    ],
+)
+def test_the_trial_says_what_is_wrong_with_a_function(tmp_path, body, reason):
+    path = save_function(tmp_path, f"def classify(images):\n    {body}\n")
+    with pytest.raises(ModelFileError, match=reason):
+        tried(f"{path}:classify", tmp_path)
+
+
+def test_the_trial_finds_what_is_missing_and_writes_it_down(tmp_path):
+    outcome = tried(f"{save_function(tmp_path)}:classify", tmp_path)
+    assert (outcome.classes, outcome.ending, outcome.input) == (6, "logits", "uint8-nhwc")
+    assert outcome.difference == 0
+    written = json.loads((tmp_path / "staged" / "function.json").read_text())
+    assert (written["activation"], written["input"]) == ("softmax", "uint8-nhwc")
+    function, _ = load_staged(tmp_path / "staged")
+    assert torch.allclose(function.probabilities(IMAGES).sum(dim=1), torch.ones(2))
+
+
+def test_a_file_for_pytriton_is_served_as_it_is(tmp_path):
+    outcome = tried(f"{save_function(tmp_path, PYTRITON)}:infer_func", tmp_path)
+    assert (outcome.classes, outcome.input) == (6, "uint8-nhwc")
+
+
+def test_pixels_and_their_normalisation_do_not_contradict_each_other(tmp_path):
+    path = save_function(tmp_path)
+    with pytest.raises(ModelFileError, match=r"takes pixels as uint8, .* leave out --mean and --std"):
+        tried(f"{path}:classify", tmp_path, pixels=False)
+    path = save_function(tmp_path, "import torch\ndef classify(images: torch.Tensor):\n    return images.mean((2, 3))")
+    with pytest.raises(ModelFileError, match="takes float32: use --mean and --std"):
+        tried(f"{path}:classify", tmp_path, pixels_implied=True, labels=3)
+
+
+def test_the_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["model", "new", "mine"])
+    assert result.exit_code == 0, result.output
+    assert "gateway model add mine.py:classify --name mine" in result.output
+    assert tried("mine.py:classify", tmp_path, labels=2).ending == "logits"
+    with pytest.raises(FunctionSourceError, match="exists already"):
+        write_skeleton("mine", tmp_path)
+    with pytest.raises(FunctionSourceError, match="'my-model' cannot be a Python module's name"):
+        write_skeleton("my-model", tmp_path)
+
+
+def test_an_input_that_there_is_none_of_is_refused(tmp_path):
+    command = ["model", "add", f"{save_function(tmp_path)}:classify", "--name=mine", "--crop=32", "--input=nhwc"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "use one of uint8-nhwc" in str(refused.exception)

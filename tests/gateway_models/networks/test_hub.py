@@ -1,0 +1,240 @@
+"""Folders of Hugging Face and timm: looked at, refused in words, prepared as their own libraries do, and loaded."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
+from gateway_models.networks.isolation import Job
+from gateway_models.networks.jobs import do
+from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
+from gateway_models.networks.originals import original_module
+from gateway_models.networks.weights import read_state_dict
+from gateway_models.repository.entry import Format, Precision
+from gateway_models.repository.preprocessing import PreprocessingError, reference_transforms
+from gateway_models.repository.preprocessing_sources import from_file
+from tests.gateway_models.networks.builders import Head
+from tests.gateway_models.networks.pretrained import LABELS, timm_network, vit_folder
+
+IMAGES = torch.rand(2, 3, 32, 32)
+PICTURE = Image.fromarray((np.random.default_rng(0).random((90, 120, 3)) * 255).astype(np.uint8)).resize((240, 180))
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory) -> Path:
+    return vit_folder(tmp_path_factory.mktemp("vit"))
+
+
+def folder(path: Path, config: dict, *files: str) -> Path:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    for name in files:
+        (path / name).write_bytes(b"")
+    return path
+
+
+CLASSIFIER = {"architectures": ["ViTForImageClassification"]}
+SAFE = "model.safetensors"
+
+
+def test_a_folder_says_its_classes_and_its_preprocessing(vit):
+    source = find_source(str(vit), weights=None, like=None)
+    assert source.location == f"huggingface:{vit}"
+    assert find_labels(source, None) == LABELS
+    found = find_preprocessing(source, None)
+    assert (found.resize_size, found.crop_size, found.interpolation) == ((32, 32), 32, "bicubic")
+    assert find_source(f"huggingface:{vit}", weights=None, like=None) == source
+
+
+def test_the_network_of_a_folder_is_that_of_transformers(vit):
+    from transformers import ViTForImageClassification
+
+    with torch.no_grad():
+        expected = ViTForImageClassification.from_pretrained(vit).eval()(IMAGES).logits
+        assert torch.equal(original_module(f"huggingface:{vit}", "", None)(IMAGES), expected)
+
+
+def test_small_logits_of_a_known_classifier_are_not_taken_for_probabilities(vit, tmp_path):
+    """A network that is not trained may give numbers between 0 and 1 alone, as a sigmoid would."""
+    from transformers import ViTForImageClassification
+
+    network = ViTForImageClassification.from_pretrained(vit)
+    with torch.no_grad():
+        network.classifier.weight.mul_(0.001)
+        network.classifier.bias.copy_(torch.linspace(0.1, 0.9, len(LABELS)))
+    network.save_pretrained(tmp_path / "small")
+    job = Job(
+        kind="huggingface",
+        source=f"huggingface:{tmp_path / 'small'}",
+        weights="",
+        side=32,
+        labels=len(LABELS),
+        multi_label=False,
+        precision=Precision.FP32,
+        format=Format.TORCHSCRIPT,
+        output=str(tmp_path / "model.pt"),
+    )
+    assert do(job).ending == "logits"
+    assert original_module(str(tmp_path / "model.pt"), "", None)(IMAGES).sum(dim=1).tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "reason"),
+    [
+        ({"architectures": ["ViTModel"]}, [SAFE], "has ViTModel, which gives no scores for classes.*embeddings"),
+        ({}, [SAFE], "has no architecture"),
+        (CLASSIFIER, [], "has no weights: model.safetensors is expected"),
+        (CLASSIFIER, ["pytorch_model.bin"], "has pytorch_model.bin, which is not read here"),
+        ({**CLASSIFIER, "auto_map": {"AutoModel": "code.Net"}}, [SAFE], "contains code"),
+        ({**CLASSIFIER, "id2label": {"0": "a", "2": "b"}}, [SAFE], "has 2 labels, and none for class 1"),
+        ({**CLASSIFIER, "id2label": {"a": "0"}}, [SAFE], "names that are not numbers"),
+    ],
+)
+def test_a_folder_that_is_no_classifier_is_refused(tmp_path, config, files, reason):
+    with pytest.raises(HubError, match=reason):
+        read_folder(folder(tmp_path / "model", config, *files))
+
+
+def test_a_folder_without_a_configuration_or_with_a_broken_one_is_refused(tmp_path):
+    with pytest.raises(HubError, match=r"is a folder; SOURCE must be a file.* or a folder with config\.json"):
+        read_folder(tmp_path)
+    for text, reason in (("{", "cannot be read as JSON"), ("[]", "does not contain a JSON object")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(HubError, match=reason):
+            read_folder(tmp_path)
+
+
+def test_classes_without_names_want_a_file_of_labels(tmp_path):
+    config = {**CLASSIFIER, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+    source = find_source(str(folder(tmp_path / "model", config, SAFE)), weights=None, like=None)
+    with pytest.raises(SourceError, match="has no names for the classes: use --labels FILE"):
+        find_labels(source, None)
+    with pytest.raises(SourceError, match="how did training prepare its images"):
+        find_preprocessing(source, None)
+
+
+def test_weights_that_lack_a_part_are_refused(vit, tmp_path):
+    for path in vit.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    state = read_state_dict(vit / SAFE)
+    save_file({name: value for name, value in state.items() if "classifier" not in name}, tmp_path / SAFE)
+    with pytest.raises(ModelFileError, match=r"its weights lack classifier\.bias and 1 others, which would be made up"):
+        original_module(f"huggingface:{tmp_path}", "", None)
+    (tmp_path / SAFE).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
+    with pytest.raises(ModelFileError, match="transformers cannot load it"):
+        original_module(f"huggingface:{tmp_path}", "", None)
+
+
+def test_a_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(
+        HubError, match=r"nobody/nothing is not in Hugging Face's cache.*hf download nobody/nothing --local"
+    ):
+        fetch_folder("nobody/nothing", offline=True)
+    with pytest.raises(HubError, match="is not a model's name on Hugging Face"):
+        fetch_folder("nothing", offline=True)
+    with pytest.raises(SourceError, match="is downloaded, which --offline forbids"):
+        find_source("timm:test_vit", weights=None, like=None, offline=True)
+
+
+def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
+    def refuses(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
+    with pytest.raises(HubError, match=r"cannot be downloaded \(no route to host\): on a machine .*hf download"):
+        fetch_folder("nobody/nothing", offline=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 56}, "crop_pct": 0.875}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
+        ("MobileNetV2ImageProcessor", {"size": {"shortest_edge": 72}, "crop_size": {"height": 64, "width": 64}}),
+        ("DeiTImageProcessor", {"size": {"height": 72, "width": 72}, "crop_size": {"height": 64, "width": 64}}),
+    ],
+)
+def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, options):
+    import transformers
+
+    processor = getattr(transformers, f"{name}Pil", getattr(transformers, name))(**options)
+    processor.save_pretrained(tmp_path)
+    expected = processor(PICTURE, return_tensors="np")["pixel_values"][0]
+    ours = reference_transforms(from_file(tmp_path / "preprocessor_config.json"))(PICTURE).numpy()
+    assert ours.shape == expected.shape
+    assert np.abs(ours - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"image_processor_type": "EfficientNetImageProcessor"}, "prepares images in a way of its own: use --resize"),
+        ({"do_resize": False}, "do_resize and do_normalize must be true"),
+    ],
+)
+def test_a_processor_with_other_steps_is_refused(tmp_path, values, reason):
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"size": 32, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, **values}))
+    with pytest.raises(PreprocessingError, match=reason):
+        from_file(file)
+
+
+@pytest.mark.parametrize("architecture", ["test_vit", "resnet50.a1_in1k", "vit_base_patch16_clip_224.openai_ft_in1k"])
+def test_images_are_prepared_as_timm_does(architecture):
+    from timm.data import create_transform
+
+    config = timm_config(architecture)
+    keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+    theirs = create_transform(**{key: config[key] for key in keys if key in config})
+    ours = reference_transforms(timm_preprocessing(config))
+    assert torch.allclose(ours(PICTURE), theirs(PICTURE), atol=1e-5)
+
+
+def test_an_architecture_that_timm_does_not_have_is_told_with_its_neighbours():
+    with pytest.raises(HubError, match=r"timm has no model 'resnet5': did you mean resnet50"):
+        timm_config("resnet5")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_weights_of_timm_come_from_safetensors_or_a_state_dict(tmp_path, suffix):
+    network = timm_network("test_vit")
+    path = tmp_path / f"weights.{suffix}"
+    (save_file if suffix == "safetensors" else torch.save)(network.state_dict(), path)
+    source = find_source("timm:test_vit", weights=str(path), like=None)
+    assert find_preprocessing(source, None) == timm_preprocessing(timm_config("test_vit"))
+    images = torch.rand(2, 3, 160, 160)
+    with torch.no_grad():
+        assert torch.allclose(original_module(source.location, source.weights, 5)(images), network(images), atol=1e-6)
+    with pytest.raises(ModelFileError, match="does not hold weights of test_vit with 7 classes"):
+        original_module(source.location, source.weights, 7)
+
+
+def test_a_folder_of_timm_says_all_that_is_needed(tmp_path):
+    network = timm_network("test_resnet")
+    save_file(network.state_dict(), tmp_path / SAFE)
+    config = {"input_size": [3, 160, 160], "crop_pct": 0.95, "mean": [0.5] * 3, "std": [0.5] * 3}
+    folder(tmp_path, {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": config, "label_names": LABELS})
+    source = find_source(str(tmp_path), weights=None, like=None)
+    assert find_labels(source, None) == LABELS
+    assert find_preprocessing(source, None).resize_size == (168,)
+    images = torch.rand(2, 3, 160, 160)
+    with torch.no_grad():
+        assert torch.allclose(original_module(source.location, "", None)(images), network(images), atol=1e-6)
+
+
+def test_torchvision_takes_safetensors_too(tmp_path):
+    path = tmp_path / SAFE
+    save_file(Head().state_dict(), path)
+    assert find_source("torchvision:resnet18", weights=str(path), like=None).weights == str(path)
+    with pytest.raises(ModelFileError, match="does not hold weights of resnet18"):
+        original_module("torchvision:resnet18", str(path), 5)
+    with pytest.raises(ModelFileError, match=r"safetensors weights: it has weights but no network.*timm:ARCH"):
+        find_source(str(path), weights=None, like=None)

@@ -1,0 +1,73 @@
+"""Labels are understood as a list, as JSON or as a table, and otherwise refused: never one thing taken for another."""
+
+import json
+
+import pytest
+
+from gateway.errors import UserError
+from gateway_models.networks.labels import given_labels
+
+CATS = ("cat", "dog", "elk")
+BY_NUMBER = {"1": "dog", "0": "cat", "2": "elk"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("labels.txt", "cat\ndog\nelk\n"),
+        ("labels.json", json.dumps(CATS)),
+        ("labels.txt", json.dumps(CATS)),
+        ("config.json", json.dumps({"model_type": "vit", "id2label": BY_NUMBER})),
+        ("id2label.json", json.dumps(BY_NUMBER)),
+        ("label2id.json", json.dumps({"dog": 1, "elk": 2, "cat": 0})),
+        ("labels.csv", "id,name\n1,dog\n0,cat\n2,elk\n"),
+        ("labels.csv", "0,cat\n1,dog\n2,elk\n"),
+        ("labels.csv", "name;id\ncat;0\ndog;1\nelk;2\n"),
+        ("labels.tsv", "0\tcat\n1\tdog\n2\telk\n"),
+        ("labels.txt", "0,cat\n1,dog\n2,elk\n"),
+        ("labels.csv", "cat\ndog\nelk\n"),
+        ("labels.txt", "0 cat\n1 dog\n2 elk\n"),
+        ("labels.txt", "2: elk\n0: cat\n1: dog\n"),
+    ],
+)
+def test_labels_are_read_in_the_order_of_their_classes(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert given_labels(tmp_path / name) == CATS
+
+
+def test_a_list_may_have_commas_and_numbers_in_its_labels(tmp_path):
+    (tmp_path / "labels.txt").write_text("tench, Tinca tinca\nCity 24, by day\n")
+    assert given_labels(tmp_path / "labels.txt") == ("tench, Tinca tinca", "City 24, by day")
+    (tmp_path / "labels.txt").write_text("1 door\n2 doors\n")
+    assert given_labels(tmp_path / "labels.txt") == ("1 door", "2 doors")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
+    path = tmp_path / "labels.txt"
+    with pytest.raises(UserError, match=r"cannot read the labels: .*labels\.txt: No such file or directory$"):
+        given_labels(path)
+    path.write_bytes("Käse\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"labels\.txt is no text in UTF-8 \(byte 1 is not\): save it as UTF-8"):
+        given_labels(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("labels.csv", "n01,cat\nn02,dog\n", "is a table, and its labels are not clear: two columns are expected"),
+        ("labels.csv", "0,cat\n2,dog\n", "is a table, and its labels are not clear"),
+        ("labels.csv", "0,cat,1\n1,dog,2\n", "is a table, and its labels are not clear"),
+        ("labels.json", "{", "looks like JSON and cannot be read as such"),
+        ("labels.json", '{"classes": 3}', "none for class 0"),
+        ("labels.json", '[{"name": "cat"}]', "neither a list of labels nor"),
+        ("labels.json", '{"0": "cat", "2": "dog"}', "has 2 labels, and none for class 1"),
+        ("labels.json", '["cat", ""]', "no label on entry 2"),
+        ("labels.json", '["cat", "a\\nb"]', "a label of several lines on entry 2"),
+        ("labels.json", "[]", "contains no labels"),
+        ("labels.txt", "", "contains no labels"),
+    ],
+)
+def test_what_is_not_clear_is_refused(tmp_path, name, text, reason):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=reason):
+        given_labels(tmp_path / name)

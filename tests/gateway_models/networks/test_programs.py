@@ -1,0 +1,129 @@
+"""Programs of torch.export: written as TorchScript where that answers alike, as themselves where it does not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gateway_models.networks import jobs, torch_job
+from gateway_models.networks.file_kinds import EXPORT, ModelFileError
+from gateway_models.networks.isolation import Job, Outcome
+from gateway_models.networks.model_source import find_source
+from gateway_models.networks.originals import original_module
+from gateway_models.networks.programs import export_program, load_program
+from gateway_models.networks.torchscript import ExportError
+from gateway_models.repository.entry import Format, Precision
+from tests.gateway_models.networks.builders import Head, save_program
+
+IMAGES = torch.rand(3, 3, 32, 32)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    return save_program(Head(), tmp_path_factory.mktemp("programs") / "head.pt2")
+
+
+def tried(program: Path, folder: Path, **changes) -> Outcome:
+    job = {
+        "kind": "exported",
+        "source": str(program),
+        "weights": "",
+        "side": 32,
+        "labels": 5,
+        "multi_label": False,
+        "precision": Precision.FP32,
+        "format": Format.TORCHSCRIPT,
+        "output": str(folder / "model.pt"),
+        "may_export": True,
+        **changes,
+    }
+    return jobs.do(Job(**job))
+
+
+def answers(path: Path) -> torch.Tensor:
+    with torch.no_grad():
+        return original_module(str(path), "", None)(IMAGES)
+
+
+def expected() -> torch.Tensor:
+    with torch.no_grad():
+        return Head().eval()(IMAGES).softmax(dim=1)
+
+
+def test_a_program_is_recognised_and_written_as_torchscript(program, tmp_path):
+    assert find_source(str(program), weights=None, like=None).kind == "exported"
+    outcome = tried(program, tmp_path)
+    assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
+    assert torch.allclose(answers(tmp_path / "model.pt"), expected(), atol=1e-6)
+
+
+class Sized(Head):
+    """A classifier that computes with the batch's size, as those with a view, a class token or windows do."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        batch = images.shape[0]
+        features = torch.relu(self.features(images)).mean((2, 3))
+        token = self.scores.bias.expand(batch, -1)
+        pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
+        return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
+
+
+def test_a_program_that_computes_with_the_batchs_size_is_written_as_torchscript(tmp_path):
+    program = save_program(Sized(), tmp_path / "sized.pt2")
+    outcome = tried(program, tmp_path, may_export=False)
+    assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
+    with torch.no_grad():
+        wanted = Sized().eval()(IMAGES).softmax(dim=1)
+    assert torch.allclose(answers(tmp_path / "model.pt"), wanted, atol=1e-6)
+
+
+def test_a_program_stays_one_where_it_is_asked_for(program, tmp_path):
+    outcome = tried(program, tmp_path, format=Format.EXPORTED, output=str(tmp_path / "model.pt2"))
+    assert outcome.format is Format.EXPORTED
+    assert torch.allclose(answers(tmp_path / "model.pt2"), expected(), atol=1e-6)
+
+
+def test_a_program_whose_trace_answers_otherwise_stays_one(program, tmp_path, monkeypatch):
+    def differs(*_, **__):
+        raise ExportError("its answers differ from the eager model's by 0.3")
+
+    monkeypatch.setattr(torch_job, "export_torchscript", differs)
+    outcome = tried(program, tmp_path)
+    assert outcome.format is Format.EXPORTED
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt2"]
+    assert torch.allclose(answers(tmp_path / "model.pt2"), expected(), atol=1e-6)
+    with pytest.raises(ExportError, match="differ from the eager model's"):
+        tried(program, tmp_path, may_export=False)
+
+
+def test_a_batch_that_is_built_in_is_refused_with_its_export(tmp_path):
+    fixed = save_program(Head(), tmp_path / "fixed.pt2", dynamic=False)
+    with pytest.raises(ModelFileError, match=r"fixed batch.*dynamic_shapes=\(\{0: torch\.export\.Dim\.DYNAMIC\},\)"):
+        tried(fixed, tmp_path)
+
+
+def test_a_program_that_cannot_be_read_is_told(program, tmp_path):
+    damaged = bytearray(program.read_bytes())
+    at = damaged.index(b"models/model.json") + 200
+    damaged[at : at + 400] = bytes(400)
+    (tmp_path / "damaged.pt2").write_bytes(damaged)
+    with pytest.raises(ModelFileError, match=r"damaged\.pt2 cannot be loaded: it is damaged"):
+        load_program(tmp_path / "damaged.pt2")
+
+
+class Branches(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean((2, 3)) if images.sum() > 0 else images.amax((2, 3))
+
+
+def test_a_module_that_torch_export_does_not_take_is_told_and_leaves_nothing(tmp_path):
+    with pytest.raises(ExportError, match=r"torch\.export cannot write it for any batch"):
+        export_program(Branches(), torch.rand(2, 3, 32, 32), tmp_path / "model.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_messages_advise_works_with_torch_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(EXPORT, {"torch": torch, "model": Head()})  # noqa: S102  # what a user would run
+    with torch.no_grad():
+        assert load_program(tmp_path / "model.pt2")(torch.rand(5, 3, 224, 224)).shape == (5, 5)

@@ -1,0 +1,142 @@
+"""Networks that get pixels as uint8 and normalise them themselves: the same answers from a quarter of the bytes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from gateway_models.networks import jobs
+from gateway_models.networks.adapted import Gray, Normalising
+from gateway_models.networks.add import Request, add
+from gateway_models.networks.isolation import Job
+from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.onnx_runner import runner
+from gateway_models.networks.originals import original_module
+from gateway_models.repository.entry import EntryError, Format, ImageTensor, Precision, read_entry
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
+from tests.gateway_models.networks.functions import COLOURS, save_function
+from tests.gateway_models.repository.entries import SMALL
+
+PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
+SUFFIXES = {save_torchscript: ".pt", save_program: ".pt2", save_onnx: ".onnx"}
+
+
+def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SMALL.std) -> torch.Tensor:
+    """As the preprocessor normalises them: one multiplication and one addition."""
+    centre, scale = (torch.tensor(values).reshape(3, 1, 1) for values in (mean, std))
+    return PIXELS.float().mul_(1 / (255 * scale)).add_(-centre / scale)
+
+
+def job(source: Path, folder: Path, written_as: Format, **changes) -> Job:
+    kind = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}[source.suffix]
+    values = {
+        "kind": kind,
+        "source": str(source),
+        "weights": "",
+        "side": 32,
+        "labels": 5,
+        "multi_label": False,
+        "precision": Precision.FP32,
+        "format": written_as,
+        "output": str(folder / "written" / written_as.filename),
+        "normalise": (SMALL.mean, SMALL.std),
+    }
+    return Job(**{**values, **changes})
+
+
+def written(folder: Path, written_as: Format):
+    path = folder / "written" / written_as.filename
+    return runner(path) if written_as is Format.ONNX else original_module(str(path), "", None)
+
+
+def test_a_network_that_normalises_gets_the_very_floats_that_the_preprocessor_makes():
+    front = Normalising(torch.nn.Identity(), SMALL.mean, SMALL.std)
+    assert torch.equal(front(PIXELS), normalised())
+
+
+@pytest.mark.parametrize(
+    ("save", "written_as"),
+    [
+        (save_torchscript, Format.TORCHSCRIPT),
+        (save_torchscript, Format.ONNX),
+        (save_program, Format.EXPORTED),
+        (save_onnx, Format.ONNX),
+    ],
+    ids=["torchscript", "torchscript-to-onnx", "torch-export", "onnx"],
+)
+def test_a_network_is_written_for_pixels_in_every_format(tmp_path, save, written_as):
+    source = save(Head(), tmp_path / f"head{SUFFIXES[save]}")
+    outcome = jobs.do(job(source, tmp_path, written_as))
+    assert outcome.difference < 1e-6
+    with torch.no_grad():
+        expected = Head().eval()(normalised()).softmax(dim=1)
+        assert torch.allclose(written(tmp_path, written_as)(PIXELS), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("written_as", "precision"), [(Format.TORCHSCRIPT, Precision.BF16), (Format.ONNX, Precision.FP16)]
+)
+def test_pixels_are_normalised_in_fp32_whatever_the_network_computes_in(tmp_path, written_as, precision):
+    """Pixels of nearly one level: normalised in a lower precision, they would be another image."""
+    source = save_torchscript(Head(), tmp_path / "head.pt")
+    plain = tmp_path / "plain"
+    for folder, changes in ((plain, {"normalise": None}), (tmp_path, {})):
+        jobs.do(job(source, folder, written_as, precision=precision, **changes))
+    with torch.no_grad():
+        expected = written(plain, written_as)(normalised())
+        # 1e-4 away where fp16 normalises.
+        assert torch.allclose(written(tmp_path, written_as)(PIXELS), expected, atol=2e-5)
+
+
+def test_a_gray_network_gets_pixels_too(tmp_path):
+    source = save_torchscript(Head(channels=1), tmp_path / "head.pt", channels=1)
+    gray = Gray(0.4, 0.25)
+    changes = {"gray": (gray.mean, gray.std), "normalise": ((gray.mean,) * 3, (gray.std,) * 3)}
+    outcome = jobs.do(job(source, tmp_path, Format.TORCHSCRIPT, **changes))
+    assert outcome.difference < 1e-6
+
+
+def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
+    request = Request(
+        source=str(save_torchscript(Head(), tmp_path / "head.pt")),
+        name="bytes",
+        labels=save_labels(tmp_path / "labels.txt"),
+        preprocessing=SMALL,
+        tensor=ImageTensor.UINT8,
+    )
+    add(request, own_head, print)
+    preprocessor = (own_head / "bytes_preprocessor" / "config.pbtxt").read_text()
+    classifier = (own_head / "bytes_classifier" / "config.pbtxt").read_text()
+    assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in preprocessor
+    assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in classifier
+    assert "TYPE_UINT8 dims: [ 3, 32, 32 ] random_data: true" in classifier
+    second = save_torchscript(Head(seed=1), tmp_path / "second.pt")
+    with pytest.raises(EntryError, match="share a preprocessor that gives uint8: leave --tensor out"):
+        add(Request(source=str(second), name="bytes", version=2, tensor=ImageTensor.FP32), own_head, print)
+    entry = add(Request(source=str(second), name="bytes", version=2), own_head, print)
+    assert entry == read_entry(own_head, "bytes")
+    with torch.no_grad():
+        answers = original_module(str(entry.model_file(own_head, 2)), "", None)(PIXELS)
+        assert torch.allclose(answers, Head(seed=1).eval()(normalised()).softmax(dim=1), atol=1e-6)
+
+
+def test_a_function_is_left_as_it_is(tmp_path):
+    request = Request(
+        source=f"{save_function(tmp_path, COLOURS)}:classify",
+        name="mine",
+        labels=save_labels(tmp_path / "labels.txt", 6),
+        preprocessing=SMALL,
+        trust=True,
+        tensor=ImageTensor.UINT8,
+    )
+    with pytest.raises(SourceError, match="a function is left as it is"):
+        add(request, tmp_path / "models", print)
+
+
+def test_an_entry_from_before_has_a_normalised_tensor(own_head):
+    record = own_head / "head" / "origin.json"
+    told = json.loads(record.read_text())
+    assert told.pop("tensor") == "fp32"
+    record.write_text(json.dumps(told))
+    assert read_entry(own_head, "head").tensor is ImageTensor.FP32

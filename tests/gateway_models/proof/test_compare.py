@@ -1,0 +1,249 @@
+"""Two versions on the same pictures: what is counted, what is noise, and what is shown."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import structlog
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from gateway.inference.backend import Call, InferResult, Row
+from gateway_cli.main import app
+from gateway_cli.model.compare import _versions
+from gateway_models.proof.compare import Compared, Pair, mcnemar, wilson
+from gateway_models.proof.compare_report import as_json, report, verdict, write_sheet
+from gateway_models.proof.dataset import DatasetError, Sample, read_samples
+from gateway_models.proof.image_files import NotCompared
+from gateway_models.repository.entry import EntryError
+from tests.gateway.api.stub import MODEL, StubBackend
+from tests.stub_service import stub_service
+
+LABELS = ["cat", "dog <b>"]
+VERSIONS = (1, 2)
+
+
+def pair(first: float, second: float, true: int | None = None, path: Path = Path("photos/x.png")) -> Pair:
+    """Probabilities of a cat by both versions, and the true class."""
+    both = [np.array([cat, 1 - cat], np.float32) for cat in (first, second)]
+    return Pair(Sample(path, frozenset() if true is None else frozenset({true})), *both)
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "p"),
+    [(0, 0, 1.0), (1, 1, 1.0), (1, 5, 14 / 64), (5, 1, 14 / 64), (0, 10, 2 / 1024), (5, 15, 0.04139)],
+)
+def test_the_exact_test_is_that_of_a_coin(only_first, only_second, p):
+    assert mcnemar(only_first, only_second) == pytest.approx(p, rel=1e-3)
+
+
+def test_the_exact_test_is_exact_for_many_pictures_too():
+    assert mcnemar(4_900, 5_100) == pytest.approx(0.0466, rel=1e-2)  # as the normal approximation has it
+
+
+@pytest.mark.parametrize(
+    ("hits", "of", "low", "high"), [(0, 10, 0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1), (0, 0, 0, 1)]
+)
+def test_the_interval_of_a_share_is_wilsons(hits, of, low, high):
+    assert wilson(hits, of) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_agreement_and_accuracy_are_counted():
+    compared = Compared([pair(0.9, 0.8, 0), pair(0.6, 0.3, 1), pair(0.7, 0.4, 1), pair(0.2, 0.9, 1)], labelled=True)
+    assert compared.disagreement == 0.75
+    assert [each.largest for each in compared.different] == pytest.approx([0.7, 0.3, 0.3])
+    assert compared.accuracy == (0.5, 0.75)
+    assert compared.only == (1, 2)
+    assert compared.chance == 1.0
+    assert (compared.holds(None), compared.holds(0.75), compared.holds(0.7)) == (True, True, False)
+    assert list(compared.differences) == sorted(compared.differences, reverse=True)
+
+
+def test_nothing_compared_never_holds():
+    assert not Compared([], [NotCompared(Path("x"), "no picture")]).holds(None)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ([pair(0.9, 0.8, 0)], "both are right on the same pictures"),
+        (
+            [pair(0.9, 0.2, 0)] * 2 + [pair(0.2, 0.9, 0)],
+            "neither is shown to be better: chance alone does as much in 100 %",
+        ),
+        ([pair(0.2, 0.9, 0)] * 8, "version 2 is better: chance alone does as much in 0.78 % of the cases"),
+        ([pair(0.9, 0.2, 0)] * 8, "version 1 is better"),
+    ],
+)
+def test_the_verdict_says_what_the_pictures_can_tell(pairs, said):
+    assert said in verdict(Compared(pairs, labelled=True), VERSIONS)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for name, grey in (("cat/dark.png", 10), ("cat/light.png", 200), ("dog <b>/middle.png", 100)):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (40, 30), grey).save(path)
+    return tmp_path / "photos"
+
+
+def test_a_folder_for_each_class_has_known_classes_and_any_other_has_none(pictures):
+    samples, labelled = read_samples(pictures, LABELS)
+    assert labelled
+    assert [sorted(sample.classes) for sample in samples] == [[0], [0], [1]]
+    samples, labelled = read_samples(pictures / "cat", LABELS)
+    assert not labelled
+    assert [sample.classes for sample in samples] == [frozenset(), frozenset()]
+    assert read_samples(pictures, ["rose", "tulip"])[1] is False
+    assert len(read_samples(pictures / "cat" / "dark.png", LABELS)[0]) == 1
+    with pytest.raises(DatasetError, match="no class 'dog <b>'"):
+        read_samples(pictures, ["cat", "fox"])
+
+
+def test_the_sheet_has_the_pictures_in_it_and_what_both_versions_say(pictures, tmp_path):
+    (pictures / "broken.png").write_bytes(b"no picture")
+    pairs = [
+        pair(0.9, 0.2, 0, pictures / "cat" / "dark.png"),
+        pair(0.9, 0.8, 0, pictures / "cat" / "light.png"),
+        pair(0.6, 0.4, 1, pictures / "broken.png"),
+    ]
+    sheet = tmp_path / "sheets" / "sheet.html"
+    write_sheet(Compared(pairs, labelled=True), "flowers", VERSIONS, LABELS, sheet)
+    text = sheet.read_text()
+    assert text.count("<figure>") == 2
+    assert text.count('<img src="data:image/jpeg;base64,') == 1
+    assert text.index("dark.png") < text.index("broken.png (no preview)")
+    assert "2 of 3 pictures" in text
+    assert "dog &lt;b&gt; 0.800" in text
+    assert LABELS[1] not in text
+    assert "light.png" not in text
+
+
+def test_the_report_names_the_furthest_and_the_sums(capsys):
+    report(
+        Compared([pair(0.9, 0.2, 0), pair(0.9, 0.8, 0)], [NotCompared(Path("y.png"), "why")], labelled=True),
+        VERSIONS,
+        LABELS,
+        Path("s.html"),
+    )
+    said = capsys.readouterr().out
+    for words in (
+        "photos/x.png",
+        "cat 0.900",
+        "dog <b> 0.800",
+        "not compared: y.png: why",
+        "50.00 %",
+        "s.html",
+        "right alone",
+    ):
+        assert words in said
+    report(Compared([]), VERSIONS, LABELS, None)
+    assert "nothing was compared" in capsys.readouterr().out
+
+
+def test_without_known_classes_there_is_no_word_of_accuracy(capsys):
+    report(Compared([pair(0.9, 0.2)]), VERSIONS, LABELS, None)
+    said = capsys.readouterr().out
+    assert "agreement" in said
+    assert "accuracy" not in said
+    document = json.loads(as_json(Compared([pair(0.9, 0.2)]), "m", VERSIONS, LABELS, 0.1))
+    assert "accuracy" not in document
+    assert "true" not in document["different"][0]
+    assert document["holds"] is False
+
+
+class Versions(StubBackend):
+    """Version 1 takes what is dark for a cat, and version 2 sees dogs everywhere."""
+
+    async def infer(self, call: Call) -> InferResult:
+        assert call.selection is None
+        dark = [image[-20] < 128 for image in call.batch.images]
+        scores = [[0.9, 0.1] if call.model_version == "1" and each else [0.25, 0.75] for each in dark]
+        rows = tuple(Row(decoded=True, scores=np.array(each, np.float32)) for each in scores)
+        return InferResult(call.model_name, call.model_version, rows)
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[str]:
+    # Its log would stand among what the command prints.
+    with structlog.testing.capture_logs(), stub_service(Versions()) as url:
+        yield url
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["model", "compare", *map(str, arguments)])
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Dark and light ones of each class, whose last bytes are pixels, and a broken one."""
+    folder = tmp_path / "photos"
+    for name, grey in (("cat/dark.bmp", 10), ("cat/light.bmp", 200), ("dog/dark.bmp", 20), ("dog/light.bmp", 220)):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 30), (grey,) * 3).save(path)
+    (folder / "cat" / "broken.png").write_bytes(b"no picture")
+    return folder
+
+
+def test_a_gateways_versions_are_compared_and_the_sheet_is_written(gateway, photos, tmp_path):
+    sheet = tmp_path / "sheet.html"
+    result = run(MODEL.name, 1, 2, photos, "--gateway", gateway, "--sheet", sheet)
+    assert result.exit_code == 0, result.output
+    assert "accuracy     version 1 50.00 %, version 2 50.00 %" in result.stdout
+    assert "right alone  version 1 1 times, version 2 1 times" in result.stdout
+    assert "neither is shown to be better" in result.stdout
+    assert "broken.png" in result.stdout
+    assert sheet.read_text().count("<img ") == 2
+
+
+@pytest.mark.parametrize(("tolerance", "exit_code"), [("0.5", 0), ("0.49", 1)])
+def test_more_that_differs_than_is_allowed_exits_with_1(gateway, photos, tolerance, exit_code):
+    result = run(MODEL.name, 1, 2, photos, "--gateway", gateway, "--json", "--tolerance", tolerance)
+    assert result.exit_code == exit_code
+    document = json.loads(result.stdout)
+    assert (document["pictures"], document["agreement"], document["holds"]) == (4, 0.5, exit_code == 0)
+    assert document["different"][0]["predictions"][0] == {"label": "cat", "class_id": 0, "score": pytest.approx(0.9)}
+    assert [each["reason"] for each in document["refused"]] == [
+        "The file is not a JPEG, PNG, WebP, GIF, BMP, TIFF"
+    ] or ("not a JPEG" in document["refused"][0]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((MODEL.name, 1, 1), "compared with itself"),
+        ((MODEL.name, 1, 2, "--tolerance", "nan"), "--tolerance"),
+        ((MODEL.name, 1, 2, "--url", "127.0.0.1:1"), "has its own Triton"),
+        ((MODEL.name, 0, 2), "first"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_a_reason(gateway, photos, arguments, words):
+    name, first, second, *options = arguments
+    result = run(name, first, second, photos, "--gateway", gateway, *options)
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.split())
+
+
+def test_a_model_that_the_gateway_lacks_is_told(gateway, photos):
+    result = run("flowers", 1, 2, photos, "--gateway", gateway)
+    assert result.exit_code != 0
+    assert f"{gateway}/models/flowers: " in str(result.exception)
+
+
+def test_versions_are_completed_without_the_one_that_stands_there(monkeypatch):
+    entries = {"flowers": SimpleNamespace(versions={1: None, 2: None, 12: None})}
+
+    def read(_: Path, name: str) -> SimpleNamespace:
+        if name not in entries:
+            raise EntryError("no such model")
+        return entries[name]
+
+    monkeypatch.setattr("gateway_models.repository.entry.read_entry", read)
+    assert _versions(SimpleNamespace(params={"name": "flowers", "first": None}), "") == ["1", "2", "12"]
+    assert _versions(SimpleNamespace(params={"name": "flowers", "first": 1}), "1") == ["12"]
+    assert _versions(SimpleNamespace(params={"name": "nothing"}), "") == []

@@ -1,0 +1,126 @@
+"""Labelled images on disk, and what is counted of the answers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway_client.csv_cells import csv_line
+from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
+from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
+from gateway_models.proof.evaluate_report import ranks
+from gateway_models.proof.image_files import NoPictures, image_files, read_pictures
+from gateway_models.proof.plots import confusion_matrix
+
+LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("cat/1.jpg", "cat/deep/2.png", "great_dane/3.JPG", "3/4.jpg", "cat/notes.txt"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"?")
+    return tmp_path / "data"
+
+
+def test_a_folder_for_each_class_is_named_as_the_class_or_by_its_number(folder):
+    found = {(sample.path.name, *sample.classes) for sample in read_dataset(folder, LABELS)}
+    assert found == {("1.jpg", 0), ("2.png", 0), ("3.JPG", 1), ("4.jpg", 3)}
+
+
+def test_a_csv_names_paths_and_labels(folder):
+    table = folder / "labels.csv"
+    table.write_text("path,label\ncat/1.jpg,cat\n3/4.jpg,2\n")
+    assert [sorted(sample.classes) for sample in read_dataset(table, LABELS)] == [[0], [2]]
+    table.write_text("cat/1.jpg,cat; fox\n3/4.jpg,\n")
+    assert [sorted(s.classes) for s in read_dataset(table, LABELS, multi_label=True)] == [[0, 4], []]
+    with pytest.raises(DatasetError, match="has 2 labels, and the model gives one"):
+        read_dataset(table, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("cat/1.jpg,dog\n", r"line 1: the model has no class 'dog'; it has cat, Great Dane"),
+        ("cat/1.jpg,crane\n", "no class 'crane'"),
+        ("cat/9.jpg,cat\n", r"line 1: there is no file .*9\.jpg"),
+        ("cat/1.jpg\n", "line 1: a path and a label are expected"),
+        ("", "has no lines"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(folder, text, reason):
+    (folder / "labels.csv").write_text(text)
+    with pytest.raises(DatasetError, match=reason):
+        read_dataset(folder / "labels.csv", LABELS)
+
+
+def test_cells_without_formulas_are_read_as_they_were(tmp_path):
+    """As `gateway classify --out x.csv` and the page write names that a spreadsheet would take for formulas."""
+    table = tmp_path / "labels.csv"
+    table.write_text(csv_line(["path", "label"]) + csv_line(["=cmd|x.png", "-1"]) + csv_line(["'a.png", "@cat"]))
+    for name in ("=cmd|x.png", "'a.png"):
+        (tmp_path / name).touch()
+    assert "'=cmd" in table.read_text()
+    assert read_dataset(table, ["-1", "@cat"]) == [
+        Sample(tmp_path / "=cmd|x.png", frozenset({0})),
+        Sample(tmp_path / "'a.png", frozenset({1})),
+    ]
+
+
+@pytest.mark.parametrize("name", ["²", "9" * 5000], ids=["superscript", "long"])
+def test_signs_that_are_no_number_are_no_class(tmp_path, name):
+    (tmp_path / "a.png").touch()
+    (tmp_path / "labels.csv").write_text(f"a.png,{name}\n")
+    with pytest.raises(DatasetError, match="no class"):
+        read_dataset(tmp_path / "labels.csv", ["cat"])
+
+
+def test_folders_that_are_no_classes_are_refused(folder, tmp_path):
+    (folder / "dog").mkdir()
+    with pytest.raises(DatasetError, match="no class 'dog'"):
+        read_dataset(folder, LABELS)
+    with pytest.raises(DatasetError, match="has no folders"):
+        read_dataset(folder / "great_dane", LABELS)
+    with pytest.raises(NoPictures, match="there is no file or folder"):
+        image_files([tmp_path / "absent"])
+
+
+def test_files_that_the_gateway_refuses_are_read_with_its_reason(folder):
+    pictures = list(read_pictures([folder / "cat" / "1.jpg", folder / "absent.jpg"]))
+    assert pictures[0].reason.startswith("The file is not a JPEG")
+    assert pictures[1].reason == "No such file or directory"
+
+
+def answers(*pairs: tuple[set[int], list[float]]) -> list[SampleAnswer]:
+    return [SampleAnswer(Sample(Path("x"), frozenset(true)), np.array(scores, np.float32)) for true, scores in pairs]
+
+
+def test_top_k_and_each_class_are_counted():
+    evaluation = Evaluation(3, multi_label=False)
+    for answer in answers(({0}, [0.7, 0.2, 0.1]), ({1}, [0.5, 0.4, 0.1]), ({1}, [0.1, 0.8, 0.1])):
+        evaluation.add(answer)
+    evaluation.add(SampleAnswer(Sample(Path("broken"), frozenset({2})), None, "no image"))
+    assert (evaluation.top(1), evaluation.top(2)) == (pytest.approx(2 / 3), 1.0)
+    assert evaluation.per_class() == [ClassScore(0, 1, 2, 1), ClassScore(1, 2, 1, 1)]
+    first, second = evaluation.per_class()
+    assert (first.precision, first.recall, second.precision, second.recall) == (0.5, 1.0, 1.0, 0.5)
+    assert evaluation.confusion().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
+    assert len(evaluation.refused) == 1
+
+
+def test_a_multi_label_model_predicts_every_class_above_a_half():
+    evaluation = Evaluation(3, multi_label=True)
+    for answer in answers(({0, 1}, [0.9, 0.6, 0.1]), (set(), [0.1, 0.2, 0.9])):
+        evaluation.add(answer)
+    assert evaluation.per_class() == [ClassScore(0, 1, 1, 1), ClassScore(1, 1, 1, 1), ClassScore(2, 0, 1, 0)]
+
+
+def test_a_matrix_of_many_classes_can_be_drawn(tmp_path):
+    confusion_matrix(np.eye(100), [f"class {n}" for n in range(100)], tmp_path / "matrix.png", "many")
+    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("classes", "shown"), [(1, (1,)), (3, (1,)), (5, (1,)), (6, (1, 5)), (1000, (1, 5))])
+def test_a_rank_that_no_picture_can_miss_is_not_shown(classes, shown):
+    assert ranks(classes) == shown

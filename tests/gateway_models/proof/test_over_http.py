@@ -1,0 +1,47 @@
+"""Parity with what clients get: asked over HTTP, of a gateway whose inference server is made up."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gateway.inference.backend import Call, InferResult, Row
+from gateway_models.proof.over_http import GatewayRefused, OverHttp, PictureRefused
+from gateway_models.proof.reference import shown
+from tests.gateway.api.stub import PNG, StubBackend
+from tests.processes import free_port
+from tests.stub_service import stub_service
+
+SCORES = np.array([0.1, 0.7, 0.2], np.float32)
+
+
+class Scoring(StubBackend):
+    async def infer(self, call: Call) -> InferResult:
+        assert (call.model_name, call.model_version, call.selection) == ("flowers", "2", None)
+        return InferResult("flowers", "2", (Row(decoded=True, scores=SCORES),))
+
+
+def test_every_class_has_the_score_that_clients_get():
+    with stub_service(Scoring()) as url, OverHttp(f"{url}/", "flowers", 2) as gateway:
+        scores, vector = gateway.answer(PNG)
+        assert np.array_equal(scores, SCORES)
+        assert vector is None
+        with pytest.raises(PictureRefused, match="not a JPEG, PNG"):
+            gateway.answer(b"no picture")
+
+
+def test_a_gateway_that_cannot_be_asked_ends_the_comparison():
+    away = f"http://127.0.0.1:{free_port()}"
+    says = pytest.raises(GatewayRefused, match="/v2/models/flowers/versions/1/infer does not answer")
+    with OverHttp(away, "flowers", 1) as gateway, says:
+        gateway.answer(PNG)
+
+
+def test_the_reference_shows_transparent_pictures_on_white():
+    clear = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
+    assert shown(clear).getpixel((0, 0)) == (255, 255, 255)
+    assert shown(clear.convert("RGB")).getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_the_reference_scales_gray_of_16_bits():
+    deep = Image.fromarray(np.full((2, 2), 0x8080, np.uint16))
+    assert shown(deep).getpixel((0, 0)) == (0x80, 0x80, 0x80)

@@ -1,0 +1,57 @@
+"""What happens to the versions of a model after it was added."""
+
+import json
+import shutil
+
+import pytest
+
+from gateway.triton.model_config import read_model_config
+from gateway_models.networks.add import Request, add
+from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.manage import remove, remove_version, use_version
+from gateway_models.repository.writing import staging
+from tests.gateway_models.networks.builders import Head, save_torchscript
+
+
+def test_a_full_disk_is_told_in_words(tmp_path):
+    """Moving a folder to another file system fails with a list of what was not copied, and why."""
+    why = "[Errno 28] No space left on device: 'a/model.pt' -> 'b/model.pt'"
+    with (
+        pytest.raises(EntryError, match=r"cannot write into .*models: No space left on device$"),
+        staging(tmp_path / "models"),
+    ):
+        raise shutil.Error([("a/model.pt", "b/model.pt", why)])
+
+
+def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
+    second = save_torchscript(Head(seed=1), tmp_path / "head.pt")
+    made = add(Request(source=str(second), name="head", version=2), own_head, print)
+    assert (made.in_use, sorted(made.versions)) == (1, [1, 2])
+    assert made.folders == ("head", "head.v1", "head.v2", "head_preprocessor", "head_classifier")
+
+    def served() -> tuple[list[str], int]:
+        step = read_model_config(own_head / "head" / "config.pbtxt").ensemble_scheduling.step[1]
+        return [path.name for path in (own_head / "head").iterdir() if path.is_dir()], step.model_version
+
+    assert served() == (["1"], 1)
+    use_version(own_head, "head", 2)
+    assert served() == (["2"], 2)
+    use_version(own_head, "head", 1)
+    assert served() == (["1"], 1)
+    with pytest.raises(EntryError, match="version 1 of head is in use"):
+        remove_version(own_head, "head", 1)
+    with pytest.raises(EntryError, match=r"head has no version 7; there are 1, 2"):
+        use_version(own_head, "head", 7)
+    left, gone = remove_version(own_head, "head", 2)
+    assert gone == ("head.v1", "head.v2")
+    assert sorted(path.name for path in (own_head / "head_classifier").iterdir() if path.is_dir()) == ["1"]
+    assert read_entry(own_head, "head") == left
+    remove(left, own_head)
+    assert [path.name for path in own_head.iterdir()] == ["retired.json"]
+
+
+def test_a_record_that_cannot_be_read_is_named(own_head):
+    path = own_head / "head" / "origin.json"
+    path.write_text(json.dumps({"name": "head"}))
+    with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):
+        read_entry(own_head, "head")

@@ -1,0 +1,115 @@
+"""How a model wants its images: from torchvision's names, from files, and refused where it cannot be."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError, reference_transforms
+from gateway_models.repository.preprocessing_sources import from_file, from_mapping, from_weights, numbers
+
+SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+@pytest.mark.parametrize(("weights", "resize"), [("IMAGENET1K_V1", 256), ("IMAGENET1K_V2", 232)])
+def test_torchvisions_weights_say_how_they_were_evaluated(weights, resize):
+    found = from_weights(f"ResNet50_Weights.{weights}")
+    assert found == Preprocessing((resize,), 224, "bilinear", **IMAGENET)
+
+
+def test_the_reference_transforms_are_those_of_the_weights():
+    from torchvision.models import ResNet50_Weights  # seconds, which whoever collects tests should not wait for
+
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+    image = Image.fromarray(pixels)
+    ours = reference_transforms(from_weights("ResNet50_Weights.IMAGENET1K_V2"))(image)
+    assert torch.allclose(ours, ResNet50_Weights.IMAGENET1K_V2.transforms()(image), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "resnet18", "efficientnet_b0"])
+def test_the_name_of_an_architecture_is_answered_with_its_weights(name):
+    with pytest.raises(PreprocessingError) as refused:
+        from_weights(name)
+    advised = str(refused.value).partition("did you mean ")[2].removesuffix("?").split(" or ")[0]
+    assert advised.lower().startswith(name.lower())
+    assert from_weights(advised).crop_size
+
+
+def test_a_name_that_is_nearly_right_is_told_what_it_could_be():
+    with pytest.raises(PreprocessingError, match=r"did you mean ResNet50_Weights\.IMAGENET1K_V2"):
+        from_weights("Resnet50_Weights.IMAGENET1K_V2")
+
+
+def test_hugging_faces_file_is_read(tmp_path):
+    path = tmp_path / "preprocessor_config.json"
+    values = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
+    path.write_text(json.dumps({**values, "resample": 3, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
+    assert from_file(path) == Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)
+
+
+def test_a_file_of_the_projects_own_is_read(tmp_path):
+    path = tmp_path / "images.json"
+    values = {"resize_size": [256, 256], "crop_size": 224, "interpolation": "bilinear"}
+    path.write_text(json.dumps({**values, "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}))
+    assert from_file(path) == Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
+
+
+def test_the_pillow_of_the_training_is_kept_and_a_record_without_one_means_the_installed():
+    mapping = {**asdict(SMALL), "resize_library": "pillow-12.1"}
+    assert from_mapping(mapping).parameters()["resize_library"] == "pillow-12.1"
+    assert from_mapping(mapping).described().endswith("resized by pillow-12.1")
+    del mapping["resize_library"]
+    assert from_mapping(mapping) == SMALL
+
+
+def test_a_preprocessor_may_resize_with_another_library_than_the_record_says():
+    given = {**SMALL.parameters(), "resize_library": "torch"}
+    assert SMALL.differences(given) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"resize_library": "pillow-12"}, "'pillow-12' is not a resize library"),
+        ({"crop_size": 300}, "would have black borders"),
+        ({"mean": [123.7, 116.3, 103.5]}, "divide 0–255 values by 255"),
+        ({"std": [0.2, 0.2, 0.0]}, "none may be 0"),
+        ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
+        ({"std": [0.2, 0.2, 0]}, "std is 0.2,0.2,0.0"),
+        ({"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
+        ({"crop_size": [224, 192]}, "only squares"),
+        ({"resise_size": 256}, "resise_size is not known"),
+        ({"mean": "red"}, "could not convert"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_in_words(tmp_path, change, reason):
+    values = {"resize_size": 256, "crop_size": 224, "interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3}
+    path = tmp_path / "images.json"
+    path.write_text(json.dumps({**values, **change}))
+    with pytest.raises(PreprocessingError, match=reason):
+        from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"size": {"shortest_edge": 256}}, "gives images of different sizes"),
+        ({"size": {"longest_edge": 256}}, "neither shortest_edge nor height"),
+        ({"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "must be 1/255"),
+    ],
+)
+def test_a_file_of_hugging_face_that_cannot_be_served_is_refused(tmp_path, values, reason):
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps({**values, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
+    with pytest.raises(PreprocessingError, match=reason):
+        from_file(path)
+
+
+def test_numbers_in_an_option_are_separated_by_commas():
+    assert numbers("0.485,0.456,0.406") == IMAGENET["mean"]
+    with pytest.raises(PreprocessingError, match="'a,b' must be numbers"):
+        numbers("a,b")

@@ -1,0 +1,88 @@
+"""The configurations that Triton reads, made of an entry."""
+
+from dataclasses import replace
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    MODEL_PARAMETER,
+    MULTI_LABEL_PARAMETER,
+    PRECISION_PARAMETER,
+    VERSION_PARAMETER,
+)
+from gateway.triton.model_config import parameters
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
+from gateway_models.repository.entry import EntryError, Format, Precision, Serving
+from gateway_models.repository.render import render
+from tests.gateway_models.repository.entries import entry
+
+
+def config(text: str) -> ModelConfig:
+    return text_format.Parse(text, ModelConfig())
+
+
+def test_the_projects_own_configurations_are_written_from_the_same_templates():
+    for folder, text in render(default_entry(EFFICIENTNET_LITE0), command="export").items():
+        assert (DEFAULT_MODEL_REPOSITORY / folder / "config.pbtxt").read_text() == text, folder
+
+
+def test_the_ensemble_tells_the_gateway_what_it_is():
+    versions = {number: replace(entry().versions[1], precision=Precision.BF16) for number in (1, 2)}
+    texts = render(entry(multi_label=True, versions=versions, in_use=2))
+    told = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}
+    assert told["head"] == {
+        MODEL_PARAMETER: "head",
+        VERSION_PARAMETER: "2",
+        PRECISION_PARAMETER: "bf16",
+        MULTI_LABEL_PARAMETER: "true",
+        DECODE_PARAMETER: "exact",
+    }
+    assert [each[VERSION_PARAMETER] for each in told.values()] == ["2", "1", "2"]
+    steps = [config(texts[name]).ensemble_scheduling.step[1] for name in told]
+    assert [(step.model_name, step.model_version) for step in steps] == [
+        ("head_classifier", 2),
+        ("head_classifier", 1),
+        ("head_classifier", 2),
+    ]
+
+
+def test_options_of_serving_reach_the_configuration():
+    serving = Serving(
+        max_batch_size=4096, preferred=(32, 1024), queue_delay_us=100, instances=3, gpus=(0, 1), cache=False
+    )
+    texts = render(entry(serving=serving))
+    classifier, ensemble = config(texts["head_classifier"]), config(texts["head"])
+    (group,) = classifier.instance_group
+    assert (group.kind, group.count, list(group.gpus)) == (ModelInstanceGroup.KIND_GPU, 3, [0, 1])
+    assert classifier.max_batch_size == ensemble.max_batch_size == 4096
+    assert list(classifier.dynamic_batching.preferred_batch_size) == [32, 1024]
+    assert classifier.dynamic_batching.max_queue_delay_microseconds == 100
+    assert not config(render(entry())["head_classifier"]).dynamic_batching.max_queue_delay_microseconds
+    assert not ensemble.response_cache.enable
+    # A warmup of 1,024 images would hold up every start.
+    assert [warmup.batch_size for warmup in classifier.model_warmup] == [1, 32]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"max_batch_size": 8, "preferred": (16,)}, "preferred batch size 16 is not between 1 and the largest, 8"),
+        ({"instances": 0}, "instances: 0 is not between 1 and 64"),
+        ({"gpus": (-1,)}, "numbers from 0"),
+    ],
+)
+def test_serving_that_cannot_be_is_refused(changes, reason):
+    with pytest.raises(EntryError, match=reason):
+        Serving(**changes)
+
+
+def test_tensorrt_is_an_accelerator_of_onnx():
+    texts = render(entry(format=Format.ONNX, serving=Serving(tensorrt=True)))
+    (accelerator,) = config(texts["head_classifier"]).optimization.execution_accelerators.gpu_execution_accelerator
+    assert (accelerator.name, accelerator.parameters["precision_mode"]) == ("tensorrt", "FP32")
+    without = config(render(entry(format=Format.ONNX))["head_classifier"])
+    assert not without.optimization.HasField("execution_accelerators")

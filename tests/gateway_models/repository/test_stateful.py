@@ -1,0 +1,52 @@
+"""Stateful models for streams: the shipped one is written if it is missing, others are held to what they must keep."""
+
+import shutil
+
+import pytest
+
+from gateway.triton.contract import SEQUENCE_MODEL
+from gateway.triton.model_config import parameters, read_model_config
+from gateway_models.repository.entry import Entry, EntryError, Format, Precision, Serving, Version
+from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.render import render
+from gateway_models.repository.stateful import provide_stateful
+from tests.processes import PROJECT
+
+
+def test_the_shipped_one_is_written_once_and_then_left_as_it_is(tmp_path):
+    assert provide_stateful(SEQUENCE_MODEL, tmp_path)
+    config = tmp_path / SEQUENCE_MODEL / "config.pbtxt"
+    assert (tmp_path / SEQUENCE_MODEL / "1" / "model.py").exists()
+    config.write_text(config.read_text().replace("max_candidate_sequences: 1024", "max_candidate_sequences: 7"))
+    assert not provide_stateful(SEQUENCE_MODEL, tmp_path)
+    assert "max_candidate_sequences: 7" in config.read_text()
+
+
+def test_one_s_own_is_taken_where_it_is(tmp_path):
+    shutil.copytree(PROJECT / "examples" / "object_counter", tmp_path / "object_counter")
+    assert not provide_stateful("object_counter", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing", "../etc", "stateless"])
+def test_what_cannot_follow_a_stream_is_refused(tmp_path, name):
+    (tmp_path / "stateless").mkdir()
+    (tmp_path / "stateless" / "config.pbtxt").write_text('name: "stateless"\nbackend: "python"\n')
+    with pytest.raises(EntryError):
+        provide_stateful(name, tmp_path)
+
+
+def test_a_model_names_its_own_stateful_one_in_every_ensemble(tmp_path):
+    version = Version("/a.pt", "ab", "", "softmax", Precision.FP32, 0.0)
+    entry = Entry(
+        name="flowers",
+        classes=3,
+        preprocessing=Preprocessing((256,), 224, "bilinear", (0.5,) * 3, (0.25,) * 3),
+        format=Format.TORCHSCRIPT,
+        multi_label=False,
+        serving=Serving(sequence_model="object_counter"),
+        versions={1: version, 2: version},
+        in_use=1,
+    )
+    for ensemble in entry.ensembles:
+        (tmp_path / "config.pbtxt").write_text(render(entry)[ensemble])
+        assert parameters(read_model_config(tmp_path / "config.pbtxt"))["sequence_model"] == "object_counter"
