@@ -11,7 +11,7 @@ GENERATED = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "ori
 
 
 class BuildWithModels(build_py):
-    """Copies them to gateway_local/shipped, where `gateway_local.places` looks when there is no checkout."""
+    """Copies them to gateway_local/shipped, where `gateway_local.paths` looks when there is no checkout."""
 
     def run(self) -> None:
         """Build, then copy."""

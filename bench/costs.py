@@ -21,15 +21,9 @@ from bench.attack import files
 from bench.document import put
 from bench.options import Into
 from bench.scale import table
-from gateway.ingest.decoders.account import (
-    SECONDS_PER_IMAGE,
-    SECONDS_PER_MEGABYTE,
-    SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
-    SLOW_CODECS,
-)
-from gateway.ingest.decoders.cost import expected_frame_seconds, expected_seconds
+from gateway.ingest.decoders.cost import SLOW_CODECS, expected_frame_seconds, expected_seconds
 from gateway.ingest.decoding import decode
-from gateway.ingest.film import Film
+from gateway.ingest.film import OpenedAnimation
 from gateway.ingest.frames import read_frames
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import inspect
@@ -37,6 +31,11 @@ from gateway.ingest.prepare import encoded
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
+from gateway.limits.account import (
+    SECONDS_PER_IMAGE,
+    SECONDS_PER_MEGABYTE,
+    SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
+)
 from gateway.settings import Settings
 
 LIMITS = Limits.from_settings(Settings())
@@ -132,7 +131,7 @@ def main(
 
 
 def _walk(data: bytes, info: ImageInfo) -> None:
-    film = Film(data, info, RESIZE, read_frames("all", 1_000))
+    film = OpenedAnimation(data, info, RESIZE, read_frames("all", 1_000))
     while film.step() is not False:
         pass
 

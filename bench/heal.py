@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench.photos import coffee, unlike_any
 from gateway_local.hosts import free_port
-from gateway_local.places import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 START_SECONDS, PATIENCE_SECONDS = 300.0, 180.0
 CLIENTS = 2
@@ -52,7 +52,7 @@ BLOWS = (
             "the API's supervisor": ("-m gateway_cli serve",),
             "the API's workers": ("spawn_main",),
             "the decoders": ("gateway.ingest.decoders.child",),
-            "the watcher": ("undertaker.py",),
+            "the watcher": ("reaper.py",),
         }.items()
         for number in (signal.SIGKILL, signal.SIGTERM)
     ),

@@ -28,11 +28,11 @@ from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton import triton_backend
-from gateway.triton.balancing import less_loaded
-from gateway.triton.membership import Member, Share, Tritons
+from gateway.triton.balancing import power_of_two_choice
+from gateway.triton.health.probes import Schedule
+from gateway.triton.pool import Replica, Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
 
 MODEL = "ensemble_model"
@@ -108,13 +108,13 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple[TritonBackend, Tritons]]:
+async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple[TritonBackend, TritonPool]]:
     """A gateway's backend over addresses, a list that may change; yields it with its Tritons."""
 
     async def lookup(_: str, __: int) -> list[str]:
         return list(addresses)
 
-    tritons = Tritons(
+    tritons = TritonPool(
         ["triton:8001"],
         model_name=MODEL,
         schedule=SCHEDULE,
@@ -183,7 +183,7 @@ async def coming_and_going(number: int, rate: float) -> list[str]:
             await asyncio.sleep(2)
             counts: Counter[str] = Counter()
             choose = Counting(counts)
-            with mock.patch.object(triton_backend, "less_loaded", choose):
+            with mock.patch.object(triton_backend, "power_of_two_choice", choose):
                 new = tritons.addresses[-1]
                 addresses.append(new)
                 started = time.perf_counter()
@@ -218,9 +218,9 @@ class Counting:
         self.counts = counts
         self.last: dict[str, float] = {}
 
-    def __call__(self, places: Sequence[Member], generator: random.Random) -> Member:
+    def __call__(self, places: Sequence[Replica], generator: random.Random) -> Replica:
         """Choose one."""
-        chosen = less_loaded(places, generator)
+        chosen = power_of_two_choice(places, generator)
         self.counts[chosen.address] += 1
         self.last[chosen.address] = time.perf_counter()
         return chosen
@@ -232,15 +232,18 @@ class InTurn:
     def __init__(self) -> None:
         self._turn = itertools.count()
 
-    def __call__(self, places: Sequence[Member], _: random.Random) -> Member:
+    def __call__(self, places: Sequence[Replica], _: random.Random) -> Replica:
         """The next one."""
         return places[next(self._turn) % len(places)]
 
 
 async def one_slow(policy: str, slow: float, rate: float, seconds: float) -> list[str]:
     """A row: four Tritons, one of them slower."""
-    choose = {"round robin": InTurn(), "less loaded of two": less_loaded}[policy]
-    with simulated(4, seconds=0.04, slow=slow) as tritons, mock.patch.object(triton_backend, "less_loaded", choose):
+    choose = {"round robin": InTurn(), "less loaded of two": power_of_two_choice}[policy]
+    with (
+        simulated(4, seconds=0.04, slow=slow) as tritons,
+        mock.patch.object(triton_backend, "power_of_two_choice", choose),
+    ):
         async with gateway(list(tritons.addresses), aperture=0) as (backend, _):
             client = Client(backend)
             await client.run(rate, seconds)
@@ -267,7 +270,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main(
-    fleets: Annotated[str, typer.Option(help="Numbers of Tritons.")] = "1,4,16,64",
+    fleets: Annotated[str, typer.Option(help="Numbers of TritonPool.")] = "1,4,16,64",
     rate: Annotated[float, typer.Option(help="Images a second.", min=1)] = 60.0,
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=1)] = 15.0,
 ) -> None:
@@ -277,10 +280,10 @@ def main(
     for number, aperture in [*((number, 8) for number in numbers), (max(numbers), 0)]:
         rows.append(asyncio.run(cost(number, aperture, rate, seconds)))
         print(f"bench | {rows[-1]}", file=sys.stderr)
-    header = ["Tritons", "used", "CPU an image", "idle CPU", "probes a second, idle", "under load", "memory", "p99"]
+    header = ["TritonPool", "used", "CPU an image", "idle CPU", "probes a second, idle", "under load", "memory", "p99"]
     print(table(header, rows))
     rows = [asyncio.run(coming_and_going(number, rate)) for number in numbers]
-    header = ["Tritons", "a new one has its share after", "last call to a dead one after", "failed meanwhile"]
+    header = ["TritonPool", "a new one has its share after", "last call to a dead one after", "failed meanwhile"]
     print(table(header, rows))
     rows = [
         asyncio.run(one_slow(policy, slow, 0.6 * 150 * (1 + 0.2 / 3 * (slow > 1)), seconds))

@@ -28,7 +28,7 @@ from bench.servers import START_SECONDS, gateway_at
 from bench.tally import Tally, percentile
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.repository.entry import Serving
 
 MODEL, ARCHITECTURE, CLASSES = "flowers", "mobilenet_v3_small", 1_000
@@ -82,7 +82,7 @@ def _repository(folder: Path) -> Path:
         network = torchvision.models.get_model(ARCHITECTURE, num_classes=CLASSES)
         torch.nn.init.normal_(network.classifier[-1].bias, std=3.0)  # or nobody would take these for logits
         torch.save(network.state_dict(), weights)
-        request = Request(
+        request = AddRequest(
             source=f"torchvision:{ARCHITECTURE}",
             weights=str(weights),
             name=MODEL,

@@ -28,7 +28,7 @@ from gateway.logs import configure_logs
 from gateway.server.serve import server_options
 from gateway.settings import Settings
 from gateway_local.hosts import LOOPBACK, free_port
-from gateway_local.places import DEFAULT_MODEL_REPOSITORY, PROJECT
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, PROJECT
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
 

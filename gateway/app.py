@@ -13,15 +13,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from gateway import __version__
-from gateway.api.answer_room import AnswerRoom
 from gateway.api.auth import RequireKey, document_keys
-from gateway.api.direct import Direct
 from gateway.api.disconnect import answer_nobody
 from gateway.api.docs import add_docs
+from gateway.api.fast_path import FastPath
 from gateway.api.gate import Gate
 from gateway.api.head import HeadAsGet
 from gateway.api.headers import SecurityHeaders
-from gateway.api.middleware import RequestContext
+from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.openapi import document_answers
 from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
@@ -30,35 +29,36 @@ from gateway.api.routes import embed, health, limits, models, predict, stream
 from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.environment import load_settings
-from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
-from gateway.inference.buffer import UploadBuffer
 from gateway.inference.calls import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
+from gateway.limits.admission import Admission
+from gateway.limits.connections import Connections
+from gateway.limits.response_buffer import ResponseBuffer
+from gateway.limits.streams import Streams
+from gateway.limits.upload_buffer import UploadBuffer
 from gateway.logs import configure_logs
 from gateway.memory import usable_memory
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.server.connections import Connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
 from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings
-from gateway.streams.limit import Streams
+from gateway.time_slices import keep_what_was_made
 from gateway.tracing import require_sdk
 from gateway.triton.footprint import check_load
-from gateway.triton.membership import Share, Tritons
+from gateway.triton.health.probes import Schedule
 from gateway.triton.notes import Notes
+from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
-from gateway.turns import keep_what_was_made
 
 if TYPE_CHECKING:
     from gateway.otlp import Exporter
@@ -109,7 +109,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                         settings=settings,
                         service=service,
                         uploads=UploadBuffer(settings.max_bytes_waiting),
-                        answers=AnswerRoom(settings.max_bytes_unread, connections.close_slowest_reader),
+                        answers=ResponseBuffer(settings.max_bytes_unread, connections.close_slowest_reader),
                         connections=connections,
                         draining=draining,
                         streams=Streams(settings.max_streams),
@@ -156,7 +156,7 @@ def create_backend(settings: Settings) -> TritonBackend:
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
-    tritons = Tritons(
+    tritons = TritonPool(
         settings.triton_url,
         model_name=settings.model,
         schedule=schedule,
@@ -204,7 +204,7 @@ def _open_exporter(settings: Settings) -> "Exporter | None":
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """From the inside out: each one sees what those after it let through."""
-    app.add_middleware(Direct, {predict.PATH: predict.predict_directly}, app.exception_handlers)
+    app.add_middleware(FastPath, {predict.PATH: predict.predict_directly}, app.exception_handlers)
     app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
     app.add_middleware(Gate)
@@ -212,7 +212,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
     if keys or admin_keys:
         app.add_middleware(RequireKey, keys, admin_keys)
         document_keys(app, admin_only=keys is None)
-    app.add_middleware(RequestContext, tracer)
+    app.add_middleware(RequestContextMiddleware, tracer)
     if settings.cors_origins:
         # Around RequestContext, so that a page can also read the answer to a fault; preflights are answered here, as
         # browsers send them without a key.

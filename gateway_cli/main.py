@@ -285,8 +285,8 @@ def triton_alive(
     """
     import asyncio
 
-    from gateway.triton.alive import what_is_dead
     from gateway.triton.grpc_endpoint import GrpcEndpoint
+    from gateway.triton.health.liveness import what_is_dead
 
     settings = load_settings()
 

@@ -14,7 +14,7 @@ from gateway.errors import UserError
 from gateway.settings import Settings, variable
 from gateway_local import launch
 from gateway_local.children import Waited, get, wait_ready
-from gateway_local.groups import UNDERTAKER, kill_group, signal_group
+from gateway_local.groups import REAPER, kill_group, signal_group
 from gateway_local.hosts import reachable
 
 SERVE = (sys.executable, "-m", "gateway_cli", "serve")
@@ -81,7 +81,7 @@ class ApiProcess:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        UNDERTAKER.watch(self._process.pid)
+        REAPER.watch(self._process.pid)
         self._stopped = False
         self._answered_at = time.monotonic()
 

@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 
-from gateway_local import undertaker
+from gateway_local import reaper
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-class Undertaker:
+class Reaper:
     """A process that kills the groups of this one's children when this one dies; started with the first of them.
 
     One that has died itself is replaced by the next call of any method; the new one knows all groups.
@@ -47,7 +47,7 @@ class Undertaker:
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", undertaker.__file__],
+                [sys.executable, "-I", "-S", reaper.__file__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 text=True,
@@ -72,7 +72,7 @@ class Undertaker:
         process.wait()
 
 
-UNDERTAKER = Undertaker()
+REAPER = Reaper()
 
 
 def signal_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", number: int) -> bool:
@@ -96,7 +96,7 @@ def kill_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> No
             _reap(process.pid)
         time.sleep(POLL_SECONDS)
     process.wait()
-    UNDERTAKER.forget(process.pid)
+    REAPER.forget(process.pid)
 
 
 def _reap(group: int) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.files import locked_where_writable, whole_folder
-from gateway_local.places import DEFAULT_BACKENDS, DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_BACKENDS, DEFAULT_MODEL_REPOSITORY
 
 WHEEL_VERSION = "0.7.0"
 WHEEL_SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"

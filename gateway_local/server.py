@@ -14,7 +14,7 @@ from types import TracebackType
 
 from gateway_local import launch
 from gateway_local.children import Waited, get, is_ok, wait_ready
-from gateway_local.groups import UNDERTAKER, kill_group, signal_group
+from gateway_local.groups import REAPER, kill_group, signal_group
 from gateway_local.hosts import authority, reachable
 from gateway_local.runtime import Runtime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
@@ -144,7 +144,7 @@ class EmbeddedTriton:
             # log, which lives as long as the process, starts it.
             try:
                 process = self._process = self._spawn()
-                UNDERTAKER.watch(process.pid)
+                REAPER.watch(process.pid)
             except OSError as exc:
                 failures.append(exc)
                 return

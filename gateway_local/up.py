@@ -17,19 +17,19 @@ from gateway.memory import killed_for_memory
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
-from gateway.triton.expected import ALL
 from gateway.triton.footprint import RECORD, measure, record
+from gateway.triton.health.expected import ALL
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway_local.default_model import default_model
 from gateway_local.devices import Devices, choose_devices
 from gateway_local.display import SAID, Display, Say
-from gateway_local.groups import UNDERTAKER
+from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
-from gateway_local.keeper import Keeper, Readiness
 from gateway_local.memory_plan import plan_memory
-from gateway_local.places import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, furnish
+from gateway_local.paths import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, install_models
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
+from gateway_local.supervisor import Readiness, Supervisor
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
@@ -53,7 +53,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     started = time.monotonic()
     say = display.say
     check_address(settings)
-    furnish(model_repository, say)
+    install_models(model_repository, say)
     explicit = "model" in settings.model_fields_set
     name = default_model(model_repository, settings.model, explicit=explicit)
     if name != settings.model:
@@ -91,15 +91,15 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say("Ctrl-C stops everything")
         _record_memory(triton)
         checks = (
-            Keeper(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
-            Keeper(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
+            Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
+            Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
             Readiness(api.readiness, say),
         )
         memory = MemoryWatch(say)
         while True:
             for each in checks:
                 each.check()
-            UNDERTAKER.check()
+            REAPER.check()
             memory.check()
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
@@ -205,7 +205,7 @@ def run_triton(
     settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], display: Display
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
-    furnish(model_repository, display.say)
+    install_models(model_repository, display.say)
     runtime = _prepare(settings, model_repository, display)
     grpc_port, http_port, metrics_port = ports
     gpus = find_gpus()

@@ -16,7 +16,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.sequence import SequenceScores
 from gateway.logs import configure_logs
 from gateway.server.serve import server_options
-from gateway.turns import keep_what_was_made
+from gateway.time_slices import keep_what_was_made
 from tests.gateway.api.stub import StubBackend
 
 CLASSES = 21_000

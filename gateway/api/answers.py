@@ -8,10 +8,10 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.answer_room import HeldAnswer
 from gateway.errors import AnswerTooLarge
-from gateway.inference.query import Result
-from gateway.turns import Turn
+from gateway.inference.request_spec import Result
+from gateway.limits.response_buffer import HeldResponse
+from gateway.time_slices import TimeSlice
 
 SCORES_PER_PREDICTION = 10
 """A score without its label, or a number of a vector, is a tenth of a prediction, in bytes as in work."""
@@ -69,7 +69,7 @@ class PiecedAnswer(Response):
     def __init__(
         self,
         pieces: deque[bytes],
-        held: HeldAnswer,
+        held: HeldResponse,
         status: HTTPStatus = HTTPStatus.OK,
         media_type: str = "application/json",
     ) -> None:
@@ -82,16 +82,16 @@ class PiecedAnswer(Response):
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._held.shrink(self._held.nbytes - self._length)  # the results themselves are gone
-        turn = Turn()
+        turn = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
             self._held.shrink(len(piece))
             await turn.pause_if_over()
 
 
-async def json_array(values: Iterable[object], held: HeldAnswer) -> deque[bytes]:
+async def json_array(values: Iterable[object], held: HeldResponse) -> deque[bytes]:
     """Values as JSON with commas between them, `held` from now on; others have their turn meanwhile."""
-    turn = Turn()
+    turn = TimeSlice()
     pieces: deque[bytes] = deque()
     for value in values:
         if pieces:

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem, speaks_v2
+from gateway.api.request_context import request_context_of
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
@@ -50,14 +50,14 @@ class RequireKey:
         key = _take_key(scope)
         if is_open(scope["path"]):
             known = _name(self._admin_keys, key) or _name(self._keys, key)
-            exchange_of(scope).shows_details = known is not None
+            request_context_of(scope).shows_details = known is not None
             await self._app(scope, receive, send)
             return
         wants_admin = is_admins(scope["path"])
         if not wants_admin and self._keys is None:
             await self._app(scope, receive, send)
             return
-        event = exchange_of(scope).event
+        event = request_context_of(scope).event
         admin = _name(self._admin_keys, key)
         name = admin or _name(self._keys, key)
         if name is None or (wants_admin and admin is None):
@@ -69,7 +69,7 @@ class RequireKey:
             await response(scope, receive, send)
             return
         event["key"] = name
-        exchange_of(scope).is_allowed = lambda: bool(_name(self._admin_keys, key) or _name(self._keys, key))
+        request_context_of(scope).is_allowed = lambda: bool(_name(self._admin_keys, key) or _name(self._keys, key))
         await self._app(scope, receive, send)
 
 

@@ -7,13 +7,13 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
-from gateway.api.exchange import Exchange, exchange
+from gateway.api.request_context import RequestContext, request_context
 from gateway.api.state import state
 from gateway.errors import GatewayError, UnsupportedMediaType, UploadTimeout, UploadTooSlow
-from gateway.inference.buffer import Buffer
-from gateway.inference.pace import Pace
 from gateway.ingest.media_types import Form, Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
+from gateway.limits.pace import Pace
+from gateway.limits.upload_buffer import HeldBytes
 from gateway.settings import Settings
 
 
@@ -30,7 +30,7 @@ def open_body(request: Request) -> "Body":
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType.encoded()
-    parts, current = state(request), exchange(request)
+    parts, current = state(request), request_context(request)
     settings = parts["settings"]
     pace = Pace(
         min_bytes_per_second=settings.min_upload_bytes_per_second,
@@ -47,9 +47,11 @@ class Body:
     all, UploadTooSlow, ClientDisconnect, and what `buffer` has for an upload that must make room for others.
     """
 
-    def __init__(self, request: Request, exchange: Exchange, settings: Settings, buffer: Buffer) -> None:
+    def __init__(
+        self, request: Request, request_context: RequestContext, settings: Settings, buffer: HeldBytes
+    ) -> None:
         self._request = request
-        self._exchange = exchange
+        self._exchange = request_context
         self._settings = settings
         self._buffer = buffer
         self.hold = buffer.hold

@@ -6,20 +6,20 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.answer_room import HeldAnswer
 from gateway.api.answers import AnswerSize, PiecedAnswer, json_array
-from gateway.api.exchange import exchange
 from gateway.api.image_route import classify
 from gateway.api.ndjson import NDJSON, ResultStream
+from gateway.api.request_context import request_context
 from gateway.api.service_query import status_of
 from gateway.api.shapes import AnswerShape, Native
 from gateway.api.state import state
 from gateway.errors import InvalidParameter
-from gateway.inference.query import Query, Result
+from gateway.inference.request_spec import RequestSpec, Result
 from gateway.ingest.media_types import Uploads
+from gateway.limits.response_buffer import HeldResponse
 
 
-async def answered(request: Request, query: Query, uploads: Uploads, shape: AnswerShape) -> Response:
+async def answered(request: Request, query: RequestSpec, uploads: Uploads, shape: AnswerShape) -> Response:
     """The answer to all uploads. Raises InvalidParameter for what only the native shape has, and as `classify`."""
     native = shape if isinstance(shape, Native) else None
     streamed = NDJSON in request.headers.get("accept", "")
@@ -30,12 +30,14 @@ async def answered(request: Request, query: Query, uploads: Uploads, shape: Answ
     if streamed and native is not None:
         return ResultStream(request, query, uploads, native)
     parts = state(request)
-    held = exchange(request).resources.enter_context(parts["answers"].open())
+    held = request_context(request).resources.enter_context(parts["answers"].open())
     results = await classify(request, uploads, query, AnswerSize(parts["settings"].max_predictions), held)
     return await _shaped(shape, query, results, held)
 
 
-async def _shaped(shape: AnswerShape, query: Query, results: Sequence[Result], held: HeldAnswer) -> PiecedAnswer:
+async def _shaped(
+    shape: AnswerShape, query: RequestSpec, results: Sequence[Result], held: HeldResponse
+) -> PiecedAnswer:
     """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
     status = status_of(results)
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway import metrics
-from gateway.api.exchange import Exchange, exchange
+from gateway.api.request_context import RequestContext, request_context
 
 
 class ClientGone(Response):
@@ -17,11 +17,11 @@ class ClientGone(Response):
 
 async def answer_nobody(request: Request, _: Exception) -> Response:
     """Handle ClientDisconnect, which comes out of a body that ends with its connection, and out of `leaving`."""
-    note_gone(exchange(request))
+    note_gone(request_context(request))
     return ClientGone()
 
 
-def note_gone(gone: Exchange) -> None:
+def note_gone(gone: RequestContext) -> None:
     """Count a client that has left."""
     metrics.CLIENTS_GONE.inc()
     gone.event["client_gone"] = True
@@ -32,7 +32,7 @@ async def leaving(request: Request) -> None:
 
     Until the body's last byte its reader notices by itself, and two must not receive at once.
     """
-    await exchange(request).body_read.wait()
+    await request_context(request).body_read.wait()
     while (await request.receive())["type"] != "http.disconnect":
         pass
     raise ClientDisconnect

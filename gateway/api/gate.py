@@ -4,8 +4,8 @@ import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem
+from gateway.api.request_context import request_context_of
 from gateway.api.state import parts_of
 from gateway.errors import Overloaded
 from gateway.metrics import CLASSIFYING_ROUTES
@@ -32,7 +32,7 @@ class Gate:
         try:
             parts_of(scope)["service"].admission.check()
         except Overloaded as error:
-            exchange = exchange_of(scope)
+            exchange = request_context_of(scope)
             note(exchange.event, error)
             exchange.route = route
             await problem(error, scope)(scope, receive, send)

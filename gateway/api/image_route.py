@@ -4,16 +4,16 @@ from functools import partial
 
 from starlette.requests import Request
 
-from gateway.api.answer_room import HeldAnswer
 from gateway.api.answers import AnswerSize, held_bytes
 from gateway.api.disconnect import leaving
 from gateway.api.state import state
-from gateway.inference.query import Query, Result
+from gateway.inference.request_spec import RequestSpec, Result
 from gateway.ingest.media_types import Uploads
+from gateway.limits.response_buffer import HeldResponse
 
 
 async def classify(
-    request: Request, uploads: Uploads, query: Query, size: AnswerSize, held: HeldAnswer
+    request: Request, uploads: Uploads, query: RequestSpec, size: AnswerSize, held: HeldResponse
 ) -> list[Result]:
     """All results, in the order of their files.
 

@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
-from gateway.api import exchange as exchanges
-from gateway.api.exchange import Exchange
+from gateway.api import request_context as exchanges
 from gateway.api.problems import note, problem
+from gateway.api.request_context import RequestContext
 from gateway.api.server_span import begin, finish
 from gateway.errors import GatewayError, InternalError
-from gateway.inference.tally import Tally
+from gateway.inference.request_stats import RequestStats
 from gateway.logs import AlreadyLogged
 from gateway.streams.messages import error_message
 
@@ -53,7 +53,7 @@ _MAX_REQUEST_ID = 128
 _NO_ROUTE = "unmatched"
 
 
-class RequestContext:
+class RequestContextMiddleware:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
     Handlers add to the request's Exchange. With a tracer, POST requests get a span.
@@ -175,7 +175,9 @@ class RequestContext:
         return span
 
 
-async def _end_websocket(error: GatewayError, exchange: Exchange, scope: Scope, send: Send, *, accepted: bool) -> None:
+async def _end_websocket(
+    error: GatewayError, exchange: RequestContext, scope: Scope, send: Send, *, accepted: bool
+) -> None:
     """Answer a handshake with an error, or end an open stream with a message of it and a close code."""
     note(exchange.event, error)
     try:
@@ -204,13 +206,13 @@ def server_timing(times: Mapping[str, float]) -> str:
     return ", ".join(f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items())
 
 
-def _times(tally: Tally, started: float) -> dict[str, float]:
+def _times(tally: RequestStats, started: float) -> dict[str, float]:
     times = {name: stage.seconds for name, stage in tally.stages.items()}
     times["total"] = time.perf_counter() - started
     return times
 
 
-def _account(tally: Tally) -> dict[str, object]:
+def _account(tally: RequestStats) -> dict[str, object]:
     """What the log says of the images of a request whose body was read."""
     if not tally.received_bytes and not tally.errors:
         return {}

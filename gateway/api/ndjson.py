@@ -8,14 +8,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.disconnect import leaving, note_gone
-from gateway.api.exchange import exchange
 from gateway.api.problems import note
+from gateway.api.request_context import request_context
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
 from gateway.api.shapes import Native
 from gateway.api.state import state
 from gateway.errors import GatewayError
-from gateway.inference.query import Query
 from gateway.inference.request import RunningRequest
+from gateway.inference.request_spec import RequestSpec
 from gateway.ingest.media_types import Uploads
 from gateway.problem import members
 
@@ -30,7 +30,7 @@ class ResultStream(Response):
 
     media_type = NDJSON
 
-    def __init__(self, request: Request, query: Query, uploads: Uploads, shape: Native) -> None:
+    def __init__(self, request: Request, query: RequestSpec, uploads: Uploads, shape: Native) -> None:
         super().__init__()
         self._request = request
         self._query = query
@@ -45,7 +45,7 @@ class ResultStream(Response):
             async with service.classify(self._uploads, self._query, partial(leaving, self._request)) as results:
                 await self._send(results, send)
         except ClientDisconnect:
-            note_gone(exchange(self._request))
+            note_gone(request_context(self._request))
 
     async def _send(self, results: RunningRequest, send: Send) -> None:
         async def send_line(line: bytes) -> None:
@@ -65,7 +65,7 @@ class ResultStream(Response):
         except GatewayError as error:
             if not (ok or failed):
                 raise
-            current = exchange(self._request)
+            current = request_context(self._request)
             note(current.event, error)
             await send_line(to_json({"error": members(error, current.request_id)}))
         summary = SummaryOut(ok=ok, failed=failed)

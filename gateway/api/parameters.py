@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.shapes import Shape
-from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
+from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.ingest.frames import PATTERN
 
 _REMEMBERED, _REMEMBERED_BYTES = 1_024, 512

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from gateway.api.exchange import exchange_of
 from gateway.api.parameters import PredictParameters
+from gateway.api.request_context import request_context_of
 from gateway.api.vectors import PATH as EMBED
 from gateway.api.vectors import EmbeddingParameters
 from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
@@ -48,7 +48,9 @@ def problem(error: GatewayError, scope: Scope) -> Response:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if speaks_v2(scope["path"]):
         return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
-    return Response(to_json(members(error, exchange_of(scope).request_id)), int(error.status), headers, MEDIA_TYPE)
+    return Response(
+        to_json(members(error, request_context_of(scope).request_id)), int(error.status), headers, MEDIA_TYPE
+    )
 
 
 def note(event: MutableMapping[str, object], error: GatewayError) -> None:
@@ -106,7 +108,7 @@ async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
     if request.scope["type"] == "websocket":
         raise exc  # RequestContext knows whether the stream is open, and ends it
-    note(exchange_of(request.scope).event, exc)
+    note(request_context_of(request.scope).event, exc)
     clear_frames(exc)
     return problem(exc, request.scope)
 

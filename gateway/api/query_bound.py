@@ -2,8 +2,8 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.exchange import exchange_of
 from gateway.api.problems import note, problem
+from gateway.api.request_context import request_context_of
 from gateway.errors import InvalidParameter
 
 MAX_QUERY_PARAMETERS = 1_100
@@ -20,7 +20,7 @@ class QueryBound:
         """Serve or refuse one request; the body is not read."""
         if scope["type"] in {"http", "websocket"} and scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             error = InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
-            note(exchange_of(scope).event, error)
+            note(request_context_of(scope).event, error)
             await problem(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

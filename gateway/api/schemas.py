@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from gateway.errors import GatewayError
 from gateway.inference.backend import ModelInfo
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.query import Result
+from gateway.inference.request_spec import Result
 
 
 class Schema(BaseModel):

@@ -8,8 +8,8 @@ from opentelemetry.trace import Span, Tracer
 from starlette.types import Scope
 
 from gateway import tracing
-from gateway.api.exchange import exchange_of
-from gateway.inference.tally import Tally
+from gateway.api.request_context import request_context_of
+from gateway.inference.request_stats import RequestStats
 from gateway.tracing import Attribute
 
 # Each call to Triton has a span of its own, so its stage needs none.
@@ -24,7 +24,7 @@ def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
         "url.scheme": scope["scheme"],
         "url.path": scope["path"],
         "network.protocol.version": scope["http_version"],
-        "gateway.request_id": exchange_of(scope).request_id,
+        "gateway.request_id": request_context_of(scope).request_id,
     }
     if scope["query_string"]:
         attributes["url.query"] = scope["query_string"].decode("latin-1")
@@ -40,7 +40,9 @@ def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
     return tracing.begin(tracer, scope["method"], parent, attributes)
 
 
-def finish(span: Span, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: Tally) -> None:
+def finish(
+    span: Span, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: RequestStats
+) -> None:
     """End the span; a route is a template, and None where no route matched. Faults of the client are no errors."""
     attributes: dict[str, Attribute] = {"http.request.body.size": tally.received_bytes}
     if event.get("client_gone"):

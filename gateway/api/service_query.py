@@ -5,10 +5,10 @@ from http import HTTPStatus
 
 from starlette.requests import Request
 
-from gateway.api.exchange import Exchange
+from gateway.api.request_context import RequestContext
 from gateway.errors import ImageError, ServiceError
 from gateway.inference.backend import Vectors
-from gateway.inference.query import Query, Result, timeout_within
+from gateway.inference.request_spec import RequestSpec, Result, timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.split import version_of
 from gateway.ingest.frames import Wanted
@@ -17,7 +17,7 @@ from gateway.settings import Settings
 
 def make_query(
     request: Request,
-    exchange: Exchange,
+    exchange: RequestContext,
     settings: Settings,
     *,
     model_name: str,
@@ -26,7 +26,7 @@ def make_query(
     selection: Selection | None,
     frames: Wanted | None = None,
     vectors: Vectors = Vectors.NONE,
-) -> Query:
+) -> RequestSpec:
     """The query of a request, whose version is the one that it names, or else its share of the model's split.
 
     Raises InvalidParameter where the timeout is beyond its limit.
@@ -36,7 +36,7 @@ def make_query(
     )
     client = request.headers.get(settings.model_split_header, "")
     model_version, split = version_of(settings.model_split, model_name, version, client)
-    return Query(
+    return RequestSpec(
         model_name=model_name,
         model_version=model_version,
         selection=selection,

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from gateway.api.schemas import ModelOut, PredictResponse, Schema, result_out, summarise
 from gateway.errors import GatewayError
-from gateway.inference.query import Query, Result
+from gateway.inference.request_spec import RequestSpec, Result
 
 
 class Shape(StrEnum):
@@ -37,11 +37,11 @@ class AnswerShape(ABC):
     """Whether the error of an only file is a result like any; else a problem document is the whole answer."""
 
     @abstractmethod
-    def item(self, result: Result, query: Query) -> object:
+    def item(self, result: Result, query: RequestSpec) -> object:
         """One file's result or error, as plain data for JSON."""
 
     @abstractmethod
-    def around(self, results: Sequence[Result], query: Query) -> tuple[bytes, bytes]:
+    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
         """What stands in JSON before and after the items, which have commas between them."""
 
 
@@ -51,11 +51,11 @@ class Native(AnswerShape):
     documents: ClassVar[Any] = PredictResponse
     shows_a_lone_error = True
 
-    def item(self, result: Result, query: Query) -> dict[str, object]:  # noqa: ARG002
+    def item(self, result: Result, query: RequestSpec) -> dict[str, object]:  # noqa: ARG002
         """As ResultOut has it."""
         return result_out(result)
 
-    def around(self, results: Sequence[Result], query: Query) -> tuple[bytes, bytes]:
+    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
         """The model before, the summary after the results."""
         version = next((result.model_version for result in results if result.model_version), None)
         model, summary = ModelOut(name=query.model_name, version=version), summarise(results)
@@ -67,16 +67,16 @@ class Foreign(AnswerShape):
 
     shows_a_lone_error = False
 
-    def item(self, result: Result, query: Query) -> object:
+    def item(self, result: Result, query: RequestSpec) -> object:
         """A result, or in its place the file's error."""
         return self.result(result, query) if result.error is None else self.error(result.error)
 
-    def around(self, results: Sequence[Result], query: Query) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """A list's brackets, or nothing."""
         return (b"[", b"]") if len(results) > 1 else (b"", b"")
 
     @abstractmethod
-    def result(self, result: Result, query: Query) -> object:
+    def result(self, result: Result, query: RequestSpec) -> object:
         """The classes of one image."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class HuggingFace(Foreign):
 
     documents = list[HuggingFaceClass] | list[list[HuggingFaceClass] | HuggingFaceError]
 
-    def result(self, result: Result, query: Query) -> object:  # noqa: ARG002
+    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
         """Its classes, best first."""
         return [{"label": each.label, "score": each.score} for each in result.predictions]
 
@@ -129,7 +129,7 @@ class KServeV1(Foreign):
 
     documents = KServeResponse
 
-    def result(self, result: Result, query: Query) -> object:  # noqa: ARG002
+    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
         """Its labels and their scores, best first."""
         known = result.predictions
         return {"classes": [each.label for each in known], "scores": [each.score for each in known]}
@@ -138,7 +138,7 @@ class KServeV1(Foreign):
         """A sentence."""
         return {"error": error.message}
 
-    def around(self, results: Sequence[Result], query: Query) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """A list, even for one image."""
         return b'{"predictions":[', b"]}"
 
@@ -160,7 +160,7 @@ class TorchServe(Foreign):
 
     documents = TorchServeScores | list[TorchServeScores | TorchServeError]
 
-    def result(self, result: Result, query: Query) -> object:  # noqa: ARG002
+    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
         """A score for each label."""
         return {each.label: each.score for each in result.predictions}
 
@@ -207,7 +207,7 @@ class Roboflow(Foreign):
 
     documents = RoboflowResponse | list[RoboflowResponse | RoboflowError]
 
-    def result(self, result: Result, query: Query) -> object:
+    def result(self, result: Result, query: RequestSpec) -> object:
         """The image's classes and size, with the time of the whole request."""
         answer: dict[str, object] = {
             "inference_id": query.request_id,

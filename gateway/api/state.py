@@ -5,13 +5,13 @@ from typing import TypedDict, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
-from gateway.api.answer_room import AnswerRoom
-from gateway.inference.buffer import UploadBuffer
 from gateway.inference.service import InferenceService
-from gateway.server.connections import Connections
+from gateway.limits.connections import Connections
+from gateway.limits.response_buffer import ResponseBuffer
+from gateway.limits.streams import Streams
+from gateway.limits.upload_buffer import UploadBuffer
 from gateway.server.draining import Draining
 from gateway.settings import Settings
-from gateway.streams.limit import Streams
 
 
 class State(TypedDict):
@@ -20,7 +20,7 @@ class State(TypedDict):
     settings: Settings
     service: InferenceService
     uploads: UploadBuffer
-    answers: AnswerRoom
+    answers: ResponseBuffer
     connections: Connections
     draining: Draining
     streams: Streams

@@ -17,8 +17,8 @@ from pydantic_core import to_json
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
 from gateway.api.shapes import AnswerShape, Foreign, Native
 from gateway.errors import GatewayError
-from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.query import Query, Result
+from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
+from gateway.inference.request_spec import RequestSpec, Result
 
 PATH = "/embed"
 
@@ -120,7 +120,7 @@ class NativeVectors(Native):
     def __init__(self, asked: EmbeddingParameters) -> None:
         self._asked = asked
 
-    def item(self, result: Result, query: Query) -> dict[str, object]:
+    def item(self, result: Result, query: RequestSpec) -> dict[str, object]:
         """As EmbeddingResult has it."""
         known = super().item(result, query)
         predictions, error = known.pop("predictions"), known.pop("error")
@@ -137,11 +137,11 @@ class OpenAIVectors(Foreign):
     def __init__(self, asked: EmbeddingParameters) -> None:
         self._asked = asked
 
-    def item(self, result: Result, query: Query) -> object:
+    def item(self, result: Result, query: RequestSpec) -> object:
         """As OpenAIEmbedding has it."""
         return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, query))}
 
-    def result(self, result: Result, query: Query) -> object:  # noqa: ARG002
+    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
         """Its vector."""
         return {"embedding": _embedding(result, self._asked)}
 
@@ -149,7 +149,7 @@ class OpenAIVectors(Foreign):
         """The code and a sentence beside null."""
         return {"embedding": None, "error": {"code": error.code, "message": error.message}}
 
-    def around(self, results: Sequence[Result], query: Query) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """A list, even for one image, and its model."""
         after = b'],"model":%b,"usage":%b}' % (to_json(query.model_name), to_json(OpenAIUsage()))
         return b'{"object":"list","data":[', after

@@ -13,7 +13,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.selection import Selection
-from gateway.inference.sequence import Sequence as FrameSequence
+from gateway.inference.sequence import FrameSequence
 from gateway.ingest.resizing import Resize
 
 
@@ -51,7 +51,7 @@ class Call:
     """Which classes to report for each image; None for every class's score as it left the model, without labels."""
     deadline: Deadline
     request_id: str
-    to_its_end: bool = False
+    run_to_completion: bool = False
     """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
     vectors: Vectors = Vectors.NONE
     aside: bool = False
@@ -165,7 +165,7 @@ class Backend(Protocol):
     """One or several inference servers. Every method raises errors of gateway.errors only."""
 
     @property
-    def bears_cancellation(self) -> bool:
+    def supports_cancellation(self) -> bool:
         """Whether an `infer` may be cancelled without harm to the server."""
         ...
 
@@ -180,7 +180,7 @@ class Backend(Protocol):
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch.
 
-        Returns or raises by the deadline, unless the call is asked `to_its_end` of a server that does not bear
+        Returns or raises by the deadline, unless the call is asked `run_to_completion` of a server that does not bear
         cancellation.
 
         Raises ModelNotFound, NoFeatures, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or

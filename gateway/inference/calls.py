@@ -16,20 +16,20 @@ from gateway.errors import (
     RequestError,
     UndecodableImage,
 )
-from gateway.inference.admission import Admission, Permit
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.planner import BatchPlanner
-from gateway.inference.query import Query, Result
+from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.shadow import Shadows
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy, Image
 from gateway.ingest.upload import Upload
+from gateway.limits.admission import Admission, Permit
 
 T = TypeVar("T")
 
-Answer = Callable[[Result], None]
+ResultCallback = Callable[[Result], None]
 """Takes the result of one image."""
 
 Spawn = Callable[..., None]
@@ -65,7 +65,7 @@ class InFlight:
     image: Image
     permit: Permit
     deadline: Deadline
-    answer: Answer
+    answer: ResultCallback
 
 
 class Calls:
@@ -74,7 +74,7 @@ class Calls:
     A RequestError of the backend ends the request; every other error is the result of the images in that call.
     """
 
-    def __init__(self, shared: Shared, query: Query, spawn: Spawn) -> None:
+    def __init__(self, shared: Shared, query: RequestSpec, spawn: Spawn) -> None:
         self._shared = shared
         self._query = query
         self._spawn = spawn
@@ -129,10 +129,17 @@ class Calls:
         metrics.BATCH_IMAGES.observe(len(items))
         batch = Batch([item.image.payload for item in items])
         query, backend = self._query, self._shared.backend
-        bears = backend.bears_cancellation
+        bears = backend.supports_cancellation
         name, version, selection = query.model_name, query.model_version, query.selection
         call = Call(
-            batch, name, version, selection, deadline, query.request_id, to_its_end=not bears, vectors=query.vectors
+            batch,
+            name,
+            version,
+            selection,
+            deadline,
+            query.request_id,
+            run_to_completion=not bears,
+            vectors=query.vectors,
         )
         with metrics.CALL_SECONDS.time():
             if bears:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.inference.query import Result
+from gateway.inference.request_spec import Result
 
 MAX_UNREAD_PREDICTIONS = 10_000
 """While a client has more of them to read, its request reads no further."""

@@ -18,15 +18,13 @@ from gateway.errors import (
     Overloaded,
     TooCostly,
 )
-from gateway.inference.admission import Permit, Permits
-from gateway.inference.calls import Answer, Calls, InFlight, Shared, by, failed
-from gateway.inference.film_result import FilmResult, as_film
-from gateway.inference.query import Query, Result
+from gateway.inference.animation_result import AnimationResult, as_animation
+from gateway.inference.calls import Calls, InFlight, ResultCallback, Shared, by, failed
 from gateway.inference.ready_results import ReadyResults
+from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.scope import Scope
-from gateway.ingest.decoders.account import SLOW_CODECS, Account
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
-from gateway.ingest.decoders.cost import expected_seconds
+from gateway.ingest.decoders.cost import SLOW_CODECS, expected_seconds
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import check_size
@@ -41,9 +39,11 @@ from gateway.ingest.prepare import (
     passed_on,
 )
 from gateway.ingest.upload import Upload
-from gateway.turns import Turn
+from gateway.limits.account import Account
+from gateway.limits.admission import Permit, Permits
+from gateway.time_slices import TimeSlice
 
-Watch = Callable[[], Awaitable[None]]
+DisconnectWatcher = Callable[[], Awaitable[None]]
 """What raises when nobody wants the results any more, such as when the client has gone."""
 
 
@@ -54,7 +54,7 @@ class RunningRequest:
     """
 
     def __init__(
-        self, shared: Shared, query: Query, scope: Scope, permits: Permits, account: Account | None = None
+        self, shared: Shared, query: RequestSpec, scope: Scope, permits: Permits, account: Account | None = None
     ) -> None:
         self._shared = shared
         self._query = query
@@ -70,7 +70,7 @@ class RunningRequest:
         self._results = ReadyResults()
         self._failure: Exception | None = None
 
-    def start(self, uploads: Uploads, leaving: Watch | None) -> None:
+    def start(self, uploads: Uploads, leaving: DisconnectWatcher | None) -> None:
         """Begin to read, and to watch whether anybody still wants the results."""
         self._spawn(self._read, uploads)
         if leaving is not None:
@@ -111,7 +111,7 @@ class RunningRequest:
                 if upload is None:
                     break
                 self._open += 1
-                turn = Turn()
+                turn = TimeSlice()
                 await self._admit(upload)
                 await turn.pause_if_over()  # the header alone may take 20 ms
         self._read_all = True
@@ -119,7 +119,7 @@ class RunningRequest:
 
     async def _admit(self, upload: Upload) -> None:
         policy = self._shared.policy
-        answer = self._answer if self._query.frames is None else as_film(self._answer)
+        answer = self._answer if self._query.frames is None else as_animation(self._answer)
         try:
             with self._stages["prepare"]:
                 info = self._examine(upload)
@@ -165,7 +165,9 @@ class RunningRequest:
 
     async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
         """Let each wanted frame of an animated file start its way, as an upload would; read no further meanwhile."""
-        film = FilmResult(Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer)
+        film = AnimationResult(
+            Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer
+        )
         try:
             await by(deadline, self._read_frames(upload, info, wanted, film, deadline))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
@@ -176,7 +178,7 @@ class RunningRequest:
             film.end()
 
     async def _read_frames(
-        self, upload: Upload, info: ImageInfo, wanted: Wanted, film: FilmResult, deadline: Deadline
+        self, upload: Upload, info: ImageInfo, wanted: Wanted, film: AnimationResult, deadline: Deadline
     ) -> None:
         with self._stages["prepare"]:
             data = all_frames(upload, info, self._shared.policy)
@@ -234,11 +236,11 @@ class RunningRequest:
         asking = backend.resize(query.model_name, query.model_version)
         resize = None
         with suppress(GatewayError):  # the call with the picture tells what is wrong
-            resize = await (asking if backend.bears_cancellation else self._shared.uncancelled.run(asking))
+            resize = await (asking if backend.supports_cancellation else self._shared.uncancelled.run(asking))
         return resize or self._shared.policy.max_side
 
     async def _decode(
-        self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline, answer: Answer
+        self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline, answer: ResultCallback
     ) -> None:
         decoding = self._shared.decoders.decode(encoded(upload, info), info, size, self._account)
         try:

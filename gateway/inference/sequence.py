@@ -39,7 +39,7 @@ class SequenceScores:
     """Whether the frames before this one were forgotten, since the server that kept them is gone."""
 
 
-class Sequence(Protocol):
+class FrameSequence(Protocol):
     """The frames of one stream, in order; one call at a time. Every method raises errors of gateway.errors only."""
 
     async def add(

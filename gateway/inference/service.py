@@ -3,19 +3,19 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from gateway.inference.admission import Admission
 from gateway.inference.backend import Backend
 from gateway.inference.calls import BatchLimits, Shared
-from gateway.inference.query import Query
-from gateway.inference.request import RunningRequest, Watch
+from gateway.inference.request import DisconnectWatcher, RunningRequest
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
 from gateway.inference.shadow import Shadows
-from gateway.inference.spare import Spare
 from gateway.inference.uncancelled import Uncancelled
-from gateway.ingest.decoders.account import Account
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.media_types import Uploads
 from gateway.ingest.prepare import DecodePolicy
+from gateway.limits.account import Account
+from gateway.limits.admission import Admission
+from gateway.limits.spare_capacity import SpareCapacity
 
 
 class InferenceService:
@@ -38,13 +38,17 @@ class InferenceService:
         self.policy = policy
         self.uncancelled = Uncancelled()
         """What outlives the request that began it, since it cannot be stopped."""
-        self.shadows = Shadows(backend, Spare(admission), self.uncancelled, shadow or {})
+        self.shadows = Shadows(backend, SpareCapacity(admission), self.uncancelled, shadow or {})
         """What versions beside those that answer make of a share of the images."""
         self._shared = Shared(backend, admission, policy, batches, decoders, self.uncancelled, self.shadows)
 
     @asynccontextmanager
     async def classify(
-        self, uploads: Uploads, query: Query, leaving: Watch | None = None, account: Account | None = None
+        self,
+        uploads: Uploads,
+        query: RequestSpec,
+        leaving: DisconnectWatcher | None = None,
+        account: Account | None = None,
     ) -> AsyncIterator[RunningRequest]:
         """Classify while the context lasts: iterate over one result for each upload, in the order of their readiness.
 

@@ -16,11 +16,11 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.prediction import Predictions
-from gateway.inference.query import Query
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
-from gateway.inference.spare import Place, Spare
 from gateway.inference.uncancelled import Uncancelled
-from gateway.turns import Turn
+from gateway.limits.spare_capacity import SpareCapacity, SpareLease
+from gateway.time_slices import TimeSlice
 
 log = structlog.get_logger("gateway")
 
@@ -40,7 +40,7 @@ class Shadows:
     def __init__(
         self,
         backend: Backend,
-        spare: Spare,
+        spare: SpareCapacity,
         uncancelled: Uncancelled,
         shares: Mapping[str, Mapping[str, int]],
         *,
@@ -58,7 +58,7 @@ class Shadows:
     def __len__(self) -> int:
         return len(self._scope)
 
-    def offer(self, query: Query, images: Sequence[bytes], answer: InferResult) -> None:
+    def offer(self, query: RequestSpec, images: Sequence[bytes], answer: InferResult) -> None:
         """Have shadows look at images that `answer` was given for, row by row, if their share comes to it.
 
         Returns at once. What is not comparable is left out: rows without a likeliest class, and answers about labels
@@ -89,11 +89,11 @@ class Shadows:
         """Give up what is under way; what must not be cancelled is left to its owner."""
         await self._scope.close()
 
-    async def _run(self, compared: "_Compared", place: Place) -> None:
+    async def _run(self, compared: "_Compared", place: SpareLease) -> None:
         key = (compared.model_name, compared.version)
         try:
             result = await self._ask(compared, place)
-            turn = Turn()
+            turn = TimeSlice()
             for row, shadow in zip(compared.rows, result.rows, strict=True):
                 _compare(row, shadow, *key)
                 await turn.pause_if_over()
@@ -106,8 +106,8 @@ class Shadows:
         else:
             self._tell_success(key)
 
-    async def _ask(self, compared: "_Compared", place: Place) -> InferResult:
-        bears = self._backend.bears_cancellation
+    async def _ask(self, compared: "_Compared", place: SpareLease) -> InferResult:
+        bears = self._backend.supports_cancellation
         call = Call(
             Batch(compared.images),
             compared.model_name,
@@ -115,7 +115,7 @@ class Shadows:
             None,
             Deadline.after(TIMEOUT_SECONDS),
             compared.request_id,
-            to_its_end=not bears,
+            run_to_completion=not bears,
             aside=True,
         )
         asking = self._backend.infer(call)
@@ -171,7 +171,7 @@ def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
     return int(ids[known.argmax()]) == best, largest
 
 
-def _give_back(place: Place, _: "asyncio.Task[None]") -> None:
+def _give_back(place: SpareLease, _: "asyncio.Task[None]") -> None:
     place.release()
 
 

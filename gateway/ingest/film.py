@@ -25,7 +25,7 @@ class DecodedFrame:
     picture: Ppm
 
 
-class Film:
+class OpenedAnimation:
     """An inspected file whose frames are wanted; `step` decodes them in their order.
 
     Raises TooManyFrames where it has, or would give, more than are allowed, UnsupportedFormat and UndecodableImage.

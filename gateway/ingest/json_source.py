@@ -8,7 +8,7 @@ from gateway.errors import HeadersTooLarge, InvalidBody
 from gateway.ingest.upload import request_too_large
 from gateway.ingest.upload_limits import Limits
 from gateway.json_text import MAX_DEPTH, JsonError
-from gateway.turns import Turn
+from gateway.time_slices import TimeSlice
 
 MAX_NAME_BYTES = 8 * 1024
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
@@ -34,7 +34,7 @@ class JsonSource:
         self._header_bytes = 0
         self._chunk = b""
         self._position = 0
-        self._turn = Turn()
+        self._turn = TimeSlice()
 
     async def symbol(self) -> bytes:
         """The next byte that is not white space; b"" at the end."""

@@ -20,7 +20,7 @@ from gateway.ingest.upload import (
     uncounted,
 )
 from gateway.ingest.upload_limits import Limits
-from gateway.turns import Turn
+from gateway.time_slices import TimeSlice
 
 MAX_PARAMETERS = 100
 MAX_PARAMETER_BYTES = 8 * 1024
@@ -55,7 +55,7 @@ async def read_multipart(
     assembler = _Assembler(limits)
     parser = _parser(content_type, assembler)
     cost = _Cost(assembler, parser, limits)
-    turn = Turn()
+    turn = TimeSlice()
     received = 0
     async for chunk in chunks:
         received += len(chunk)

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gateway.errors import ModelUnavailable, no_features
-from gateway.inference.query import Result
+from gateway.inference.request_spec import Result
 from gateway.oip.documents import FEATURES, PREDICTION, STATUS
 from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import LENGTH_BYTES
-from gateway.turns import Turn
+from gateway.time_slices import TimeSlice
 
 OK = "ok"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class InferResponse:
     """A body in pieces; `header_bytes` of it are JSON, and tensors as binary data follow. None: all of it is JSON."""
 
     pieces: list[bytes]
@@ -71,7 +71,7 @@ class Scored:
         return [f"{scores[index]:f}:{index}:{_label(labels, index)}" for index in order]
 
 
-async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> Answer:
+async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> InferResponse:
     """The answer with the outputs that were asked for; `labels` are those of the classes, by class id.
 
     Raises NoFeatures where FEATURES is asked for by name of a model that gives no vectors.
@@ -79,7 +79,7 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
     head: dict[str, Any] = {"model_name": model_name, "model_version": scored.model_version}
     if request.id is not None:
         head["id"] = request.id
-    turn = Turn()
+    turn = TimeSlice()
     header, tail = [to_json(head)[:-1], b',"outputs":['], []
     for number, output in enumerate(_there(request, model_name, scored)):
         tensor, rows = _tensor(output, scored, labels)
@@ -95,7 +95,7 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
             header += [b',"data":[', b",".join(pieces), b"]"]
         header.append(b"}")
     header.append(b"]}")
-    return Answer([*header, *tail], sum(map(len, header)) if tail else None)
+    return InferResponse([*header, *tail], sum(map(len, header)) if tail else None)
 
 
 def _there(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:

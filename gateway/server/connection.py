@@ -10,13 +10,13 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gateway.errors import Overloaded
-from gateway.inference.pace import Pace
-from gateway.server.connections import RESERVE_SECONDS, Connections
+from gateway.limits.connections import RESERVE_SECONDS, Connections
+from gateway.limits.pace import Pace
 from gateway.server.handler import Handler, Phase
 from gateway.server.http import HttpHandler
 from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
-from gateway.turns import TURN_SECONDS
+from gateway.time_slices import TIME_SLICE_SECONDS
 
 KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may be idle after a response."""
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
         """Parse until everything is parsed, the handler takes no more, or other clients have waited long enough."""
         self._parse_scheduled = False
         unparsed = self._unparsed
-        ends = time.perf_counter() + TURN_SECONDS
+        ends = time.perf_counter() + TIME_SLICE_SECONDS
         while unparsed and not self.is_closing and self.handler.parses:
             data = unparsed.popleft()
             piece_bytes = self.handler.piece_bytes

@@ -8,8 +8,8 @@ import structlog
 from starlette.types import ASGIApp, Message
 
 from gateway.errors import InternalError
+from gateway.limits.connections import Entrance
 from gateway.logs import AlreadyLogged
-from gateway.server.connections import Entrance
 from gateway.server.responses import error_response, head
 
 if TYPE_CHECKING:

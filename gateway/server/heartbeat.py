@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway import metrics, turns
+from gateway import metrics, time_slices
 
 log = structlog.get_logger("gateway")
 
@@ -89,13 +89,13 @@ async def heartbeat() -> AsyncIterator[None]:
         beating.cancel()
         with suppress(asyncio.CancelledError):
             await beating
-        turns.rest()
+        time_slices.rest()
 
 
 async def _beat() -> None:
     pauses = Pauses(time.monotonic())
     while True:
-        turns.beat()
+        time_slices.beat()
         due, cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()
         await asyncio.sleep(BEAT_SECONDS)
         now = time.monotonic()

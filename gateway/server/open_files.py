@@ -4,7 +4,7 @@ import resource
 
 import structlog
 
-from gateway.server.connections import RESERVED
+from gateway.limits.connections import RESERVED
 from gateway.settings import variable
 
 OWN_FILES = 128

@@ -18,7 +18,7 @@ from gateway.errors import InternalError, Overloaded
 from gateway.logs import AlreadyLogged
 from gateway.server.handler import Phase
 from gateway.server.responses import error_response, head, whole
-from gateway.turns import Turn
+from gateway.time_slices import TimeSlice
 
 if TYPE_CHECKING:
     from gateway.server.connection import Connection
@@ -67,7 +67,7 @@ class WebSocketHandler:
         self._denial: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._denial_body = b""
         self._heard = True  # since the last ping
-        self._turn = Turn()
+        self._turn = TimeSlice()
         self._buffer = connection.app_state["uploads"].open(connection.pace)
         self._buffer.on_refusal = self._drop_messages
         self._handshake: list[tuple[bytes, bytes]] = []

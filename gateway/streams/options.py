@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import InvalidParameter
-from gateway.inference.asked import ModelName, ModelVersion, TimeoutSeconds, TopK, selection_of
-from gateway.inference.query import timeout_within
+from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK, selection_from_parameters
+from gateway.inference.request_spec import timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
@@ -88,7 +88,7 @@ class StreamParameters(BaseModel):
 
     def selection(self, settings: Settings) -> Selection:
         """Which classes are returned; raises InvalidParameter."""
-        return selection_of(self, settings)
+        return selection_from_parameters(self, settings)
 
 
 def read_parameters(

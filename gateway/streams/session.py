@@ -11,18 +11,18 @@ from typing import Any
 from gateway import json_text, metrics
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
-from gateway.inference.buffer import Buffer
-from gateway.inference.query import Query, Result
+from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.scope import Scope
-from gateway.inference.sequence import Sequence, SequenceScores
+from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.json_text import JsonError
+from gateway.limits.upload_buffer import HeldBytes
 from gateway.settings import Settings
 from gateway.streams.messages import error_message, frame_message, parameters_message, sequence_member, told
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
 from gateway.streams.waiting import StreamFrame, WaitingFrames
-from gateway.turns import Turn
+from gateway.time_slices import TimeSlice
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
@@ -57,7 +57,7 @@ class StreamSession:
         self,
         service: InferenceService,
         settings: Settings,
-        buffer: Buffer,
+        buffer: HeldBytes,
         parameters: StreamParameters,
         *,
         model: tuple[str, str],
@@ -71,7 +71,7 @@ class StreamSession:
         self._model_name, self._model_version = model
         self._request_id = request_id
         self._is_allowed = is_allowed
-        self._sequence: Sequence | None = None
+        self._sequence: FrameSequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
         self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self._drop)
         self._in_work: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
@@ -183,7 +183,7 @@ class StreamSession:
             await asyncio.sleep(self._texts_at - now)
 
     async def _read(self, receive: Receive, send: Send) -> None:
-        turn = Turn()
+        turn = TimeSlice()
         while True:
             await turn.pause_if_over()
             message = await self._next_message(receive)
@@ -243,7 +243,7 @@ class StreamSession:
             finally:  # it has its permit, or is given up
                 self._waiting.passed_on(len(data))
 
-        query = Query(
+        query = RequestSpec(
             model_name=self._model_name,
             model_version=self._model_version,
             selection=None,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.errors import Overloaded
-from gateway.inference.buffer import Buffer
-from gateway.inference.query import Result
+from gateway.inference.request_spec import Result
+from gateway.limits.upload_buffer import HeldBytes
 from gateway.streams.options import Drop, StreamParameters
 
 
@@ -28,7 +28,7 @@ class WaitingFrames:
     `dropped` is called for each frame that goes without an answer.
     """
 
-    def __init__(self, most: int, buffer: Buffer, dropped: Callable[[], None]) -> None:
+    def __init__(self, most: int, buffer: HeldBytes, dropped: Callable[[], None]) -> None:
         self._most = most
         self._buffer = buffer
         self._dropped = dropped

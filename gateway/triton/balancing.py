@@ -56,7 +56,7 @@ class HasLoad(Protocol):
 T = TypeVar("T", bound=HasLoad)
 
 
-def less_loaded(places: Sequence[T], generator: random.Random) -> T:
+def power_of_two_choice(places: Sequence[T], generator: random.Random) -> T:
     """Of two places taken at random the one where a call will wait less: images in flight × seconds of a call.
 
     Two choices are nearly as good as all of them, and gateways that know nothing of each other do not all pick the same
@@ -75,12 +75,12 @@ def less_loaded(places: Sequence[T], generator: random.Random) -> T:
     return first if cost(first) <= 1.001 * cost(second) else second
 
 
-def width(aperture: int, max_images_in_flight: int) -> int:
+def subset_size(aperture: int, max_images_in_flight: int) -> int:
     """How many Tritons one gateway process uses; 0 for all of them."""
     return max(aperture, -(-max_images_in_flight // IMAGES_EACH)) if aperture else 0
 
 
-def in_order(addresses: Iterable[str], gateway: str) -> list[str]:
+def rendezvous_order(addresses: Iterable[str], gateway: str) -> list[str]:
     """Addresses in a gateway's own order, the same each time (rendezvous hashing).
 
     Its first ones are its subset. One that leaves is replaced by the next in order, and no other changes; over many

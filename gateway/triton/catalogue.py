@@ -23,6 +23,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call, InferResult, ModelInfo, Row, Vectors
 from gateway.inference.selection import Selection
 from gateway.ingest.resizing import Resize
+from gateway.time_slices import TimeSlice
 from gateway.triton.contract import (
     MODEL_PARAMETER,
     SEQUENCE_MODEL,
@@ -33,10 +34,9 @@ from gateway.triton.contract import (
     pinned_versions,
 )
 from gateway.triton.descriptions import ALL_CLASSES, READY, REMEMBERED_SECONDS, Descriptions, Traits
-from gateway.triton.endpoint import Endpoint
+from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.model_config import parameters, steps
-from gateway.turns import Turn
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Before a model that was just there is asked for again."""
@@ -71,7 +71,7 @@ class Evidence(Protocol):
 class Models:
     """What one Triton serves; every method raises errors of gateway.errors only."""
 
-    def __init__(self, endpoint: Endpoint, evidence: Evidence | None = None) -> None:
+    def __init__(self, endpoint: TritonEndpoint, evidence: Evidence | None = None) -> None:
         self._endpoint = endpoint
         self._evidence = evidence
         self._descriptions = Descriptions(endpoint)
@@ -121,7 +121,7 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            turn, rows = Turn(), []
+            turn, rows = TimeSlice(), []
             for row in result.rows:
                 rows.append(_select(row, call.selection, multi_label=traits.multi_label))
                 await turn.pause_if_over()

@@ -26,7 +26,7 @@ from gateway.triton.contract import (
     pinned_versions,
     vector_size,
 )
-from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, Endpoint
+from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
 
 REMEMBERED_SECONDS = 10.0
@@ -48,7 +48,7 @@ class Traits:
 class Descriptions:
     """Reads the configurations of one Triton's models; every method raises errors of gateway.errors only."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: TritonEndpoint) -> None:
         self._endpoint = endpoint
         self._traits: dict[str, tuple[float, Traits]] = {}
         self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}

@@ -14,12 +14,12 @@ ASK_TIMEOUT_SECONDS = 5.0
 LOAD_TIMEOUT_SECONDS = 120.0
 
 
-class Endpoint(Protocol):
+class TritonEndpoint(Protocol):
     """One Triton at one address; every method raises errors of gateway.errors only."""
 
     address: str
-    bears_cancellation: bool
-    """Whether a call may be cancelled; false until `learn_version` knows better."""
+    supports_cancellation: bool
+    """Whether a call may be cancelled; false until `fetch_server_metadata` knows better."""
 
     async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
         """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
@@ -34,7 +34,7 @@ class Endpoint(Protocol):
         """Take a sequence one step on; raises SequenceLost where Triton has no state of it."""
         ...
 
-    async def learn_version(self) -> str:
+    async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
         ...
 
@@ -63,6 +63,6 @@ class Endpoint(Protocol):
         ...
 
 
-async def step_configs(endpoint: Endpoint, config: ModelConfig) -> list[ModelConfig]:
+async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
     """The configurations of an ensemble's steps in order, or of the model itself where it is none."""
     return [await endpoint.config(name) for name in steps(config)] or [config]

@@ -162,7 +162,7 @@ class FakeTriton:
 class FakeEndpoint:
     """An Endpoint of a FakeTriton."""
 
-    bears_cancellation = True
+    supports_cancellation = True
 
     def __init__(self, address: str, triton: FakeTriton | None = None) -> None:
         self.address = address
@@ -192,7 +192,7 @@ class FakeEndpoint:
         self.triton.sequences[step.sequence_id] += 1
         return SequenceScores(step.scores, self.triton.sequences[step.sequence_id])
 
-    async def learn_version(self) -> str:
+    async def fetch_server_metadata(self) -> str:
         """A version without known faults."""
         await self._reach()
         return "99.0.0"

@@ -16,12 +16,12 @@ from gateway import tracing
 from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.time_slices import TimeSlice
 from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
 from gateway.triton.infer_request import infer_request
 from gateway.triton.infer_response import read_answer
 from gateway.triton.stepping import read_step, step_request
-from gateway.turns import Turn
 
 T = TypeVar("T")
 
@@ -65,8 +65,8 @@ class GrpcEndpoint:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.bears_cancellation = False
-        """Whether a call may be cancelled; false until `learn_version` knows better."""
+        self.supports_cancellation = False
+        """Whether a call may be cancelled; false until `fetch_server_metadata` knows better."""
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = GRPCInferenceServiceStub(self._channel)
         # The stub's own would take a message where we have its bytes.
@@ -90,7 +90,7 @@ class GrpcEndpoint:
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
-        turn, timeout_seconds, bears = Turn(), call.deadline.left_seconds, self.bears_cancellation
+        turn, timeout_seconds, bears = TimeSlice(), call.deadline.left_seconds, self.supports_cancellation
         request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
         await turn.pause_if_over()  # gRPC makes another copy of what may be 20 MB
         attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
@@ -102,24 +102,24 @@ class GrpcEndpoint:
             )
             # Where a call has an owner that lets it come to its end, nobody cancels it.
             response = await (
-                self._ask(asked) if bears or call.to_its_end else self._ask_uncancelled(asked, timeout_seconds)
+                self._ask(asked) if bears or call.run_to_completion else self._ask_uncancelled(asked, timeout_seconds)
             )
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
     async def advance(self, step: SequenceStep) -> SequenceScores:
         """Take a sequence one step on; see Endpoint.advance."""
-        timeout_seconds, bears = step.deadline.left_seconds, self.bears_cancellation
+        timeout_seconds, bears = step.deadline.left_seconds, self.supports_cancellation
         asked = self._stub.ModelInfer(
             step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if bears else ABANDONED_SECONDS)
         )
         response = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
         return read_step(response, step)
 
-    async def learn_version(self) -> str:
+    async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
         metadata = await self._ask(self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=ASK_TIMEOUT_SECONDS))
         numbers = version_numbers(metadata.version)
-        self.bears_cancellation = numbers >= BEARS_CANCELLATION
+        self.supports_cancellation = numbers >= BEARS_CANCELLATION
         return str(metadata.version)
 
     async def index(self) -> pb.RepositoryIndexResponse:

@@ -11,8 +11,8 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Predictions
+from gateway.time_slices import TimeSlice
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
-from gateway.turns import Turn
 
 CLASSES_AT_ONCE = 500
 """How many are read before others may have their turn."""
@@ -88,7 +88,7 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
 
     Of a model with 21,000 classes a batch has 168,000, so others have their turn meanwhile.
     """
-    turn = Turn()
+    turn = TimeSlice()
     answers, position = [], 0
     for _ in range(rows):
         labels, class_ids, scores = [], array("i"), array("d")

@@ -22,9 +22,9 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
-from gateway.triton.balancing import less_loaded
+from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.error_table import NOT_LOADED, StubDied
-from gateway.triton.membership import Member, Tritons
+from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
@@ -42,7 +42,7 @@ QUICKLY_SEALED_BYTES = 2**20
 
 
 class TritonBackend:
-    """Some Tritons, of which each call asks one that answers; see gateway.triton.membership.
+    """Some Tritons, of which each call asks one that answers; see gateway.triton.pool.
 
     `start` it inside the event loop that uses it. While none is ready, a call waits up to `hold_seconds` for one.
     `check_load` gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed.
@@ -50,7 +50,7 @@ class TritonBackend:
 
     def __init__(
         self,
-        tritons: Tritons,
+        tritons: TritonPool,
         *,
         model_name: str,
         seal: Seal,
@@ -78,9 +78,9 @@ class TritonBackend:
         self._quarantine.close()
 
     @property
-    def bears_cancellation(self) -> bool:
+    def supports_cancellation(self) -> bool:
         """Whether every Triton survives a client that cancels its call."""
-        return all(member.endpoint.bears_cancellation for member in self._tritons.members)
+        return all(member.endpoint.supports_cancellation for member in self._tritons.members)
 
     def health(self) -> Sequence[EndpointHealth]:
         """What is known of each Triton that is used."""
@@ -140,7 +140,7 @@ class TritonBackend:
     async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
         """A new sequence of frames; see Backend.sequence."""
 
-        def places(tried: Collection[str]) -> list[Member]:
+        def places(tried: Collection[str]) -> list[Replica]:
             return self._tritons.ready(model_name, model_version, tried)
 
         name = await self._choose((), model_name, model_version).models.sequence_model(model_name, model_version)
@@ -169,7 +169,7 @@ class TritonBackend:
             raise ImageQuarantined
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
-        member = less_loaded(ready, self._generator)
+        member = power_of_two_choice(ready, self._generator)
         if not member.gate.is_open:
             raise ModelUnavailable
         with member.gate.enter():
@@ -223,7 +223,7 @@ class TritonBackend:
         ready = self._ready(tried, call)
         if not ready:
             raise ModelUnavailable
-        member = less_loaded(ready, self._generator)
+        member = power_of_two_choice(ready, self._generator)
         try:
             async with asyncio.timeout(call.deadline.left_seconds), member.gate.alone():
                 if await member.watch.fails_anywhere(call.model_name, call.model_version):
@@ -265,7 +265,7 @@ class TritonBackend:
                     raise DeadlineExceeded from error
                 metrics.RETRIES.inc()
 
-    async def _ask_at(self, member: Member, call: Call) -> InferResult:
+    async def _ask_at(self, member: Replica, call: Call) -> InferResult:
         started = time.monotonic()
         images = len(call.batch)
         member.load.images += images
@@ -288,18 +288,20 @@ class TritonBackend:
         member.load.observe(time.monotonic() - started)
         return result
 
-    def _ready(self, tried: Collection[str], call: Call) -> list[Member]:
+    def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that answer for a model, without those that were tried."""
         return self._tritons.ready(call.model_name, call.model_version, tried)
 
-    def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Member:
+    def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Replica:
         """A Triton that answers and is not tried yet; where none is, any, so that its error is reported."""
         model_name = model_name or self._model_name
         members = self._tritons.serving(model_name, model_version)
         fresh = [member for member in members if member.address not in tried] or members
         ready = self._tritons.ready(model_name, model_version, tried)
         # One where an image is tried alone makes other calls wait.
-        return less_loaded([member for member in ready if member.gate.is_open] or ready or fresh, self._generator)
+        return power_of_two_choice(
+            [member for member in ready if member.gate.is_open] or ready or fresh, self._generator
+        )
 
 
 def _rows(call: Call, rows: Sequence[int]) -> Call:

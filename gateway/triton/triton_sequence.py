@@ -12,9 +12,9 @@ from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, ModelUnavailable, TritonUnreachable
 from gateway.inference.sequence import Parameters, SequenceScores, SequenceStep
-from gateway.triton.balancing import less_loaded
+from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.error_table import SequenceLost, StubDied
-from gateway.triton.membership import Member
+from gateway.triton.pool import Replica
 
 END_SECONDS = 2.0
 """How long Triton may take to end a sequence."""
@@ -30,12 +30,12 @@ class TritonSequence:
     """
 
     def __init__(
-        self, model_name: str, places: Callable[[Collection[str]], list[Member]], generator: random.Random
+        self, model_name: str, places: Callable[[Collection[str]], list[Replica]], generator: random.Random
     ) -> None:
         self.model_name = model_name
         self._places = places
         self._generator = generator
-        self._member: Member | None = None
+        self._member: Replica | None = None
         self._id = 0
         self._begun = False
         """Whether the last frame was answered; else the next one begins the sequence again."""
@@ -89,20 +89,20 @@ class TritonSequence:
         with contextlib.suppress(GatewayError):  # then it ends by Triton's own idle timeout
             await member.endpoint.advance(step)
 
-    def _choose(self, tried: Collection[str]) -> Member:
+    def _choose(self, tried: Collection[str]) -> Replica:
         places = self._places(tried) or self._places(())
         if not places:
             raise ModelUnavailable
         # A stream lasts, and shows nothing of itself between its frames: streams are shared out by their number.
         fewest = min(place.load.sequences for place in places)
-        return less_loaded([place for place in places if place.load.sequences == fewest], self._generator)
+        return power_of_two_choice([place for place in places if place.load.sequences == fewest], self._generator)
 
-    def _enter(self, member: Member) -> Member:
+    def _enter(self, member: Replica) -> Replica:
         self._member, self._id, self._begun = member, secrets.randbits(ID_BITS) | 1, False
         member.load.sequences += 1
         return member
 
-    def _leave(self) -> Member | None:
+    def _leave(self) -> Replica | None:
         member, self._member = self._member, None
         if member is not None:
             member.load.sequences -= 1

@@ -28,10 +28,10 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing one.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
-    from gateway_local.places import furnish
+    from gateway_local.paths import install_models
     from gateway_models.networks.export import export_default
 
-    furnish(model_repository, say)
+    install_models(model_repository, say)
     export_default(model_repository, say, force=force)
 
 
@@ -109,7 +109,7 @@ def add(
     from gateway.memory import usable_memory
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import SHIPPED_COUNT, count_for_new_model, warn_of_memory
-    from gateway_models.networks.add import Request
+    from gateway_models.networks.add import AddRequest
     from gateway_models.networks.add import add as add_model
 
     count = instances
@@ -132,7 +132,7 @@ def add(
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
     # A function takes pixels unless it is said otherwise; the trial finds out whether that is right.
     implied = is_function(source) and mean is None and std is None and crop is not None and not pixels
-    request = Request(
+    request = AddRequest(
         source=source,
         name=name,
         labels=labels,

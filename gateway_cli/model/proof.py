@@ -59,7 +59,7 @@ def parity(
 
     Exits with 1 if a probability differs by more than the tolerance.
     """
-    from gateway_local.places import SHIPPED_EXAMPLES
+    from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.networks.model_source import read_labels
     from gateway_models.proof.image_files import NotCompared, image_files, read_pictures, resize_for
     from gateway_models.proof.over_http import OverHttp
@@ -198,7 +198,7 @@ def tune(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
-    from gateway_local.places import SHIPPED_EXAMPLES
+    from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.calibration import check_int8
     from gateway_models.proof.image_files import image_files
     from gateway_models.proof.tune import TABLE, Tuner

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gateway_client import BY_CODE, Picture
-from gateway_client.bulk.asked import Asked, Options
 from gateway_client.bulk.files import whole_file
 from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.rows import FEATURES, Row, printable
+from gateway_client.bulk.run_options import Options, RunOptions
 from gateway_client.documents import Malformed, number, objects, optional_integer, optional_text, parsed, text
 from gateway_client.files import open_regular
 
@@ -41,7 +41,7 @@ class Journal:
 
     def __init__(self, path: Path, *, features: bool = False, options: Options | None = None) -> None:
         self.path = path
-        self._asked = Asked(path, options or {})
+        self._asked = RunOptions(path, options or {})
         self._features = features
         self.done: Counter[bytes] = Counter()
         """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""

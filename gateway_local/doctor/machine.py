@@ -16,7 +16,7 @@ from gateway.memory import usable_memory
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Fit, Need, advice, fit, sentence, size, table
 from gateway_local.doctor.finding import Finding, fail, ok, warn
-from gateway_local.places import PROJECT
+from gateway_local.paths import PROJECT
 from gateway_local.runtime import (
     TRITON_VERSION,
     WHEEL_PLATFORM,

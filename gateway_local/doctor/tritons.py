@@ -11,7 +11,7 @@ from gateway.triton.addresses import resolve
 from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
-from gateway.triton.endpoint import Endpoint, step_configs
+from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
@@ -70,9 +70,9 @@ async def tritons(settings: Settings) -> list[Finding]:
     return found
 
 
-async def _examine(endpoint: Endpoint, settings: Settings) -> list[Finding]:
+async def _examine(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
     try:
-        version = await endpoint.learn_version()
+        version = await endpoint.fetch_server_metadata()
     except GatewayError as exc:
         return [
             fail(
@@ -101,7 +101,7 @@ def known_faults(version: str) -> list[Finding]:
     ]
 
 
-async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
+async def _control_mode(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     if not settings.heal:
         return ok("healing", f"off: {variable('heal')} is false")
     try:
@@ -116,7 +116,7 @@ async def _control_mode(endpoint: Endpoint, settings: Settings) -> Finding:
     return ok("healing", "models whose process dies can be reloaded")
 
 
-async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
+async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     model = settings.model
     try:
         config = await endpoint.config(model)
@@ -144,7 +144,7 @@ async def _contract(endpoint: Endpoint, settings: Settings) -> Finding:
     return ok("model", f"{model} fits the gateway's contract")
 
 
-async def _shares(endpoint: Endpoint, settings: Settings) -> list[Finding]:
+async def _shares(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
     try:
         there = {(model.name, model.version) for model in (await endpoint.index()).models}
     except GatewayError:
@@ -153,7 +153,7 @@ async def _shares(endpoint: Endpoint, settings: Settings) -> list[Finding]:
     return list(shares(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
 
 
-async def _inference(endpoint: Endpoint, settings: Settings) -> Finding:
+async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     call = Call(probe(), settings.model, "", None, Deadline.after(settings.ready_timeout_seconds), "doctor")
     try:
         await endpoint.infer(call, class_count=1)

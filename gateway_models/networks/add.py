@@ -41,7 +41,7 @@ from gateway_models.repository.writing import LABELS, extend, staging, write
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AddRequest:
     """What to add. `version` None means a new model; a number adds to one that is there, with the same labels.
 
     `format` None is the source's own. `preprocessing` None means torchvision's of `like`, or of the architecture.
@@ -84,7 +84,7 @@ class Request:
     """The layer whose vectors it gives as FEATURES, or AUTO; "" for none, or as the other versions do."""
 
 
-def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
+def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
     """Write a model's folders into a repository and return its entry; raises UserError.
 
     Whatever stops it, an interrupt as well, leaves the repository as it was.
@@ -212,7 +212,7 @@ def add(request: Request, repository: Path, say: Say, *, timeout_seconds: float 
     return entry
 
 
-def fetched(request: Request, say: Say) -> Request:
+def fetched(request: AddRequest, say: Say) -> AddRequest:
     """The request with files in place of URLs; raises DownloadError or SourceError."""
     if is_remote(request.source):
         return replace(request, source=str(fetch(request.source, request.sha256, say)))

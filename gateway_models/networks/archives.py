@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO
 
-from gateway_local.places import DEFAULT_BACKENDS
+from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks.file_kinds import EXPORT, ModelFileError
 
 ADVICE = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from gateway.errors import UserError
 from gateway.triton.synchronous import BlockingTriton
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.functions import is_function
 from gateway_models.networks.isolation import Say
 from gateway_models.networks.model_source import read_labels
@@ -171,7 +171,7 @@ class Tuner:
             self._networks[key] = self._quantized(variant)
         if key not in self._networks:
             version = self.entry.versions[self.entry.in_use]
-            request = Request(
+            request = AddRequest(
                 source=version.source,
                 name=f"{variant.format.value}-{variant.precision.value}",
                 labels=self.repository / self.entry.classifier / LABELS,

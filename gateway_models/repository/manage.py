@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.triton.contract import PREPROCESSOR
-from gateway_local.places import at
+from gateway_local.paths import at
 from gateway_models.repository.entry import Entry, EntryError, entry_names, read_entry
 from gateway_models.repository.retired import retire
 from gateway_models.repository.writing import rewrite

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.triton.contract import SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
 from gateway.triton.model_config import read_model_config
-from gateway_local.places import SHIPPED_MODELS
+from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.entry import EntryError, check_name
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gateway.triton.contract import pinned
 from gateway_local.console import PlainConsole
-from gateway_local.places import at
+from gateway_local.paths import at
 from gateway_models.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
 from gateway_models.repository.writing import LABELS, preprocessor_files
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.triton.contract import PREPROCESSOR
-from gateway_local.places import SHIPPED_MODELS
+from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.entry import Entry, EntryError, Format, write_record
 from gateway_models.repository.render import render
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from gateway.api.parameters import PredictParameters
 from gateway.api.vectors import EmbeddingParameters
-from gateway.inference.asked import ModelVersion
+from gateway.inference.parameters import ModelVersion
 from gateway.streams.options import StreamParameters
 from gateway.validation import fault
 

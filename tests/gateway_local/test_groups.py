@@ -7,17 +7,17 @@ import sys
 import psutil
 
 from gateway_local.groups import kill_group
-from gateway_local.undertaker import watch
+from gateway_local.reaper import watch
 from tests.processes import PROJECT, wait_for
 
 LEADER = "import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)']).pid, flush=True); time.sleep(float(sys.argv[1]))"  # noqa: E501  # a program
 PARENT = """
 import subprocess, sys, time
-from gateway_local.groups import UNDERTAKER, kill_group
+from gateway_local.groups import REAPER, kill_group
 leader = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1], "600"], start_new_session=True)
-UNDERTAKER.watch(leader.pid)
+REAPER.watch(leader.pid)
 while True:
-    UNDERTAKER.check()
+    REAPER.check()
     time.sleep(0.05)
 """
 
@@ -79,10 +79,10 @@ def watcher_of(pid):
     for process in psutil.Process(pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):
             # Between its birth and its program, and after its death, a process has no command line.
-            if not is_gone(process) and any(part.endswith("undertaker.py") for part in process.cmdline()[-1:]):
+            if not is_gone(process) and any(part.endswith("reaper.py") for part in process.cmdline()[-1:]):
                 return process
     return None
 
 
-def test_the_undertaker_forgets_what_has_ended():
+def test_reaper_forgets_what_has_ended():
     assert watch(["+5\n", "+7\n", "-5\n", "-9\n"]) == {7}

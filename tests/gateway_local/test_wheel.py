@@ -148,7 +148,7 @@ def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(ins
 
 @pytest.mark.slow
 def test_the_environment_has_the_wheel_s_gateway_and_not_the_checkout_s(installed):
-    code = "import gateway; from gateway_local.places import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
+    code = "import gateway; from gateway_local.paths import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
     printed = subprocess.run(
         [installed.prefix / "bin" / "python", "-c", code],
         cwd=installed.home,

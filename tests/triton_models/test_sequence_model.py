@@ -9,7 +9,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
-from gateway_local.places import SHIPPED_MODELS
+from gateway_local.paths import SHIPPED_MODELS
 from tests.processes import PROJECT, wait_for
 from tests.tritons import running_triton
 

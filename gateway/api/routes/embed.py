@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from gateway.api.body import open_files
 from gateway.api.collected import answered
-from gateway.api.exchange import exchange
 from gateway.api.problems import reading
+from gateway.api.request_context import request_context
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.service_query import make_query
 from gateway.api.state import state
@@ -40,7 +40,7 @@ async def embed(request: Request, parameters: Annotated[EmbeddingParameters, Que
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
-    current = exchange(request)
+    current = request_context(request)
     with current.tally.stages["read"]:
         form, uploads = await open_files(request, service.policy.limits, tuple(EmbeddingParameters.model_fields))
     if form:

@@ -5,8 +5,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gateway import metrics
-from gateway.api.exchange import exchange
 from gateway.api.readiness import Live, Ready, endpoint_out, models_out
+from gateway.api.request_context import request_context
 from gateway.api.state import State, state
 
 router = APIRouter(tags=["service"])
@@ -27,7 +27,7 @@ async def get_ready(request: Request) -> Response:
     Where API keys are on, `models` and `endpoints` are only shown to a request with a key.
     """
     parts = state(request)
-    health = parts["service"].backend.health() if exchange(request).shows_details else ()
+    health = parts["service"].backend.health() if request_context(request).shows_details else ()
     ready = is_ready(parts)
     body = Ready(
         status="ready" if ready else "draining" if parts["draining"] else "not ready",

@@ -20,7 +20,7 @@ from gateway.errors import (
     UploadTimeout,
     UploadTooSlow,
 )
-from gateway.ingest.decoders.account import (
+from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,

@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request
 
-from gateway.api.exchange import exchange
+from gateway.api.request_context import request_context
 from gateway.api.schemas import ModelDetail, ModelsResponse, Problem, model_detail
 from gateway.api.state import state
 from gateway.errors import ModelInUse
@@ -39,7 +39,7 @@ async def load_model(request: Request, name: str) -> ModelDetail:
     No request fails meanwhile: the old versions answer until the new ones can.
     """
     backend = state(request)["service"].backend
-    exchange(request).event["model"] = name
+    request_context(request).event["model"] = name
     await backend.load(name)
     return model_detail(await backend.model(name))
 
@@ -58,7 +58,7 @@ async def load_model(request: Request, name: str) -> ModelDetail:
 async def unload_model(request: Request, name: str) -> None:
     """Have every Triton let go of a model; requests in flight are finished, later ones get 404."""
     parts = state(request)
-    exchange(request).event["model"] = name
+    request_context(request).event["model"] = name
     if name == parts["settings"].model:
         raise ModelInUse(f"{name!r} is the default model and cannot be unloaded, because readiness depends on it.")
     await parts["service"].backend.unload(name)

@@ -9,16 +9,16 @@ from starlette.responses import Response
 
 from gateway.api.body import open_files
 from gateway.api.collected import answered
-from gateway.api.exchange import exchange
 from gateway.api.parameters import PredictParameters, predict_parameters
 from gateway.api.problems import reading
+from gateway.api.request_context import request_context
 from gateway.api.schemas import Problem
 from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.api.state import state
 from gateway.errors import InvalidParameter
-from gateway.inference.asked import selection_of
 from gateway.inference.backend import Backend
+from gateway.inference.parameters import selection_from_parameters
 from gateway.ingest.frames import read_frames
 
 router = APIRouter(tags=["classify"])
@@ -102,7 +102,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
-    current = exchange(request)
+    current = request_context(request)
     with current.tally.stages["read"]:
         form, uploads = await open_files(request, service.policy.limits, tuple(PredictParameters.model_fields))
     function = form.pop("function_to_apply", [])
@@ -115,7 +115,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
-        selection=selection_of(parameters, settings),
+        selection=selection_from_parameters(parameters, settings),
         frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
     current.event["model"] = query.model_name
@@ -125,7 +125,7 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
 
 
 async def predict_directly(request: Request) -> Response:
-    """`predict` for gateway.api.direct; raises InvalidParameter where FastAPI would refuse a parameter."""
+    """`predict` for gateway.api.fast_path; raises InvalidParameter where FastAPI would refuse a parameter."""
     with reading(PredictParameters):
         parameters = predict_parameters(request.scope["query_string"])
     return await predict(request, parameters)

@@ -10,12 +10,12 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
-from gateway.api.exchange import Exchange, exchange, exchange_of
+from gateway.api.request_context import RequestContext, request_context, request_context_of
 from gateway.api.schemas import Problem
 from gateway.api.state import State, parts_of, state
 from gateway.errors import Forbidden, Overloaded, UpgradeRequired
-from gateway.inference.pace import Pace
 from gateway.inference.split import version_of
+from gateway.limits.pace import Pace
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
 from gateway.streams.options import StreamParameters, read_parameters
@@ -57,7 +57,7 @@ async def stream_without_upgrade(
     which browsers keep from the pages that open one, or 426 if it would not be.
     """
     parts = state(request)
-    session = _session(request, parts, exchange(request))
+    session = _session(request, parts, request_context(request))
     await session.check_model()
     parts["streams"].check()
     try:
@@ -70,7 +70,7 @@ async def stream_without_upgrade(
 @router.websocket("/stream")
 async def stream(websocket: WebSocket) -> None:
     """Serve one stream from its opening to its end; RequestContext answers what it raises."""
-    parts, current = parts_of(websocket.scope), exchange_of(websocket.scope)
+    parts, current = parts_of(websocket.scope), request_context_of(websocket.scope)
     current.route = "/stream"
     _check_origin(websocket, parts["settings"])
     session = _session(websocket, parts, current)
@@ -95,7 +95,7 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
-def _session(connection: HTTPConnection, parts: State, current: Exchange) -> StreamSession:
+def _session(connection: HTTPConnection, parts: State, current: RequestContext) -> StreamSession:
     settings = parts["settings"]
     query = connection.query_params
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
@@ -117,7 +117,7 @@ def _session(connection: HTTPConnection, parts: State, current: Exchange) -> Str
     )
 
 
-async def _serve(websocket: WebSocket, session: StreamSession, current: Exchange) -> None:
+async def _serve(websocket: WebSocket, session: StreamSession, current: RequestContext) -> None:
     """Serve the frames until the client or the server ends the stream, and close it with a code that says which."""
     code, reason = NORMAL, ""
 

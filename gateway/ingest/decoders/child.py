@@ -25,7 +25,7 @@ import numpy as np
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoding import Ppm, decode
-from gateway.ingest.film import DecodedFrame, Film
+from gateway.ingest.film import DecodedFrame, OpenedAnimation
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.resizing import Resize
@@ -77,7 +77,7 @@ class _Decoder:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._film: Film | None = None
+        self._film: OpenedAnimation | None = None
         self._ceiling_bytes = 0
 
     def answer(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class _Decoder:
         with _limits(self._ceiling_bytes, cpu_seconds):
             # A copy: the frames go where the file came from.
             data = _input(self._memory, job["nbytes"]).tobytes()
-            self._film = Film(data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]))
+            self._film = OpenedAnimation(data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]))
         return {"width": self._film.info.width, "height": self._film.info.height}
 
     def _next(self, cpu_seconds: float) -> dict[str, Any]:

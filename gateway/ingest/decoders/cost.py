@@ -2,6 +2,8 @@
 
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 
+SLOW_CODECS = frozenset({ImageFormat.AVIF, ImageFormat.HEIC, ImageFormat.JPEG_2000, ImageFormat.VIDEO})
+"""Formats with fewer bytes for as many pixels, and more work for each byte."""
 _NS_PER_PIXEL = {
     ImageFormat.JPEG: 6,
     ImageFormat.PNG: 9,

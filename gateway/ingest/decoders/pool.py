@@ -12,7 +12,6 @@ from anyio import CancelScope
 
 from gateway import metrics
 from gateway.errors import ImageError, Overloaded, TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.account import STREAM_SECONDS_PER_SECOND, Account, Spending
 from gateway.ingest.decoders.budget import DecodeLimits, Size, film_bytes, memory_limit, peak_bytes
 from gateway.ingest.decoders.cost import (
     WORKER_START_SECONDS,
@@ -21,10 +20,11 @@ from gateway.ingest.decoders.cost import (
     most_seconds,
     reserve_seconds,
 )
-from gateway.ingest.decoders.room import Room
-from gateway.ingest.decoders.worker import START_SECONDS, FilmJob, PictureJob, Reply, Worker, WorkerLost
+from gateway.ingest.decoders.worker import START_SECONDS, AnimationJob, ImageJob, Reply, Worker, WorkerLost
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account, Spending
+from gateway.limits.decoder_slots import DecoderSlots
 
 log = structlog.get_logger("gateway")
 
@@ -48,9 +48,9 @@ class Decoders:
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
         self._count = count
-        self._room = Room(count, limits.memory_bytes)
+        self._room = DecoderSlots(count, limits.memory_bytes)
         # Who waits for the turn of a film's next frame must not keep pictures from theirs.
-        self._films = Room(count, limits.memory_bytes)
+        self._films = DecoderSlots(count, limits.memory_bytes)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
 
@@ -89,7 +89,7 @@ class Decoders:
             self._room.turn(account, min(peak_bytes(info, size), self._limits.memory_bytes)),
             self._worker(account) as worker,
         ):
-            job = PictureJob(info, len(data), size, memory_bytes, spending.cpu_seconds)
+            job = ImageJob(info, len(data), size, memory_bytes, spending.cpu_seconds)
             answer, picture = await _run(worker, worker.decode(data, job), spending)
         _check(answer, info)
         return picture
@@ -97,7 +97,7 @@ class Decoders:
     @asynccontextmanager
     async def film(
         self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
-    ) -> AsyncIterator["OpenFilm"]:
+    ) -> AsyncIterator["OpenAnimation"]:
         """An inspected, animated file, opened in a process of its own while the context lasts.
 
         Entering raises as `decode`, and TooManyFrames. Films have a room of their own: `count` at once, within
@@ -105,9 +105,9 @@ class Decoders:
         """
         memory_bytes = min(film_bytes(info, len(data)), self._limits.memory_bytes)
         async with self._films.turn(account, memory_bytes), self._worker(account) as worker:
-            film = OpenFilm(self, worker, info, account, len(data))
+            film = OpenAnimation(self, worker, info, account, len(data))
             try:
-                await film.open(data, FilmJob(info, len(data), size, wanted, memory_bytes))
+                await film.open(data, AnimationJob(info, len(data), size, wanted, memory_bytes))
                 yield film
             finally:
                 if not film.ended:  # it is in the process's memory
@@ -179,7 +179,7 @@ class Decoders:
         return None
 
 
-class OpenFilm:
+class OpenAnimation:
     """The frames of one open film, one at a time."""
 
     def __init__(
@@ -199,13 +199,13 @@ class OpenFilm:
         self.ended = True
         """Whether the process holds nothing of it."""
 
-    async def open(self, data: bytes, job: FilmJob) -> None:
+    async def open(self, data: bytes, job: AnimationJob) -> None:
         """See what the file has; raises what Decoders.film does."""
         answer, _ = await self._step(lambda cpu_seconds: self._worker.open_film(data, job, cpu_seconds))
         if self.info.format is ImageFormat.VIDEO:
             self.info = replace(self.info, width=answer["width"], height=answer["height"])
 
-    async def next(self) -> "FilmFrame | None":
+    async def next(self) -> "AnimationFrame | None":
         """The next frame that is wanted, as an uncompressed PPM (P6); None behind the last one. Raises as `decode`."""
         while True:
             answer, picture = await self._step(lambda cpu_seconds: self._worker.next_frame(self.info, cpu_seconds))
@@ -213,7 +213,7 @@ class OpenFilm:
                 self.ended = True
                 return None
             if picture:
-                return FilmFrame(answer["frame"], answer["shown_seconds"], picture)
+                return AnimationFrame(answer["frame"], answer["shown_seconds"], picture)
 
     async def _step(self, work: Callable[[float], Awaitable[tuple[Reply, bytes]]]) -> tuple[Reply, bytes]:
         begun = False
@@ -231,7 +231,7 @@ class OpenFilm:
 
 
 @dataclass(frozen=True, slots=True)
-class FilmFrame:
+class AnimationFrame:
     """One frame: its number in the file, when it is shown, and its picture."""
 
     index: int

@@ -37,7 +37,7 @@ class WorkerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class PictureJob:
+class ImageJob:
     """One picture and its limits."""
 
     info: ImageInfo
@@ -48,7 +48,7 @@ class PictureJob:
 
 
 @dataclass(frozen=True, slots=True)
-class FilmJob:
+class AnimationJob:
     """One animated file, the frames that are wanted of it, and the memory that it may take as long as it is open."""
 
     info: ImageInfo
@@ -111,14 +111,14 @@ class Worker:
         """Whether the process is there."""
         return self._process.poll() is None
 
-    async def decode(self, data: bytes, job: PictureJob) -> tuple[Reply, bytes]:
+    async def decode(self, data: bytes, job: ImageJob) -> tuple[Reply, bytes]:
         """The child's answer, and the picture where there is one; raises WorkerLost where the process ends instead.
 
         Let it come to its end: `interrupt` the worker where that takes too long.
         """
         return await self._ask(data, asdict(job), job.info)
 
-    async def open_film(self, data: bytes, job: FilmJob, cpu_seconds: float) -> tuple[Reply, bytes]:
+    async def open_film(self, data: bytes, job: AnimationJob, cpu_seconds: float) -> tuple[Reply, bytes]:
         """Open a film, in place of another one; as `decode`, but for the picture."""
         return await self._ask(data, {"film": asdict(job), "cpu_seconds": cpu_seconds}, job.info)
 

@@ -26,7 +26,7 @@ VECTOR = np.array([3.0, 0.0, -4.0, 0.0], np.float32)
 class StubBackend:
     """Sees a cat in every image, or raises `fault`."""
 
-    bears_cancellation = True
+    supports_cancellation = True
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.fault = fault

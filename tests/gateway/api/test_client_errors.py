@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from gateway.inference.query import MIN_TIMEOUT_SECONDS
+from gateway.inference.request_spec import MIN_TIMEOUT_SECONDS
 from gateway.keys import add_key, remove_key
 from tests.gateway.api.stub import MODEL, PNG, Client, VectorBackend, client_of
 

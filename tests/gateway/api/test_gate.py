@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.api.exchange import begin
 from gateway.api.gate import Gate
+from gateway.api.request_context import begin
 from gateway.errors import Overloaded
 from gateway.metrics import CLASSIFYING_ROUTES
 

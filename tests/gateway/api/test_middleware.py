@@ -10,7 +10,7 @@ import structlog
 from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.api.middleware import RequestContext
+from gateway.api.middleware import RequestContextMiddleware
 from gateway.errors import ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
 from gateway.logs import AlreadyLogged
@@ -157,7 +157,7 @@ def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(events):
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     with pytest.raises(AlreadyLogged):
-        asyncio.run(RequestContext(break_off)(scope, nothing, nothing))
+        asyncio.run(RequestContextMiddleware(break_off)(scope, nothing, nothing))
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 

@@ -10,9 +10,9 @@ from prometheus_client import REGISTRY
 from tritonclient.http import InferRequestedOutput
 
 from gateway.errors import InferenceFailed, ModelNotFound, Overloaded, TritonUnreachable
-from gateway.inference.admission import Admission
 from gateway.inference.backend import Call, InferResult, Row, Vectors
 from gateway.keys import add_key
+from gateway.limits.admission import Admission
 from gateway.metrics import CLASSIFYING_ROUTES
 from gateway.oip.documents import InferenceBody, InferenceResponse
 from tests.gateway.api.stub import PNG, VECTOR, client_of

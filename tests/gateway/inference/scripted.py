@@ -9,20 +9,20 @@ from typing import Any
 from unittest import mock
 
 from gateway.errors import GatewayError
-from gateway.inference.admission import Admission
 from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.inference.calls import BatchLimits
 from gateway.inference.prediction import Prediction
-from gateway.inference.query import Query
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.service import InferenceService
-from gateway.ingest.decoders.account import Account
 from gateway.ingest.decoders.budget import Size
-from gateway.ingest.decoders.pool import FilmFrame
+from gateway.ingest.decoders.pool import AnimationFrame
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
+from gateway.limits.account import Account
+from gateway.limits.admission import Admission
 from gateway.settings import Settings
 
 ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
@@ -90,8 +90,8 @@ class PendingCall:
 class ScriptedBackend:
     """Keeps every call until the test answers it, or answers at once where `at_once` is an answer or an error."""
 
-    def __init__(self, *, bears_cancellation: bool = True) -> None:
-        self.bears_cancellation = bears_cancellation
+    def __init__(self, *, supports_cancellation: bool = True) -> None:
+        self.supports_cancellation = supports_cancellation
         self.calls: list[PendingCall] = []
         self.wanted: Resize | None = None
         self.at_once: Callable[[PendingCall], None] | None = None
@@ -186,12 +186,12 @@ class ScriptedFilm:
     given: int = 0
     closed: bool = False
 
-    async def next(self) -> FilmFrame | None:
+    async def next(self) -> AnimationFrame | None:
         if self.given == self.wanted.count:
             return None
         picture = await self.decoders.decode(b"", self.info, 0, self.decoders.account())
         self.given += 1
-        return FilmFrame(self.given - 1, (self.given - 1) / 10, picture)
+        return AnimationFrame(self.given - 1, (self.given - 1) / 10, picture)
 
 
 @dataclass(eq=False)
@@ -264,11 +264,11 @@ def idle(service: InferenceService) -> bool:
     return (service.admission.images_in_flight, service.admission.bytes_in_flight) == (0, 0)
 
 
-def query(timeout_seconds: float = 30.0, **options: Any) -> Query:
-    return Query("m", "", None, timeout_seconds, "r", **options)
+def query(timeout_seconds: float = 30.0, **options: Any) -> RequestSpec:
+    return RequestSpec("m", "", None, timeout_seconds, "r", **options)
 
 
-async def collected(service: InferenceService, body: Body, asked: Query, leaving: Any = None) -> list[Any]:
+async def collected(service: InferenceService, body: Body, asked: RequestSpec, leaving: Any = None) -> list[Any]:
     """All results of a request."""
     async with service.classify(body.uploads(), asked, leaving) as results:
         return [result async for result in results]

@@ -25,8 +25,8 @@ from gateway.errors import (
     TritonUnreachable,
     UndecodableImage,
 )
-from gateway.inference.buffer import Buffer, UploadBuffer
-from gateway.inference.pace import Pace
+from gateway.limits.pace import Pace
+from gateway.limits.upload_buffer import HeldBytes, UploadBuffer
 from tests.asking import encode
 from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, ScriptedDecoders, query, service_of
 
@@ -41,7 +41,7 @@ class Client:
     """A request from its client's side."""
 
     body: Body
-    buffer: Buffer | None = None
+    buffer: HeldBytes | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     enough: int | None = None
     results: int = 0
@@ -51,12 +51,12 @@ class Client:
 class Requests(RuleBasedStateMachine):
     """Requests on one service."""
 
-    bears_cancellation = True
+    supports_cancellation = True
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = Loop()
-        self.backend = ScriptedBackend(bears_cancellation=self.bears_cancellation)
+        self.backend = ScriptedBackend(supports_cancellation=self.supports_cancellation)
         self.decoders = ScriptedDecoders()
         self.service = service_of(
             self.backend,
@@ -188,7 +188,7 @@ class Requests(RuleBasedStateMachine):
         self.what_is_over_has_left_nothing()
         assert not self.service.uncancelled
         assert not self.loop.unhandled
-        assert not any(call.cancelled for call in self.backend.calls) or self.bears_cancellation
+        assert not any(call.cancelled for call in self.backend.calls) or self.supports_cancellation
         for client in self.clients:
             if not client.task.cancelled():
                 client.task.exception()  # seen
@@ -198,7 +198,7 @@ class Requests(RuleBasedStateMachine):
 class RequestsToAnOldTriton(Requests):
     """The same, where no call may be cancelled."""
 
-    bears_cancellation = False
+    supports_cancellation = False
 
 
 TestRequests = Requests.TestCase

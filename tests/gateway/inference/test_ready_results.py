@@ -6,8 +6,8 @@ import pytest
 
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.query import Result
 from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from gateway.inference.request_spec import Result
 from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, query, service_of, start
 from tests.gateway.inference.test_service import PNG
 

@@ -34,9 +34,9 @@ GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
 
 
 @pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])
-@pytest.mark.parametrize("bears_cancellation", [True, False])
-def test_an_error_of_the_whole_request_ends_it_at_once_however_many_files_it_has(loop, error, bears_cancellation):
-    backend = ScriptedBackend(bears_cancellation=bears_cancellation)
+@pytest.mark.parametrize("supports_cancellation", [True, False])
+def test_an_error_of_the_whole_request_ends_it_at_once_however_many_files_it_has(loop, error, supports_cancellation):
+    backend = ScriptedBackend(supports_cancellation=supports_cancellation)
     backend.at_once = lambda call: call.fail(error)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(*[PNG] * 200), query()))
@@ -47,9 +47,9 @@ def test_an_error_of_the_whole_request_ends_it_at_once_however_many_files_it_has
     assert len(backend.calls) <= 4
 
 
-@pytest.mark.parametrize("bears_cancellation", [True, False])
-def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loop, bears_cancellation):
-    backend = ScriptedBackend(bears_cancellation=bears_cancellation)
+@pytest.mark.parametrize("supports_cancellation", [True, False])
+def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loop, supports_cancellation):
+    backend = ScriptedBackend(supports_cancellation=supports_cancellation)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(*[PNG] * 200), query()))
     loop.settle()
@@ -57,9 +57,9 @@ def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loo
     first.fail(ModelNotFound())
     loop.settle()
     assert isinstance(request.exception(), ModelNotFound)
-    assert second.cancelled is bears_cancellation
-    assert idle(service) is bears_cancellation
-    if not bears_cancellation:
+    assert second.cancelled is supports_cancellation
+    assert idle(service) is supports_cancellation
+    if not supports_cancellation:
         second.answer()
         loop.settle()
     assert idle(service)
@@ -67,7 +67,7 @@ def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loo
 
 
 def test_a_call_that_must_not_be_cancelled_keeps_its_permits_until_its_true_end(loop):
-    backend = ScriptedBackend(bears_cancellation=False)
+    backend = ScriptedBackend(supports_cancellation=False)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query()))
     loop.settle()
@@ -84,7 +84,7 @@ def test_a_call_that_must_not_be_cancelled_keeps_its_permits_until_its_true_end(
 
 
 def test_a_call_that_is_late_is_answered_at_the_deadline_and_keeps_its_permit(loop):
-    backend = ScriptedBackend(bears_cancellation=False)
+    backend = ScriptedBackend(supports_cancellation=False)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query(timeout_seconds=5)))
     loop.settle()
@@ -302,7 +302,7 @@ def test_a_split_to_a_version_that_is_not_loaded_is_the_operators_fault(loop):
 
 
 def test_the_end_of_the_service_waits_for_what_cannot_be_stopped_but_not_for_ever(loop):
-    backend = ScriptedBackend(bears_cancellation=False)
+    backend = ScriptedBackend(supports_cancellation=False)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query()))
     loop.settle()

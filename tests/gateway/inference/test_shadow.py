@@ -12,11 +12,11 @@ from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from gateway.inference.query import Query
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.selection import Selection
 from gateway.inference.shadow import TIMEOUT_SECONDS, Shadows, difference
-from gateway.inference.spare import Spare
 from gateway.inference.uncancelled import Uncancelled
+from gateway.limits.spare_capacity import SpareCapacity
 from tests.asking import encode
 from tests.gateway.api.stub import MODEL, StubBackend, client_of
 from tests.gateway.inference.scripted import (
@@ -41,8 +41,8 @@ def answering(pending: PendingCall) -> None:
         pending.answer()
 
 
-def backend_of(*, bears_cancellation: bool = True) -> ScriptedBackend:
-    backend = ScriptedBackend(bears_cancellation=bears_cancellation)
+def backend_of(*, supports_cancellation: bool = True) -> ScriptedBackend:
+    backend = ScriptedBackend(supports_cancellation=supports_cancellation)
     backend.at_once = answering
     return backend
 
@@ -122,8 +122,8 @@ def test_two_versions_may_look_on_each_on_its_own_share(loop):
     ("asked", "answer"),
     [
         (query(), InferResult("m", "2", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))),
-        (Query("other", "", None, 30, "r"), None),
-        (Query("m", "", Selection(labels=("cat",)), 30, "r"), None),
+        (RequestSpec("other", "", None, 30, "r"), None),
+        (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
         (query(), InferResult("m", "1", (Row(decoded=False),))),
         (query(), InferResult("m", "1", (Row(decoded=True),))),
         (query(), InferResult("m", "1", (Row(decoded=True, error=ImageQuarantined()),))),
@@ -192,9 +192,9 @@ def test_a_shadow_at_work_takes_nobodys_permit(loop):
     loop.finish(start(loop, service.close()))
 
 
-@pytest.mark.parametrize("bears_cancellation", [True, False])
-def test_a_slow_shadow_is_given_up_and_keeps_its_place_only_as_long_as_it_must(loop, bears_cancellation):
-    backend = backend_of(bears_cancellation=bears_cancellation)
+@pytest.mark.parametrize("supports_cancellation", [True, False])
+def test_a_slow_shadow_is_given_up_and_keeps_its_place_only_as_long_as_it_must(loop, supports_cancellation):
+    backend = backend_of(supports_cancellation=supports_cancellation)
     service = service_of(backend, shadow=ALWAYS)
     with counted() as found:
         (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
@@ -202,10 +202,10 @@ def test_a_slow_shadow_is_given_up_and_keeps_its_place_only_as_long_as_it_must(l
         loop.settle()
     assert result.error is None
     assert found == {"deadline_exceeded": 1}
-    assert backend.calls[1].cancelled is bears_cancellation
+    assert backend.calls[1].cancelled is supports_cancellation
     spare = service.shadows._spare
-    assert spare.images == (0 if bears_cancellation else 1)
-    if not bears_cancellation:
+    assert spare.images == (0 if supports_cancellation else 1)
+    if not supports_cancellation:
         looks(backend.pending[0], 1.0)
         loop.settle()
     assert (spare.images, spare.nbytes, len(service.shadows), len(service.uncancelled)) == (0, 0, 0, 0)
@@ -267,7 +267,7 @@ def test_a_shadow_outlives_the_request_it_looks_at_and_ends_with_the_service(loo
 
 
 def test_a_call_that_must_not_be_cancelled_is_abandoned_to_its_owner_at_the_end(loop):
-    backend = backend_of(bears_cancellation=False)
+    backend = backend_of(supports_cancellation=False)
     service = service_of(backend, shadow=ALWAYS)
     loop.finish(start(loop, collected(service, body_of(PNG), query())))
     closing = start(loop, service.close())
@@ -315,9 +315,9 @@ def test_versions_with_other_classes_cannot_be_compared(row):
 
 def shadows_of(
     backend: ScriptedBackend, shares: Any = ALWAYS, throws: list[float] | None = None, **limits: int
-) -> tuple[Shadows, Spare]:
+) -> tuple[Shadows, SpareCapacity]:
     """Shadows by themselves; `throws` are what chance comes to."""
-    spare = Spare(service_of(backend, max_images=limits.pop("max_images", 8)).admission)
+    spare = SpareCapacity(service_of(backend, max_images=limits.pop("max_images", 8)).admission)
     left = iter(throws or [])
     chance = (lambda: next(left)) if throws else (lambda: 0.0)
     return Shadows(backend, spare, Uncancelled(), shares, chance=chance), spare

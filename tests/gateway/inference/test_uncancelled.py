@@ -2,8 +2,8 @@
 
 import asyncio
 
-from gateway.inference.admission import Admission
 from gateway.inference.uncancelled import Uncancelled
+from gateway.limits.admission import Admission
 from tests.gateway.inference.scripted import start
 
 

@@ -273,6 +273,6 @@ def test_reading_lets_others_have_their_turn():
         other.cancel()
         return len(uploads)
 
-    with mock.patch("gateway.turns.TURN_SECONDS", 0.0):
+    with mock.patch("gateway.time_slices.TIME_SLICE_SECONDS", 0.0):
         assert asyncio.run(read_beside_another()) == 1_000
     assert turns >= 1_000

@@ -10,9 +10,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.errors import Overloaded
-from gateway.inference.buffer import UploadBuffer
+from gateway.limits.connections import Connections
+from gateway.limits.upload_buffer import UploadBuffer
 from gateway.server.connection import Connection
-from gateway.server.connections import Connections
 from gateway.server.handler import Phase
 from gateway.settings import Settings
 

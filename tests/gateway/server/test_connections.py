@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.server.connections import COMPARED, STALLED_SECONDS, Connections, Entrance
+from gateway.limits.connections import COMPARED, STALLED_SECONDS, Connections, Entrance
 
 MOST, RESERVED = 3, 2
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from gateway.server.connections import RESERVED
+from gateway.limits.connections import RESERVED
 from gateway.server.open_files import OWN_FILES
 from tests.processes import PROJECT
 

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import REGISTRY
 from websockets.sync.client import connect
 
+from gateway.limits import streams
 from gateway.server.websockets import MAX_FRAGMENTS
-from gateway.streams import limit
 from tests.gateway.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import wait_for
 
@@ -285,7 +285,7 @@ def test_bytes_behind_the_handshake_in_the_same_packet_are_its_first_messages(ad
 
 
 def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address, monkeypatch):
-    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", math.inf)
     with contextlib.ExitStack() as stack:
         answers = []
         for _ in range(20):

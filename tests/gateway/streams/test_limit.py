@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from gateway.errors import GatewayError, Overloaded
-from gateway.streams.limit import MIN_IDLE_SECONDS, Streams
+from gateway.limits.streams import MIN_IDLE_SECONDS, Streams
 
 
 class Stub:

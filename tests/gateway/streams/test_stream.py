@@ -16,7 +16,8 @@ from websockets.sync.client import ClientConnection, connect
 from bench.attack.files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
-from gateway.streams import limit, session
+from gateway.limits import streams
+from gateway.streams import session
 from gateway.streams.session import TEXTS_PER_SECOND
 from tests.gateway.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import wait_for
@@ -208,7 +209,7 @@ def test_a_websocket_elsewhere_is_served_as_the_request_that_it_is(service):
 
 
 def test_beyond_the_limit_a_stream_is_refused_and_a_place_comes_free_when_one_ends(service, monkeypatch):
-    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", math.inf)
     with opened(service), opened(service):
         with opened(service):
             with pytest.raises(InvalidStatus) as caught, opened(service):
@@ -331,7 +332,7 @@ def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
 
 
 def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
-    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", 0.2)
     with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
         ask(idle, frame(0))
         ask(busy, frame(0))
@@ -352,7 +353,7 @@ def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
 
 
 def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch):
-    monkeypatch.setattr(limit, "MIN_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", 0.0)
     with stream_service(backend, max_streams=1) as (address, _), opened(address) as client:
         for query in ("?top_k=5000", "?model=nothing", "?alpha=nan"):
             with pytest.raises(InvalidStatus), opened(address, query):

@@ -8,16 +8,16 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.triton.expected import ExpectedModels, Shares
 from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
-from gateway.triton.healing import Healer
-from gateway.triton.machine_lock import machine_lock
-from gateway.triton.membership import Share, Tritons
+from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.expected import ExpectedModels, Shares
+from gateway.triton.health.machine_lock import machine_lock
+from gateway.triton.health.probes import Schedule
+from gateway.triton.health.reloading import ModelReloader
+from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.trials import Schedule
 from gateway.triton.triton_backend import TritonBackend
-from gateway.triton.watch import Watch
 
 MODEL = "ensemble_model"
 SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
@@ -44,11 +44,11 @@ def watch_of(
     splits: Sequence[Shares] = (),
     load: Sequence[str] = (),
     **options: object,
-) -> Watch:
+) -> HealthChecker:
     endpoint = FakeEndpoint("10.0.0.1:8001", triton)
-    healer = Healer(endpoint, jitter_seconds=jitter_seconds, take_turn=take_turn) if heal else None
+    healer = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_turn=take_turn) if heal else None
     expected = ExpectedModels(MODEL, splits=splits, load=load)
-    return Watch(endpoint, model_name=MODEL, schedule=schedule, healer=healer, expected=expected, **options)
+    return HealthChecker(endpoint, model_name=MODEL, schedule=schedule, healer=healer, expected=expected, **options)
 
 
 class Fleet:
@@ -59,7 +59,7 @@ class Fleet:
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
         self.quarantine = quarantine
-        self.members = Tritons(
+        self.members = TritonPool(
             ["triton:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gateway.triton.balancing import HALF_LIFE_SECONDS, Load, less_loaded
+from gateway.triton.balancing import HALF_LIFE_SECONDS, Load, power_of_two_choice
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Place:
 def test_a_place_with_fewer_images_in_flight_is_taken():
     busy, idle = Place("busy"), Place("idle")
     busy.load.images = 4
-    assert all(less_loaded([busy, idle], random.Random(seed)) is idle for seed in range(50))
+    assert all(power_of_two_choice([busy, idle], random.Random(seed)) is idle for seed in range(50))
 
 
 def test_a_place_that_answers_five_times_slower_gets_a_call_only_where_others_have_five_times_as_many():
@@ -34,9 +34,9 @@ def test_a_place_that_answers_five_times_slower_gets_a_call_only_where_others_ha
     slow.load.observe(0.5)
     quick.load.observe(0.1)
     quick.load.images = 3
-    assert less_loaded([slow, quick], random.Random(0)) is quick
+    assert power_of_two_choice([slow, quick], random.Random(0)) is quick
     quick.load.images = 6
-    assert less_loaded([slow, quick], random.Random(0)) is slow
+    assert power_of_two_choice([slow, quick], random.Random(0)) is slow
 
 
 def test_a_new_place_gets_its_share_at_once():
@@ -44,7 +44,7 @@ def test_a_new_place_gets_its_share_at_once():
     for place in places[:3]:
         place.load.observe(0.1)
     generator = random.Random(0)
-    taken = Counter(less_loaded(places, generator).name for _ in range(2_000))
+    taken = Counter(power_of_two_choice(places, generator).name for _ in range(2_000))
     assert taken["3"] > 300
 
 
@@ -66,4 +66,4 @@ def test_a_place_that_turns_slow_is_noticed_within_some_calls():
 
 def test_one_place_alone_is_taken():
     place = Place("only")
-    assert less_loaded([place], random.Random(0)) is place
+    assert power_of_two_choice([place], random.Random(0)) is place

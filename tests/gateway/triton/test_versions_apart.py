@@ -8,7 +8,7 @@ import pytest
 from gateway.errors import ModelUnavailable
 from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
-from gateway.triton.watch import Watch
+from gateway.triton.health.checker import HealthChecker
 from tests.gateway.triton.fleet import MODEL, call_of, run, wait_until, watch_of
 
 VERSIONS = {
@@ -18,7 +18,7 @@ VERSIONS = {
 }
 
 
-async def tried(watch: Watch) -> None:
+async def tried(watch: HealthChecker) -> None:
     """Every model is tried, and what is broken mended if that can be done now."""
     for _ in range(3):
         await watch.try_all()
@@ -26,11 +26,11 @@ async def tried(watch: Watch) -> None:
         await asyncio.sleep(0.02)
 
 
-def ready(watch: Watch) -> set[str]:
+def ready(watch: HealthChecker) -> set[str]:
     return {model.name for model in watch.health().models if model.ready}
 
 
-def with_versions(test: Callable[[FakeTriton, Watch], Awaitable[None]], **options: object) -> None:
+def with_versions(test: Callable[[FakeTriton, HealthChecker], Awaitable[None]], **options: object) -> None:
     async def scenario() -> None:
         triton = FakeTriton(ensembles=VERSIONS, **options)
         watch = watch_of(triton)
@@ -42,7 +42,7 @@ def with_versions(test: Callable[[FakeTriton, Watch], Awaitable[None]], **option
 
 
 def test_a_version_that_died_leaves_the_others_ready_and_is_renewed_with_nothing_unloaded():
-    async def test(triton: FakeTriton, watch: Watch) -> None:
+    async def test(triton: FakeTriton, watch: HealthChecker) -> None:
         triton.kill("net:2")
         watch.suspect(f"{MODEL}.v2", StubDied("net"), float("inf"))
         assert ready(watch) == {MODEL, f"{MODEL}.v1"}
@@ -56,7 +56,7 @@ def test_a_version_that_died_leaves_the_others_ready_and_is_renewed_with_nothing
 
 
 def test_while_a_version_is_renewed_the_others_answer():
-    async def test(triton: FakeTriton, watch: Watch) -> None:
+    async def test(triton: FakeTriton, watch: HealthChecker) -> None:
         triton.kill("net:2")
         task = asyncio.create_task(watch.run())
         await wait_until(lambda: "reloading" in watch.health().healing)
@@ -71,7 +71,7 @@ def test_while_a_version_is_renewed_the_others_answer():
 
 
 def test_a_version_that_fails_every_request_has_only_its_own_step_renewed():
-    async def test(triton: FakeTriton, watch: Watch) -> None:
+    async def test(triton: FakeTriton, watch: HealthChecker) -> None:
         triton.failing.add("net:2")
         task = asyncio.create_task(watch.run())
         await wait_until(lambda: triton.done.count(("renew", "net")) == 1)
@@ -85,7 +85,7 @@ def test_a_version_that_fails_every_request_has_only_its_own_step_renewed():
 
 
 def test_what_all_versions_share_is_unloaded_and_loaded_as_ever():
-    async def test(triton: FakeTriton, watch: Watch) -> None:
+    async def test(triton: FakeTriton, watch: HealthChecker) -> None:
         triton.kill("preprocessor")
         watch.suspect(f"{MODEL}.v2", StubDied("preprocessor"), float("inf"))
         assert ready(watch) == set()
@@ -97,7 +97,7 @@ def test_what_all_versions_share_is_unloaded_and_loaded_as_ever():
 
 
 def test_where_every_version_died_one_reloading_mends_them_all():
-    async def test(triton: FakeTriton, watch: Watch) -> None:
+    async def test(triton: FakeTriton, watch: HealthChecker) -> None:
         triton.dead = {"net:1", "net:2"}
         for name in VERSIONS:
             watch.suspect(name, StubDied("net"), float("inf"))
@@ -112,7 +112,7 @@ def test_where_every_version_died_one_reloading_mends_them_all():
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_what_cannot_be_renewed_is_unloaded_only_where_clients_miss_it(asked):
-    async def test(triton: FakeTriton, watch: Watch) -> None:
+    async def test(triton: FakeTriton, watch: HealthChecker) -> None:
         triton.kill("net:2")
         triton.refuses_to_renew.add("net")
         task = asyncio.create_task(watch.run())

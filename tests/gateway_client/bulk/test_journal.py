@@ -6,9 +6,9 @@ import os
 import pytest
 
 from gateway_client import Picture
-from gateway_client.bulk.asked import MAX_OPTIONS_BYTES, OptionsDiffer, OptionsUnreadable
 from gateway_client.bulk.journal import Journal, JournalUnreadable
 from gateway_client.bulk.rows import printable
+from gateway_client.bulk.run_options import MAX_OPTIONS_BYTES, OptionsDiffer, OptionsUnreadable
 from gateway_client.bulk.sinks import converter
 
 

@@ -11,6 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from gateway.ingest import image_info
+from gateway_client.bulk import suffixes
 from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.sources import SourceMissing, Sources, count
 from tests.gateway.api.stub import PNG
@@ -300,3 +302,8 @@ def test_what_a_buckets_client_raises_is_told_in_a_sentence(bucket, monkeypatch)
     fsspec.filesystem("memory").rm(f"{bucket.removeprefix('memory:/')}/a.png")
     with pytest.raises(OSError, match="there is no such object"):
         gone.read()
+
+
+def test_image_suffixes_are_those_of_the_gateway():
+    """The client imports nothing of the gateway, so it has a copy."""
+    assert suffixes.SUFFIXES == image_info.SUFFIXES

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gateway_models.networks import jobs
 from gateway_models.networks.adapted import Form, Gray, arranged, chosen
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import Job, Outcome
 from gateway_models.networks.model_source import SourceError
@@ -174,7 +174,7 @@ def test_grayscale_wants_one_mean_and_std(tmp_path):
     three = Preprocessing((32,), 32, "bilinear", (0.1, 0.2, 0.3), (0.5,) * 3)
     labels = save_labels(tmp_path / "labels.txt")
     with pytest.raises(SourceError, match="--mean and --std are one number each"):
-        add(Request(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
+        add(AddRequest(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
 
 
 def test_a_lower_precision_arranges_its_images_in_fp32(tmp_path):

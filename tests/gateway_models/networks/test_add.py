@@ -13,7 +13,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_cli.main import app
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.add_checks import check_gpus
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
@@ -27,9 +27,9 @@ from tests.gateway_models.repository.entries import SMALL
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
 
 
-def request(folder: Path, **changes) -> Request:
+def request(folder: Path, **changes) -> AddRequest:
     defaults = {"name": "head", "labels": save_labels(folder / "labels.txt"), "preprocessing": SMALL}
-    return Request(source=str(folder / "head.pt"), **{**defaults, **changes})
+    return AddRequest(source=str(folder / "head.pt"), **{**defaults, **changes})
 
 
 def test_a_model_gets_all_that_triton_needs(added_head):

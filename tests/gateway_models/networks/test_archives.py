@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gateway_models.networks import jobs
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.programs import load_program
@@ -357,7 +357,7 @@ def test_a_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypa
     weight = saved(Constants().features.weight, _use_new_zipfile_serialization=False)
     path = altered(program, tmp_path / "model.pt2", {WEIGHTS: edited(edit), "data/weights/weight_9": weight})
     (tmp_path / "models").mkdir()
-    request = Request(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
+    request = AddRequest(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
     with pytest.raises(ModelFileError, match=r"weight_9' is not a file of torch\.save .* add --trust"):
         add(request, tmp_path / "models", print)
     entry = add(replace(request, trust=True), tmp_path / "models", print)

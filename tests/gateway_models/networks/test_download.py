@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import UserError
 from gateway_models.networks import download
-from gateway_models.networks.add import Request, add, fetched
+from gateway_models.networks.add import AddRequest, add, fetched
 from gateway_models.networks.download import DownloadError, fetch
 
 MODEL = b"a model " * 1000
@@ -97,8 +97,8 @@ def test_a_source_and_weights_may_be_urls_and_one_checksum_is_for_one_of_them(as
     monkeypatch.setattr(download, "default_cache_dir", lambda: tmp_path)
     labels = tmp_path / "labels.txt"
     with pytest.raises(UserError, match=rf"{SHA256}/model\.pt2 is no model"):
-        add(Request(URL, "flowers", labels, sha256=SHA256), tmp_path / "models", print)
-    request = fetched(Request("timm:test_vit", "flowers", labels, weights=URL, sha256=SHA256), print)
+        add(AddRequest(URL, "flowers", labels, sha256=SHA256), tmp_path / "models", print)
+    request = fetched(AddRequest("timm:test_vit", "flowers", labels, weights=URL, sha256=SHA256), print)
     assert request.weights == str(tmp_path / "sources" / SHA256 / "model.pt2")
     with pytest.raises(UserError, match="--sha256 is for a SOURCE or --weights from https:// or a bucket"):
-        add(Request(str(Path(__file__)), "flowers", labels, sha256=SHA256), tmp_path / "models", print)
+        add(AddRequest(str(Path(__file__)), "flowers", labels, sha256=SHA256), tmp_path / "models", print)

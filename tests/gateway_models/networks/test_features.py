@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gateway_models.networks.adapted import Form
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.features import Featured, check_vectors, pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
@@ -70,8 +70,8 @@ def saved(network: nn.Module, kind: str, folder: Path) -> nn.Module:
     return load_program(save_program(network, folder / "network.pt2"))
 
 
-def request(source: str | Path, folder: Path, **changes) -> Request:
-    given = Request(source=str(source), name="head", labels=save_labels(folder / "labels.txt"), preprocessing=SMALL)
+def request(source: str | Path, folder: Path, **changes) -> AddRequest:
+    given = AddRequest(source=str(source), name="head", labels=save_labels(folder / "labels.txt"), preprocessing=SMALL)
     return replace(given, **{"features": AUTO, **changes})
 
 

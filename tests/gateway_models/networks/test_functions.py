@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import (
     INPUTS,
@@ -41,10 +41,10 @@ def loaded(folder: Path, code: str, name: str = "classify", **said):
     return load_staged(folder / "staged")[0]
 
 
-def request(folder: Path, **changes) -> Request:
+def request(folder: Path, **changes) -> AddRequest:
     path = save_function(folder, COLOURS)
     defaults = {"name": "mine", "labels": save_labels(folder / "labels.txt", 6), "preprocessing": PIXELS}
-    return Request(source=f"{path}:classify", **{**defaults, "trust": True, **changes})
+    return AddRequest(source=f"{path}:classify", **{**defaults, "trust": True, **changes})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_does_not_fit_a_function_is_refused(tmp_path, changes, reason):
 def test_format_function_and_include_are_for_functions_alone(tmp_path):
     with pytest.raises(SourceError, match=r"--format function is for FILE\.py:NAME"):
         add(
-            Request(
+            AddRequest(
                 "recipe:efficientnet-lite0",
                 "mine",
                 save_labels(tmp_path / "l.txt"),
@@ -118,7 +118,7 @@ def test_format_function_and_include_are_for_functions_alone(tmp_path):
         )
     with pytest.raises(SourceError, match="--include is for the files of a Python function"):
         add(
-            Request("model.pt", "mine", save_labels(tmp_path / "l.txt"), include=(tmp_path,)),
+            AddRequest("model.pt", "mine", save_labels(tmp_path / "l.txt"), include=(tmp_path,)),
             tmp_path / "models",
             print,
         )
@@ -130,7 +130,7 @@ def test_code_runs_without_being_asked_for_only_where_it_is_trusted(tmp_path):
     save_function(tmp_path, code)
     with pytest.raises(SourceError, match="add --trust"):
         add(
-            Request(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
+            AddRequest(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
             tmp_path / "models",
             print,
         )

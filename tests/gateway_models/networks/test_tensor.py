@@ -8,7 +8,7 @@ import torch
 
 from gateway_models.networks import jobs
 from gateway_models.networks.adapted import Gray, Normalising
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
@@ -98,7 +98,7 @@ def test_a_gray_network_gets_pixels_too(tmp_path):
 
 
 def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
-    request = Request(
+    request = AddRequest(
         source=str(save_torchscript(Head(), tmp_path / "head.pt")),
         name="bytes",
         labels=save_labels(tmp_path / "labels.txt"),
@@ -113,8 +113,8 @@ def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, 
     assert "TYPE_UINT8 dims: [ 3, 32, 32 ] random_data: true" in classifier
     second = save_torchscript(Head(seed=1), tmp_path / "second.pt")
     with pytest.raises(EntryError, match="share a preprocessor that gives uint8: leave --tensor out"):
-        add(Request(source=str(second), name="bytes", version=2, tensor=ImageTensor.FP32), own_head, print)
-    entry = add(Request(source=str(second), name="bytes", version=2), own_head, print)
+        add(AddRequest(source=str(second), name="bytes", version=2, tensor=ImageTensor.FP32), own_head, print)
+    entry = add(AddRequest(source=str(second), name="bytes", version=2), own_head, print)
     assert entry == read_entry(own_head, "bytes")
     with torch.no_grad():
         answers = original_module(str(entry.model_file(own_head, 2)), "", None)(PIXELS)
@@ -122,7 +122,7 @@ def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, 
 
 
 def test_a_function_is_left_as_it_is(tmp_path):
-    request = Request(
+    request = AddRequest(
         source=f"{save_function(tmp_path, COLOURS)}:classify",
         name="mine",
         labels=save_labels(tmp_path / "labels.txt", 6),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway_cli.main import app
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, Gray
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
@@ -115,7 +115,9 @@ def added_onnx(tmp_path_factory) -> tuple[Path, Entry]:
     """A repository with Head as ONNX, and its entry; tests copy it."""
     folder = tmp_path_factory.mktemp("int8")
     source, labels = save_onnx(Head(), folder / "head.onnx"), save_labels(folder / "labels.txt")
-    return folder / "models", add(Request(str(source), "head", labels, preprocessing=SMALL), folder / "models", print)
+    return folder / "models", add(
+        AddRequest(str(source), "head", labels, preprocessing=SMALL), folder / "models", print
+    )
 
 
 def test_int8_is_chosen_by_the_classes_that_it_keeps(added_onnx):
@@ -191,7 +193,7 @@ def test_versions_that_share_another_format_are_not_told_to_try_formats(added_on
 def test_a_model_is_not_added_in_int8_and_the_way_there_is_told(added_onnx, tmp_path):
     source = added_onnx[1].versions[1].source
     with pytest.raises(SourceError, match="add the model in fp32 with --format onnx, then gateway model tune NAME"):
-        add(Request(source, "other", preprocessing=SMALL, precision=Precision.INT8), tmp_path, print)
+        add(AddRequest(source, "other", preprocessing=SMALL, precision=Precision.INT8), tmp_path, print)
 
 
 def test_the_command_refuses_before_it_starts_anything(added_onnx):

@@ -23,7 +23,7 @@ from gateway.gpus import gpu_count
 from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import Request, add
+from gateway_models.networks.add import AddRequest, add
 from gateway_models.proof.image_files import image_files, read_pictures
 from gateway_models.proof.parity import Comparison, Parity, compare
 from gateway_models.repository.entry import (
@@ -176,7 +176,7 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
     networks: dict[str, nn.Module] = {}
     names = list(MODELS)
 
-    def prepare(request: Request) -> Entry:
+    def prepare(request: AddRequest) -> Entry:
         entry = add(request, repository, print)
         if request.name == "seeds":
             (repository / entry.classifier / "config.pbtxt").write_text(as_on_a_cpu(SEEDS_CONFIG))
@@ -206,10 +206,10 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
         pool.shutdown(cancel_futures=True)
 
 
-def request_of(name: str, network: nn.Module, folder: Path) -> Request:
+def request_of(name: str, network: nn.Module, folder: Path) -> AddRequest:
     trained = MODELS[name]
     saved = trained.save(network, folder / (trained.file or name))
-    request = Request(
+    request = AddRequest(
         source=f"torchvision:{trained.architecture}" if trained.architecture else saved,
         weights=saved if trained.architecture else None,
         name=name,

@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer
 from gateway.api.body import announced_bytes, open_body
-from gateway.api.exchange import exchange
 from gateway.api.image_route import classify
+from gateway.api.request_context import request_context
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.api.service_query import make_query, status_of
 from gateway.api.state import state
 from gateway.errors import InvalidBody
 from gateway.inference.backend import Vectors
-from gateway.inference.query import Result
+from gateway.inference.request_spec import Result
 from gateway.ingest.media_types import at_least_one, resumed
 from gateway.ingest.upload import request_too_large
 from gateway.oip.answer import Scored, encode
@@ -66,7 +66,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     body = open_body(request)
     if announced_bytes(request) > limits.max_request_bytes:
         raise request_too_large(limits)
-    current = exchange(request)
+    current = request_context(request)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
     with current.tally.stages["read"]:
         uploads = at_least_one(reader.uploads(), NO_IMAGES)

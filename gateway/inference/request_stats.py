@@ -1,0 +1,85 @@
+"""What becomes of one request: where its time goes, and how many of its images are answered."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gateway.errors import GatewayError, ServiceError
+
+
+class Stage:
+    """The time in which at least one image of a request is in one stage; images enter and leave it with `with`.
+
+    What many do at once counts once, so that no stage is longer than the request.
+    """
+
+    __slots__ = ("_inside", "_left", "_past_seconds", "_since", "began")
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        """When the first image came in, by time.perf_counter."""
+        self._left = 0.0
+        self._inside = 0
+        self._since = 0.0
+        self._past_seconds = 0.0
+
+    def __enter__(self) -> None:
+        if self._inside == 0:
+            self._since = time.perf_counter()
+            self.began = self.began or self._since
+        self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._inside -= 1
+        if self._inside == 0:
+            self._left = time.perf_counter()
+            self._past_seconds += self._left - self._since
+
+    @property
+    def ended(self) -> float:
+        """When the last image left, by time.perf_counter; now, if one is inside."""
+        return time.perf_counter() if self._inside else self._left
+
+    @property
+    def seconds(self) -> float:
+        """The time so far."""
+        return self._past_seconds + (time.perf_counter() - self._since if self._inside else 0.0)
+
+
+class Stages(dict[str, Stage]):
+    """The stages that a request has come to, by name, in that order: read, prepare, wait, infer."""
+
+    def __missing__(self, name: str) -> Stage:
+        stage = self[name] = Stage()
+        return stage
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """The account of one request; the service writes it; log, metrics and trace read it."""
+
+    stages: Stages = field(default_factory=Stages)
+    received_bytes: int = 0
+    """Of the body, so far."""
+    images_ok: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    """Images that failed, by the code of their error."""
+    fault: ServiceError | None = None
+    """The first error of an image that was not the image's own."""
+    model_version: str | None = None
+    """The version that answered."""
+
+    @property
+    def images_failed(self) -> int:
+        """Images with an error for an answer."""
+        return self.errors.total()
+
+    def count(self, error: GatewayError | None, model_version: str | None) -> None:
+        """Count one image's answer."""
+        self.model_version = self.model_version or model_version
+        if error is None:
+            self.images_ok += 1
+            return
+        self.errors[error.code] += 1
+        if isinstance(error, ServiceError):
+            self.fault = self.fault or error

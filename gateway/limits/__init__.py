@@ -1,0 +1,1 @@
+"""Every limit on what clients may hold at once: images, bytes, connections, streams, decoders, processor time."""

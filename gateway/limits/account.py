@@ -1,0 +1,156 @@
+"""The processor time that decoding may take for one request, or for one stream."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.errors import TooCostly
+
+SECONDS_PER_IMAGE = 0.005
+"""What each file, and each frame that is answered, adds to the account of its request."""
+SECONDS_PER_MEGABYTE = 0.4
+"""What each 1,000,000 bytes of a file add: several times what photographs cost (`python -m bench.costs`)."""
+SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
+STREAM_SECONDS_PER_SECOND = 1.0
+"""What a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
+
+
+@dataclass(slots=True)
+class Spending:
+    """What one decode may take, and has taken; `spent_seconds` is charged when it ends."""
+
+    cpu_seconds: float
+    spent_seconds: float = 0.0
+
+
+class Account:
+    """The processor time that the images of one request, or the frames of one stream, may take together.
+
+    It begins with `seconds`. A request's account grows with each image; a stream's regains `seconds_per_second`, up to
+    `seconds`. The time of a decode is reserved before it is spent. What has been charged never exceeds what was allowed
+    by more than `most_seconds`, the most that one image may take.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        most_seconds: float,
+        *,
+        seconds_per_second: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = seconds
+        self._most_seconds = most_seconds
+        self._seconds_per_second = seconds_per_second
+        self._now = now
+        self._since = now()
+        self._allowed = seconds
+        self._open = 0
+        self._spent = self._reserved = self._lent = 0.0
+        self._settled: list[asyncio.Future[None]] = []
+
+    @property
+    def allowed_seconds(self) -> float:
+        """What the images so far may take together."""
+        return self._allowed
+
+    @property
+    def spent_seconds(self) -> float:
+        """What has been charged, of a stream less what it has regained."""
+        if self._seconds_per_second:
+            now = self._now()
+            self._spent = max(self._spent - (now - self._since) * self._seconds_per_second, 0.0)
+            self._since = now
+        return self._spent
+
+    def add_image(self, nbytes: int = 0) -> None:
+        """Allow a request the time of one more file of `nbytes`, or of one more frame."""
+        self._allow(SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE)
+
+    def add_slow_codec(self, nbytes: int) -> None:
+        """Allow what the bytes of such a file need beyond those of others."""
+        self._allow(nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE))
+
+    def check(self) -> None:
+        """Raise TooCostly if everything is spent."""
+        if self.spent_seconds >= self._allowed:
+            raise self._overdrawn()
+
+    def charge(self, seconds: float) -> None:
+        """Charge what has been spent already."""
+        self._spent = self.spent_seconds + seconds
+
+    def try_pay(self, seconds: float) -> bool:
+        """Charge what is going to be spent elsewhere, if that much is free now."""
+        if seconds > self._allowed - self.spent_seconds - self._reserved:
+            return False
+        self._spent += seconds
+        return True
+
+    async def pay(self, seconds: float) -> None:
+        """Charge what is going to be spent elsewhere, once decodes have given back enough; raises TooCostly."""
+        await self._affordable(seconds)
+        self._spent += seconds
+
+    @asynccontextmanager
+    async def spending(self, seconds: float, most_seconds: float) -> AsyncIterator[Spending]:
+        """Reserve time for a decode that should take `seconds`, and may take up to `most_seconds` if that is free.
+
+        Waits until other decodes of the same account have given back enough; raises TooCostly when nothing is left.
+        """
+        reserved = min(seconds, most_seconds, self._most_seconds)
+        await self._affordable(reserved)
+        self._open += 1
+        self._reserved += reserved
+        lent = min(most_seconds, self._most_seconds) - reserved
+        # Half of what may be overdrawn, so that decodes that begin later get some of it as well.
+        lent = max(min(lent, (self._overdraft() - self._lent) / 2), 0.0)
+        self._lent += lent
+        spending = Spending(reserved + lent)
+        try:
+            yield spending
+        finally:
+            self._open -= 1
+            self._reserved, self._lent = (self._reserved - reserved, self._lent - lent) if self._open else (0.0, 0.0)
+            self.charge(spending.spent_seconds)
+            for waiter in self._settled:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._settled.clear()
+
+    def _allow(self, seconds: float) -> None:
+        if not self._seconds_per_second:
+            self._allowed += seconds
+
+    async def _affordable(self, seconds: float) -> None:
+        """Wait until so much is free, or no decode is left that could give anything back; then raise TooCostly."""
+        while (left := self._allowed - self.spent_seconds - self._reserved) < seconds:
+            if not self._open:
+                if left > 0:
+                    return
+                raise self._overdrawn()
+            waiter = asyncio.get_running_loop().create_future()
+            self._settled.append(waiter)
+            await waiter
+
+    def _overdraft(self) -> float:
+        """What may still be spent beyond what is allowed."""
+        beyond = self.spent_seconds + self._reserved - self._allowed
+        return self._most_seconds - max(beyond, 0.0)
+
+    def _overdrawn(self) -> TooCostly:
+        limit = {"limit": "request_cpu_seconds", "value": self._seconds}
+        if self._seconds_per_second:
+            return TooCostly(
+                f"The stream's frames cost too much: {self._seconds_per_second:g} s of processor time a second is "
+                f"allowed, and {self._seconds:g} s (request_cpu_seconds) at once. Send fewer frames or smaller ones.",
+                **limit,
+            )
+        return TooCostly(
+            f"The request's images up to this one have taken the {self._allowed:.2f} s of processor time that they "
+            f"may take: {self._seconds:g} s (request_cpu_seconds), and more with each image and each byte. Send fewer "
+            "images in a request, or smaller ones.",
+            **limit,
+        )

@@ -1,0 +1,232 @@
+"""How many connections a process has, and which one ends when another client needs its slot."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Protocol
+
+from gateway import metrics
+from gateway.errors import Overloaded
+from gateway.limits.pace import Pace
+
+NEW_CONNECTIONS, FIRST_REQUESTS, NEXT_REQUESTS = 32, 1, 3
+"""So many connections, first requests of connections and further requests may begin in one iteration of the event loop.
+A crowd of one kind then delays neither the others nor requests for the service's health."""
+RESERVED = 64
+"""Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
+clients that read why."""
+RESERVE_SECONDS = 2.0
+"""How long a newcomer beyond the limit may take to send the headers of its request."""
+STALLED_SECONDS = 1.0
+"""A client that has not read for so long may lose its connection when responses take too much memory."""
+COMPARED = 64
+"""Of the connections whose clients have been silent for longest, so many are compared to find the slowest."""
+
+
+class Member(Protocol):
+    """What the pool needs of a connection."""
+
+    transport: asyncio.Transport
+    pace: Pace
+
+    def displace(self, error: Overloaded) -> None:
+        """End the connection, with this error where a response is due."""
+
+
+class Entrance:
+    """Lets a few newcomers in with each iteration of the event loop, in the order in which they came."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._entered = 0
+
+    def enter(self, begin: Callable[[], None]) -> bool:
+        """Whether a newcomer may enter in this iteration; otherwise `begin` is called in a later one."""
+        if self._entered < self._most and not self._waiting:
+            if self._entered == 0:
+                asyncio.get_running_loop().call_soon(self._next)
+            self._entered += 1
+            return True
+        self._waiting.append(begin)
+        return False
+
+    async def wait(self) -> None:
+        """Wait until the caller may enter."""
+        if self._entered and self._entered < self._most and not self._waiting:
+            self._entered += 1
+            return
+        entered = asyncio.get_running_loop().create_future()
+        if not self.enter(lambda: None if entered.done() else entered.set_result(None)):
+            await entered
+
+    def _next(self) -> None:
+        self._entered = 0
+        while self._waiting and self._entered < self._most:
+            self._waiting.popleft()()
+            self._entered += 1
+        if self._entered:
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+class Connections:
+    """The connections of one process: at most `most`, and `reserved` more for what the reserve is for.
+
+    A newcomer beyond the limit is in the reserve until its request is known. A request for the service's health is
+    served there. Any other displaces the least useful connection: an idle one (the oldest without a request, or else
+    the one whose last response is longest ago), or else one whose client does not read, or else the slowest upload or
+    stream. It is refused where every connection is at work.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, *, reserved: int = RESERVED) -> None:
+        self.most = most
+        self.reserved = reserved
+        self._clock = clock
+        self._members: set[Member] = set()
+        self._reserve: dict[Member, None] = {}  # in the order in which they came
+        self._new: dict[Member, None] = {}  # members, in the order in which they became idle
+        self._answered: dict[Member, None] = {}
+        self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
+        self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
+        self.entrance = Entrance(NEW_CONNECTIONS)
+        self.first_requests, self.next_requests = Entrance(FIRST_REQUESTS), Entrance(NEXT_REQUESTS)
+        metrics.CONNECTIONS_LIMIT.set(most)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, connection: Member) -> None:
+        """Count a new connection: as a member while there is a slot, and else in the reserve, whose oldest may go."""
+        if len(self._members) < self.most:
+            self._join(connection)
+            self._new[connection] = None
+        else:
+            self._enter_reserve(connection)
+
+    def start(self, connection: Member, *, health: bool = False) -> bool:
+        """Whether a connection may begin a request: it has a slot, gets one, or needs none for `health`."""
+        if connection in self._members:
+            self._new.pop(connection, None)
+            self._answered.pop(connection, None)
+            return True
+        if connection not in self._reserve:
+            return False  # displaced meanwhile
+        if health:
+            return True
+        del self._reserve[connection]
+        if len(self._members) >= self.most and not self._displace():
+            metrics.CONNECTIONS_CLOSED.labels("refused").inc()
+            self._reserve[connection] = None
+            return False
+        self._join(connection)
+        return True
+
+    def full(self) -> Overloaded:
+        """Why a request is refused."""
+        return Overloaded(
+            f"There are {self.most} connections, the maximum; try again later.",
+            limit="max_connections",
+            value=self.most,
+        )
+
+    def reserves(self, connection: Member) -> bool:
+        """Whether a connection is in the reserve."""
+        return connection in self._reserve
+
+    def idle(self, connection: Member) -> None:
+        """Its response is complete, and it has no other request."""
+        if connection in self._members:
+            self._answered[connection] = None
+
+    def await_client(self, connection: Member) -> None:
+        """It waits for more of an upload or for a stream's next message, from now on."""
+        self._awaiting.pop(connection, None)
+        if connection in self._members:
+            self._awaiting[connection] = None
+
+    def serve(self, connection: Member) -> None:
+        """It waits for its client no longer."""
+        self._awaiting.pop(connection, None)
+
+    def stall(self, connection: Member) -> None:
+        """Its client does not read as fast as its response comes."""
+        if connection in self._members:
+            self._stalled.setdefault(connection, self._clock())
+
+    def read_on(self, connection: Member) -> None:
+        """Its client has caught up."""
+        self._stalled.pop(connection, None)
+
+    def release(self, connection: Member) -> None:
+        """Give back the slot of a connection whose client was refused, and only has to read why."""
+        if connection in self._members:
+            self._leave(connection)
+            self._enter_reserve(connection)
+
+    def remove(self, connection: Member) -> None:
+        """Count a connection no more."""
+        self._reserve.pop(connection, None)
+        if connection in self._members:
+            self._leave(connection)
+
+    def close_slowest_reader(self) -> bool:
+        """Close the connection whose client has not read for longest, STALLED_SECONDS at least, if there is any."""
+        connection, since = next(iter(self._stalled.items()), (None, 0.0))
+        if connection is None or self._clock() - since < STALLED_SECONDS:
+            return False
+        self.read_on(connection)
+        metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+        connection.transport.abort()
+        return True
+
+    def _join(self, connection: Member) -> None:
+        self._members.add(connection)
+        metrics.CONNECTIONS.inc()
+
+    def _leave(self, connection: Member) -> None:
+        self._members.discard(connection)
+        for order in (self._new, self._answered, self._awaiting, self._stalled):
+            order.pop(connection, None)
+        metrics.CONNECTIONS.dec()
+
+    def _enter_reserve(self, connection: Member) -> None:
+        if len(self._reserve) >= self.reserved:
+            oldest = next(iter(self._reserve))
+            del self._reserve[oldest]
+            metrics.CONNECTIONS_CLOSED.labels("refused").inc()
+            oldest.transport.abort()
+        self._reserve[connection] = None
+
+    def _displace(self) -> bool:
+        """End the least useful connection, if there is one."""
+        idle = next(iter(self._new or self._answered), None)
+        if idle is not None:
+            self._end(idle, "idle")
+        elif not self._displace_stalled():
+            silent = islice(self._awaiting, COMPARED)
+            slowest = min(silent, key=lambda each: each.pace.bytes_per_second, default=None)
+            if slowest is None:
+                return False
+            self._end(slowest, "slow")
+        return True
+
+    def _displace_stalled(self) -> bool:
+        connection = next(iter(self._stalled), None)
+        if not self.close_slowest_reader():
+            return False
+        assert connection is not None
+        self._leave(connection)
+        return True
+
+    def _end(self, connection: Member, reason: str) -> None:
+        metrics.CONNECTIONS_CLOSED.labels(reason).inc()
+        error = Overloaded(
+            f"There are {self.most} connections, the maximum, and this one was the slowest; try again later.",
+            limit="max_connections",
+            value=self.most,
+        )
+        connection.displace(error)
+        if connection in self._members:  # otherwise it is in the reserve, to read the error
+            self._leave(connection)

@@ -1,0 +1,226 @@
+"""The Tritons that a gateway process uses: found, watched, and left again."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from gateway import metrics
+from gateway.triton.addresses import Addresses, Lookup, look_up
+from gateway.triton.balancing import Load, rendezvous_order, subset_size
+from gateway.triton.call_gate import CallGate
+from gateway.triton.catalogue import Models
+from gateway.triton.endpoint import TritonEndpoint
+from gateway.triton.grpc_endpoint import GrpcEndpoint
+from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.expected import ExpectedModels, Shares
+from gateway.triton.health.probes import Schedule
+from gateway.triton.health.reloading import ModelReloader
+
+log = structlog.get_logger("gateway")
+
+RETIREMENT_SECONDS = 60.0
+"""How long a Triton that is no longer used may finish what it was asked."""
+RESTART_SECONDS = 1.0
+"""Before a watch that ended is begun again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which Tritons a gateway process uses: at least `aperture` of those there are, 0 for all; see balancing."""
+
+    aperture: int = 0
+    max_images_in_flight: int = 32
+    gateway: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+    """What sets this process apart from the others that use the same Tritons."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """One Triton that is used."""
+
+    endpoint: TritonEndpoint
+    watch: HealthChecker
+    models: Models
+    load: Load
+    gate: CallGate = field(default_factory=CallGate)
+    task: "asyncio.Task[None] | None" = None
+
+    @property
+    def address(self) -> str:
+        """Its host:port."""
+        return self.endpoint.address
+
+
+class TritonPool:
+    """The Tritons behind one or several `host:port`, each with its watch. `start` it inside its event loop.
+
+    `splits` name the versions of models that get parts of their requests, `load` the models that should be loaded;
+    `connect` makes the endpoint of an address, `lookup` asks DNS.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        model_name: str,
+        schedule: Schedule,
+        heal: bool,
+        share: Share | None = None,
+        splits: Sequence[Shares] = (),
+        load: Collection[str] = (),
+        connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
+        lookup: Lookup = look_up,
+    ) -> None:
+        self._addresses = Addresses(urls, lookup)
+        self._model_name = model_name
+        self._schedule = schedule
+        self._heals = heal
+        self._share = share or Share()
+        self._splits, self._load = splits, load
+        self._connect = connect
+        self.known: list[str] = []
+        """Every address, in this gateway's order."""
+        self._members: dict[str, Replica] = {}
+        self._resolving: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Connect and begin to watch; an unreachable Triton is no error, it is waited for."""
+        await self.resolve()
+        self._resolving = asyncio.create_task(self._keep_resolving())
+
+    async def close(self) -> None:
+        """Stop watching and close every channel; calls in flight are given up."""
+        members = list(self._members.values())
+        tasks = [task for task in (self._resolving, *(member.task for member in members), *self._retiring) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(member.endpoint.close() for member in members))
+
+    @property
+    def members(self) -> list[Replica]:
+        """Those that are used."""
+        return list(self._members.values())
+
+    def ready(self, model_name: str, model_version: str, but: Collection[str] = ()) -> list[Replica]:
+        """Those that answer for a model, without some addresses."""
+        serving = self.serving(model_name, model_version)
+        return [m for m in serving if m.address not in but and m.watch.answers(model_name, model_version)]
+
+    def serving(self, model_name: str, model_version: str) -> list[Replica]:
+        """Those where a model is watched, whether it answers now or not; all where it is watched nowhere."""
+        return [m for m in self.members if m.watch.knows(model_name, model_version)] or self.members
+
+    def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
+        """Whether a model that one Triton does not have is one that another serves, or should serve."""
+        others = (member.watch for member in self.members if member is not without)
+        return any(
+            watch.lacks(model_name, model_version)
+            or (watch.knows(model_name, model_version) and not watch.answers(model_name, model_version))
+            for watch in others
+        )
+
+    @asynccontextmanager
+    async def models_at(self, address: str) -> AsyncIterator[Models]:
+        """The models of one Triton, whether it is among those that are used or not."""
+        if address in self._members:
+            yield self._members[address].models
+            return
+        endpoint = self._connect(address)
+        try:
+            yield Models(endpoint)
+        finally:
+            await endpoint.close()
+
+    def forget(self, address: str, models: Collection[str]) -> None:
+        """Watch models no longer that were unloaded on purpose."""
+        if address in self._members:
+            self._members[address].watch.forget(models)
+
+    async def resolve(self) -> None:
+        """Use this gateway's share of the addresses that there are now, and leave those that are gone or not needed."""
+        self.known = rendezvous_order(await self._addresses.current(), self._share.gateway)
+        wanted = self._wanted()
+        for address in wanted:
+            if address not in self._members:
+                self._members[address] = self._join(address)
+        for address in set(self._members) - set(wanted):
+            self._leave(address)
+
+    async def _keep_resolving(self) -> None:
+        while True:
+            await asyncio.sleep(self._schedule.interval_seconds)
+            try:
+                await self.resolve()
+            except Exception:
+                metrics.WATCH_FAULTS.inc()
+                log.exception("watch_fault", triton="")
+
+    def _wanted(self) -> list[str]:
+        """As many addresses as the aperture is wide, and one more for each of them that does not answer."""
+        left = subset_size(self._share.aperture, self._share.max_images_in_flight) or len(self.known)
+        wanted = []
+        for address in self.known:
+            if left <= 0:
+                break
+            wanted.append(address)
+            member = self._members.get(address)
+            # A new one is taken to answer, or a gateway would begin with all of them.
+            left -= member is None or member.watch.ready or not member.watch.tried
+        return wanted
+
+    def _join(self, address: str) -> Replica:
+        endpoint = self._connect(address)
+        watch = HealthChecker(
+            endpoint,
+            model_name=self._model_name,
+            schedule=self._schedule,
+            healer=ModelReloader(endpoint) if self._heals else None,
+            expected=ExpectedModels(self._model_name, splits=self._splits, load=self._load),
+            tell=self._tell,
+        )
+        member = Replica(endpoint, watch, Models(endpoint, watch), Load())
+        member.task = asyncio.create_task(_keep_watching(watch))
+        return member
+
+    def _leave(self, address: str) -> None:
+        member = self._members.pop(address)
+        if member.task is not None:
+            member.task.cancel()
+        metrics.forget_triton(address)
+        member.watch.forget_metrics()
+        retirement = asyncio.create_task(_retire(member.endpoint))
+        self._retiring.add(retirement)
+        retirement.add_done_callback(self._retiring.discard)
+
+    def _tell(self, model: str) -> None:
+        """Count whether some Triton answers for a model."""
+        watches = [member.watch for member in self._members.values() if member.watch.knows(model)]
+        if watches:
+            metrics.MODEL_READY.labels(model).set(any(watch.answers(model) for watch in watches))
+        else:
+            metrics.forget_model(model)
+
+
+async def _keep_watching(watch: HealthChecker) -> None:
+    """Watch; a watch that ends by itself is counted, logged and restarted."""
+    while True:
+        try:
+            await watch.run()
+        except Exception:
+            log.exception("watch_fault", triton=watch.endpoint.address)
+        metrics.WATCH_FAULTS.inc()
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _retire(endpoint: TritonEndpoint) -> None:
+    try:
+        await asyncio.sleep(RETIREMENT_SECONDS)
+    finally:
+        await endpoint.close()

@@ -1,0 +1,57 @@
+"""Where the models, Triton's backends and the sample picture are: in a checkout, or in what a wheel installed.
+
+a checkout     triton_models/, triton_backends/, examples/ beside gateway_local/
+a wheel        gateway_local/shipped/ with copies of them; models that change are kept in the user's data folder
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+MODELS, BACKENDS, EXAMPLES = "triton_models", "triton_backends", "examples"
+
+
+def shipped(package: Path = _PACKAGE) -> Path:
+    """The folder that has the shipped ones, for the package `gateway_local` at a place."""
+    installed = package / "shipped"
+    return installed if installed.is_dir() else package.parent
+
+
+def data_models() -> Path:
+    """The model repository of somebody without a checkout: in $XDG_DATA_HOME, else ~/.local/share."""
+    root = os.environ.get("XDG_DATA_HOME", "")
+    data = Path(root) if Path(root).is_absolute() else Path.home() / ".local" / "share"
+    return data / "triton-image-gateway" / MODELS
+
+
+def default_model_repository(here: Path | None = None, package: Path = _PACKAGE) -> Path:
+    """./triton_models where that is a model repository, else the checkout's, else the one in the user's data folder."""
+    own = (here or Path.cwd()) / MODELS
+    if any(own.glob("*/config.pbtxt")):
+        return own.resolve()
+    return data_models() if (package / "shipped").is_dir() else package.parent / MODELS
+
+
+def at(repository: Path) -> str:
+    """The option, after a space, by which a command that is shown finds a repository; "" for the default one."""
+    return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {repository}"
+
+
+def install_models(repository: Path, say: Callable[[str], None]) -> None:
+    """Copy the shipped models to the user's data folder where `repository` is that folder and is not there yet."""
+    if repository != data_models() or repository.exists():
+        return
+    say(f"copying the default model's configuration to {repository}")
+    repository.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(shipped() / MODELS, repository, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+SHIPPED = shipped()
+PROJECT = _PACKAGE.parent
+"""The checkout, where this is one."""
+DEFAULT_BACKENDS = SHIPPED / BACKENDS
+SHIPPED_MODELS = SHIPPED / MODELS
+SHIPPED_EXAMPLES = SHIPPED / EXAMPLES
+DEFAULT_MODEL_REPOSITORY = default_model_repository()

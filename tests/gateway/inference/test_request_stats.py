@@ -1,0 +1,82 @@
+"""The account of a request: time that is spent at once counts once, and every image is counted."""
+
+import time
+
+import pytest
+
+from gateway.errors import EmptyFile, TritonUnreachable
+from gateway.inference.request_stats import RequestStats, Stage
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets what time.perf_counter says."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance
+
+
+def test_time_in_a_stage_adds_up(clock):
+    stage = Stage()
+    for seconds in (1, 2):
+        with stage:
+            clock(seconds)
+        clock(10)
+    assert stage.seconds == 3
+    assert (stage.began, stage.ended) == (100, 113)
+
+
+def test_what_many_do_at_once_counts_once(clock):
+    stage = Stage()
+    with stage:
+        clock(1)
+        with stage:
+            clock(2)
+            with stage:
+                clock(4)
+        clock(8)
+    assert stage.seconds == 15
+
+
+def test_a_stage_that_goes_on_counts_up_to_now(clock):
+    stage = Stage()
+    with stage:
+        clock(5)
+        assert (stage.seconds, stage.ended) == (5, 105)
+        clock(1)
+    assert stage.seconds == 6
+
+
+def test_a_stage_that_fails_ends(clock):
+    stage = Stage()
+
+    def fail() -> None:
+        with stage:
+            clock(1)
+            raise EmptyFile
+
+    with pytest.raises(EmptyFile):
+        fail()
+    clock(1)
+    assert stage.seconds == 1
+
+
+def test_stages_stand_in_the_order_in_which_they_were_come_to():
+    tally = RequestStats()
+    for name in ("read", "infer", "read"):
+        with tally.stages[name]:
+            pass
+    assert list(tally.stages) == ["read", "infer"]
+
+
+def test_every_image_is_counted_and_the_first_fault_of_the_service_is_kept():
+    tally, first = RequestStats(), TritonUnreachable("first")
+    for error, version in [(None, "2"), (EmptyFile(), None), (first, None), (TritonUnreachable(), None), (None, "2")]:
+        tally.count(error, version)
+    assert (tally.images_ok, tally.images_failed, tally.model_version) == (2, 3, "2")
+    assert tally.errors == {"empty_file": 1, "triton_unreachable": 2}
+    assert tally.fault is first

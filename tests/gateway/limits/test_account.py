@@ -1,0 +1,205 @@
+"""The account of a request or a stream: nothing beyond it is spent, and nothing is charged twice."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import TooCostly
+from gateway.ingest.decoders.cost import SLOW_CODECS, expected_seconds, most_seconds, reserve_seconds
+from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.limits.account import (
+    SECONDS_PER_IMAGE,
+    SECONDS_PER_MEGABYTE,
+    SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
+    STREAM_SECONDS_PER_SECOND,
+    Account,
+)
+
+pytestmark = pytest.mark.anyio
+BASE, MOST = 3.0, 3.0
+MEGAPIXELS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+def account(seconds=BASE, most=MOST):
+    return Account(seconds, most)
+
+
+async def decode(account, expected, takes, most=MOST):
+    """Decode an image that takes so long, or as long as it may; what it took."""
+    async with account.spending(expected, most) as spending:
+        await asyncio.sleep(0)
+        spending.spent_seconds = min(takes, spending.cpu_seconds)
+    return spending.spent_seconds
+
+
+async def test_an_account_grows_with_images_and_bytes():
+    request = account()
+    assert request.allowed_seconds == BASE
+    request.add_image(10**6)
+    assert request.allowed_seconds == pytest.approx(BASE + SECONDS_PER_IMAGE + SECONDS_PER_MEGABYTE)
+    request.add_slow_codec(10**6)
+    assert request.allowed_seconds == pytest.approx(BASE + SECONDS_PER_IMAGE + SECONDS_PER_MEGABYTE_OF_SLOW_CODECS)
+
+
+async def test_everything_up_to_the_limit_is_paid_and_nothing_beyond():
+    request = account()
+    assert request.try_pay(BASE)
+    assert not request.try_pay(1e-6)
+    with pytest.raises(TooCostly, match=r"3\.00 s of processor time .* \(request_cpu_seconds\)") as caught:
+        await request.pay(1e-6)
+    assert caught.value.details == {"limit": "request_cpu_seconds", "value": BASE}
+    with pytest.raises(TooCostly):
+        request.check()
+    request.add_image()
+    request.check()
+    assert request.try_pay(SECONDS_PER_IMAGE / 2)
+
+
+async def test_the_last_image_may_overdraw_by_what_one_may_take():
+    request = account()
+    assert request.try_pay(BASE - 0.01)
+    assert await decode(request, MOST, takes=10) == MOST
+    with pytest.raises(TooCostly):
+        await decode(request, 0.1, takes=0.1)
+
+
+async def test_decodes_wait_for_what_others_give_back():
+    request = account()
+    done = []
+
+    async def one(number):
+        await decode(request, 2.0, takes=0.1)
+        done.append(number)
+
+    await asyncio.gather(*map(one, range(20)))
+    assert done == list(range(20))
+    assert request.spent_seconds == pytest.approx(2.0)
+
+
+async def test_a_decode_that_is_cancelled_as_it_waits_takes_nothing():
+    request = account()
+    async with request.spending(3.0, MOST):
+        waiting = asyncio.ensure_future(decode(request, 1.0, 1.0))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert request.spent_seconds == 0
+    assert request.try_pay(BASE)
+
+
+async def test_what_was_spent_already_is_charged():
+    request = account()
+    request.charge(BASE + 0.5)
+    assert request.spent_seconds == BASE + 0.5
+    with pytest.raises(TooCostly):
+        request.check()
+
+
+@given(
+    files=st.lists(
+        st.tuples(
+            st.integers(0, 3_000_000),  # bytes
+            st.floats(0, 4),  # what it should take
+            st.floats(0, 8),  # what it would take
+            st.booleans(),  # decoded here, or in the preprocessor
+        ),
+        max_size=40,
+    ),
+    at_once=st.integers(1, 8),
+)
+def test_no_request_takes_more_than_its_account_and_one_image(files, at_once):
+    """Whatever files come, and however many are decoded at once."""
+
+    async def scenario():
+        request, slots, taken = account(), asyncio.Semaphore(at_once), []
+
+        async def one(nbytes, expected, takes, here):
+            async with slots:
+                request.add_image(nbytes)
+                try:
+                    if here:
+                        taken.append(await decode(request, expected, takes))
+                    else:
+                        await request.pay(min(expected, MOST))
+                        taken.append(min(expected, MOST))
+                except TooCostly:
+                    return
+                assert sum(taken) <= request.allowed_seconds + MOST + 1e-6
+
+        await asyncio.gather(*(one(*file) for file in files))
+        assert request.spent_seconds == pytest.approx(sum(taken))
+
+    asyncio.run(scenario())
+
+
+HONEST = {
+    "photograph of 12 MP": (ImageFormat.JPEG, 12.0, 2_000_000, 0.12),
+    "photograph of 12 MP, progressive": (ImageFormat.JPEG, 12.0, 2_000_000, 0.2),
+    "photograph of 50 MP": (ImageFormat.JPEG, 50.0, 12_000_000, 0.5),
+    "picture of a messenger": (ImageFormat.JPEG, 2.0, 150_000, 0.02),
+    "thumbnail": (ImageFormat.JPEG, 0.05, 10_000, 0.001),
+    "screenshot": (ImageFormat.PNG, 2.0, 50_000, 0.02),
+    "photograph as PNG": (ImageFormat.PNG, 12.0, 18_000_000, 0.45),
+    "photograph as TIFF": (ImageFormat.TIFF, 12.0, 36_000_000, 0.3),
+    "photograph as WebP": (ImageFormat.WEBP, 2.0, 130_000, 0.02),
+    "photograph as HEIC": (ImageFormat.HEIC, 12.0, 1_500_000, 0.3),
+    "photograph as AVIF": (ImageFormat.AVIF, 12.0, 1_000_000, 0.42),
+    "scan as JPEG 2000": (ImageFormat.JPEG_2000, 8.0, 1_000_000, 0.5),
+}
+"""What people send: format, megapixels, bytes, and the seconds that it takes on a core of a small server."""
+
+
+@given(
+    kinds=st.lists(st.sampled_from(sorted(HONEST)), max_size=60), at_once=st.integers(1, 8), slower=st.floats(1, 2.5)
+)
+def test_an_honest_mix_is_never_refused(kinds, at_once, slower):
+    """In any order, on a machine 2.5 times as slow."""
+
+    async def scenario():
+        request, slots = account(), asyncio.Semaphore(at_once)
+
+        async def one(image_format, megapixels, nbytes, seconds):
+            info = ImageInfo(image_format, int(megapixels * MEGAPIXELS / 1_000), 1_000)
+            async with slots:
+                request.add_image(nbytes)
+                if image_format in SLOW_CODECS:
+                    request.add_slow_codec(nbytes)
+                expected = expected_seconds(info, nbytes)
+                if info.width * info.height <= 4 * MEGAPIXELS:
+                    await request.pay(expected)
+                    return
+                takes = seconds * slower
+                assert await decode(request, reserve_seconds(expected), takes, most_seconds(info, nbytes)) == takes
+
+        await asyncio.gather(*(one(*HONEST[kind]) for kind in kinds))
+
+    asyncio.run(scenario())
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+async def test_a_stream_regains_its_account_up_to_what_it_began_with():
+    clock = Clock()
+    stream = Account(BASE, MOST, seconds_per_second=STREAM_SECONDS_PER_SECOND, now=clock)
+    stream.add_image(10**7)
+    assert stream.try_pay(BASE)
+    with pytest.raises(TooCostly, match="1 s of processor time a second"):
+        await stream.pay(0.1)
+    clock.now += 0.5
+    assert stream.try_pay(0.5)
+    assert not stream.try_pay(0.01)
+    clock.now += 3_600
+    assert stream.try_pay(BASE)
+    assert not stream.try_pay(0.01)

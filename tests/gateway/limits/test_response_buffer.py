@@ -1,0 +1,94 @@
+"""The bytes of answers that a process holds: at the limit, one past it, and who goes then."""
+
+import asyncio
+
+import pytest
+from prometheus_client import REGISTRY
+
+from gateway.errors import Overloaded
+from gateway.limits.response_buffer import HeldResponse, ResponseBuffer
+from tests.gateway.api.stub import PNG, client_of
+
+MAX = 100
+
+
+def nobody() -> bool:
+    return False
+
+
+def counted() -> float:
+    value = REGISTRY.get_sample_value("gateway_answer_bytes")
+    assert value is not None
+    return value
+
+
+def test_answers_are_counted_while_they_are_held_and_no_longer():
+    async def hold() -> None:
+        room, before = ResponseBuffer(MAX, nobody), counted()
+        with room.open() as one, room.open() as other:
+            await one.grow(60)
+            await other.grow(40)
+            assert (room.nbytes, counted() - before) == (MAX, MAX)
+            one.shrink(10)
+            await other.grow(10)
+            one.shrink(1_000)  # more than there is
+            assert (one.nbytes, other.nbytes) == (0, 50)
+        assert (room.nbytes, counted() - before) == (0, 0)
+
+    asyncio.run(hold())
+
+
+def test_one_byte_past_the_limit_is_refused_where_nobody_is_slow():
+    async def hold() -> None:
+        room = ResponseBuffer(MAX, nobody)
+        with room.open() as one, room.open() as other:
+            await one.grow(60)
+            await other.grow(40)
+            with pytest.raises(Overloaded) as raised:
+                await other.grow(1)
+            assert raised.value.details == {"limit": "max_bytes_unread", "value": MAX}
+            assert room.nbytes == MAX
+
+    asyncio.run(hold())
+
+
+def test_an_answer_larger_than_the_limit_is_made_when_nobody_else_has_one():
+    async def hold() -> None:
+        room = ResponseBuffer(MAX, nobody)
+        with room.open() as large, room.open() as small:
+            await large.grow(60)
+            await large.grow(MAX)
+            with pytest.raises(Overloaded):
+                await small.grow(1)
+
+    asyncio.run(hold())
+
+
+def test_who_reads_slowly_makes_room_as_many_of_them_as_it_takes():
+    async def hold() -> None:
+        slow: list[HeldResponse] = []
+
+        def close_slowest() -> bool:
+            if not slow:
+                return False
+            # as when a connection is lost: its answer ends a little later
+            asyncio.get_running_loop().call_later(0.01, slow.pop(0).__exit__, None, None, None)
+            return True
+
+        room = ResponseBuffer(MAX, close_slowest)
+        slow += [room.open() for _ in range(3)]
+        for answer in slow:
+            await answer.grow(30)
+        with room.open() as newcomer:
+            await newcomer.grow(65)
+            assert (len(slow), newcomer.nbytes, room.nbytes) == (1, 65, 95)
+
+    asyncio.run(hold())
+
+
+@pytest.mark.parametrize("ask", [{"params": {"top_k": 1}}, {"params": {"format": "huggingface"}}])
+def test_nothing_is_held_of_an_answer_that_was_read(ask):
+    before = counted()
+    with client_of() as client:
+        answer = client.post("/predict", files=[("f", ("x.png", PNG))], **ask)
+        assert (answer.status_code, counted() - before) == (200, 0)

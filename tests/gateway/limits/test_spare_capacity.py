@@ -1,0 +1,68 @@
+"""Room that nobody needs: given only where permits are free, and never at the cost of one."""
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.limits.admission import Admission
+from gateway.limits.spare_capacity import SpareCapacity
+
+
+def admission(max_images: int = 8, max_bytes: int = 800) -> Admission:
+    return Admission(max_images=max_images, max_bytes=max_bytes, max_images_waiting=1, max_wait_seconds=1)
+
+
+def test_there_are_places_up_to_a_quarter_of_each_limit():
+    spare = SpareCapacity(admission())
+    assert spare.take(3, 3) is None
+    assert spare.take(1, 201) is None
+    place = spare.take(2, 200)
+    assert spare.take(1, 0) is None
+    place.release()
+    place.release()
+    assert (spare.images, spare.nbytes) == (0, 0)
+
+
+def test_a_small_service_has_one_place():
+    spare = SpareCapacity(admission(max_images=1))
+    assert spare.take(1, 1) is not None
+    assert spare.take(1, 1) is None
+
+
+@pytest.mark.parametrize(("images", "nbytes"), [(7, 100), (1, 650)])
+def test_there_is_no_place_where_the_free_permits_would_not_do_for_all(images, nbytes):
+    gate = admission()
+    spare = SpareCapacity(gate)
+    with gate.permits() as permits:
+        for _ in range(images):
+            assert permits.try_acquire(nbytes // images) is not None
+        first = spare.take(1, 100)
+        assert first is not None
+        assert spare.take(1, 100) is None
+
+
+def test_a_place_takes_nobodys_permit():
+    gate = admission()
+    spare = SpareCapacity(gate)
+    assert spare.take(2, 200) is not None
+    with gate.permits() as permits:
+        assert all(permits.try_acquire(100) is not None for _ in range(8))
+        assert gate.images_in_flight == 8
+
+
+def test_a_place_of_what_cannot_be_stopped_is_given_back_at_its_end():
+    spare = SpareCapacity(admission())
+    place = spare.take(2, 2)
+    place.keep()
+    place.release()
+    assert spare.images == 2
+    place.settle()
+    assert (spare.images, spare.nbytes) == (0, 0)
+
+
+def test_what_is_counted_here_does_not_make_a_queue_full():
+    gate = admission(max_images=1)
+    assert SpareCapacity(gate).take(1, 1) is not None
+    try:
+        gate.check()
+    except Overloaded:
+        pytest.fail("a place was taken for a waiting image")

@@ -1,0 +1,39 @@
+"""A liveness probe fails where only a restart helps, and nowhere else."""
+
+import asyncio
+
+from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from gateway.triton.health.liveness import what_is_dead
+from tests.gateway.triton.fleet import MODEL
+
+
+def reason(triton: FakeTriton, patience_seconds: float = 0.1, later=None) -> str | None:
+    async def ask() -> str | None:
+        if later is not None:
+            asyncio.get_running_loop().call_later(0.05, later)
+        endpoint = FakeEndpoint("127.0.0.1:8001", triton)
+        return await what_is_dead(endpoint, MODEL, patience_seconds=patience_seconds, pause_seconds=0.01)
+
+    return asyncio.run(ask())
+
+
+def test_a_triton_that_answers_is_alive_at_once():
+    assert reason(FakeTriton(), patience_seconds=60) is None
+
+
+def test_one_whose_model_fails_all_the_time_is_dead_and_the_model_is_named():
+    assert MODEL in reason(FakeTriton(failing={"net"}))
+
+
+def test_one_that_does_not_answer_at_all_is_dead():
+    assert "127.0.0.1:8001" in reason(FakeTriton(away=True))
+
+
+def test_one_that_is_mended_meanwhile_is_alive():
+    triton = FakeTriton(failing={"net"})
+    assert reason(triton, patience_seconds=30, later=triton.failing.clear) is None
+
+
+def test_a_model_that_is_not_loaded_is_no_reason_to_restart():
+    assert reason(FakeTriton(unloaded={"net"})) is None
+    assert reason(FakeTriton(ensembles={})) is None

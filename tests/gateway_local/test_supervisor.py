@@ -1,0 +1,160 @@
+import pytest
+
+from gateway_local.supervisor import (
+    CHECK_SECONDS,
+    HANGS_AFTER,
+    MAX_DEATHS,
+    STEADY_SECONDS,
+    GivenUp,
+    Readiness,
+    Supervisor,
+)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Kept:
+    """A process in name only."""
+
+    name = "Triton"
+
+    def __init__(self):
+        self.code = None
+        self.silent = self.loading = False
+        self.starts = 0
+        self.graces = []
+
+    alive = property(lambda self: self.code is None)
+
+    def poll(self):
+        return self.code
+
+    def start(self):
+        self.starts += 1
+        self.code = None
+        self.silent = False
+
+    def stop(self, grace_seconds):
+        self.graces.append(grace_seconds)
+
+    def ready(self):
+        return not self.silent and not self.loading
+
+    def answers(self):
+        return not self.silent
+
+    def hangs(self):
+        return self.silent
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def kept():
+    return Kept()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def keeper(kept, said, clock):
+    return Supervisor(kept, said.append, start_timeout_seconds=30, clock=clock)
+
+
+def run(keeper, clock, seconds):
+    end = clock.now + seconds
+    while clock.now < end:
+        keeper.check()
+        clock.now += 0.25
+
+
+def test_a_process_that_died_is_started_again_after_a_pause_and_said_to_be_ready(keeper, kept, said, clock):
+    kept.code = -9
+    keeper.check()
+    assert kept.graces == [0]
+    assert kept.starts == 0
+    assert said == ["Triton ended with code -9; starting it again in 0.5 s"]
+    run(keeper, clock, 0.5 + CHECK_SECONDS + 0.5)
+    assert kept.starts == 1
+    assert said[-1].startswith("Triton answers again after")
+
+
+def test_a_process_that_is_silent_for_a_while_is_started_again(keeper, kept, said, clock):
+    kept.silent = True
+    run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
+    assert kept.starts == 1
+    assert said[0] == "Triton does not answer; starting it again in 0.5 s"
+
+
+def test_one_silence_is_not_a_hang(keeper, kept, said, clock):
+    kept.silent = True
+    run(keeper, clock, CHECK_SECONDS + 0.5)
+    kept.silent = False
+    run(keeper, clock, 60)
+    assert kept.starts == 0
+    assert said == []
+
+
+def test_the_pauses_grow_until_it_gives_up(keeper, kept, said, clock):
+    kept.code = 1
+    for _ in range(MAX_DEATHS):
+        kept.code = 1
+        run(keeper, clock, 20)
+    kept.code = 1
+    with pytest.raises(GivenUp, match=rf"Triton ended with code 1 {MAX_DEATHS + 1} times in a row"):
+        keeper.check()
+    assert kept.starts == MAX_DEATHS
+    pauses = [line.rpartition(" in ")[2] for line in said if "starting it again" in line]
+    assert pauses == ["0.5 s", "1 s", "2 s", "4 s", "8 s"]
+
+
+def test_deaths_long_apart_are_forgiven(keeper, kept, clock):
+    for _ in range(3 * MAX_DEATHS):
+        kept.code = 1
+        run(keeper, clock, STEADY_SECONDS + 5)
+    assert kept.starts == 3 * MAX_DEATHS
+
+
+def test_one_that_does_not_become_ready_in_time_is_started_once_more(keeper, kept, said, clock):
+    kept.code = 1
+    run(keeper, clock, 1)
+    kept.loading = True
+    run(keeper, clock, 30 + 2 * CHECK_SECONDS)
+    assert "Triton was not ready after 30 s; starting it again in 1 s" in said
+
+
+def test_one_that_hangs_before_it_was_seen_to_be_ready_is_started_once_more(keeper, kept, said, clock):
+    kept.code = 1
+    run(keeper, clock, 1)
+    kept.silent = True
+    run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
+    assert "Triton does not answer; starting it again in 1 s" in said
+
+
+def test_readiness_is_reported_when_it_is_lost_and_when_it_is_back(clock, said):
+    """A Triton that answers again may still load the default model: only a real inference makes the service ready."""
+    answers = [(True, "")]
+    readiness = Readiness(lambda: answers[-1], said.append, clock=clock)
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    assert said == []
+    answers.append((False, "classifier: no memory"))
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    answers.append((False, "classifier: no labels"))
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    answers.append((True, ""))
+    run(readiness, clock, 3 * CHECK_SECONDS)
+    assert said[:2] == ["not ready: classifier: no memory", "not ready: classifier: no labels"]
+    assert said[2].startswith("ready again after 1")
+    assert len(said) == 3
