@@ -6,7 +6,6 @@ The backend's model has 21,000 classes. What is slow here is the gateway itself.
 import signal
 
 import numpy as np
-import uvicorn
 from numpy.typing import NDArray
 
 from gateway.app import create_app
@@ -15,7 +14,7 @@ from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.sequence import SequenceScores
 from gateway.logs import configure_logs
-from gateway.server.serve import server_options
+from gateway.server.serve import run
 from gateway.time_slices import keep_what_was_made
 from tests.gateway.api.stub import StubBackend
 
@@ -70,7 +69,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)  # as gateway.server.serve
     app = create_app(settings, WideBackend())
     keep_what_was_made()
-    uvicorn.run(app, **server_options(settings))
+    run(app, settings)
 
 
 if __name__ == "__main__":

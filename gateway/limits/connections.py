@@ -11,9 +11,10 @@ from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.pace import Pace
 
-NEW_CONNECTIONS, FIRST_REQUESTS, NEXT_REQUESTS = 32, 1, 3
-"""So many connections, first requests of connections and further requests may begin in one iteration of the event loop.
-A crowd of one kind then delays neither the others nor requests for the service's health."""
+FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 4, 4, 1
+"""So many first requests of connections, further requests, and requests that came before the response to the last one
+may begin in one iteration of the event loop. A crowd of one kind then delays neither the others nor requests for the
+service's health, and clients that do not pipeline precede those that do."""
 RESERVED = 64
 """Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
 clients that read why."""
@@ -90,8 +91,8 @@ class Connections:
         self._answered: dict[Member, None] = {}
         self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
-        self.entrance = Entrance(NEW_CONNECTIONS)
         self.first_requests, self.next_requests = Entrance(FIRST_REQUESTS), Entrance(NEXT_REQUESTS)
+        self.pipelined_requests = Entrance(PIPELINED_REQUESTS)
         metrics.CONNECTIONS_LIMIT.set(most)
 
     def __len__(self) -> int:
@@ -113,9 +114,10 @@ class Connections:
             return True
         if connection not in self._reserve:
             return False  # displaced meanwhile
-        if health:
-            return True
         del self._reserve[connection]
+        if health:
+            self._reserve[connection] = None  # behind those that have sent no request yet
+            return True
         if len(self._members) >= self.most and not self._displace():
             metrics.CONNECTIONS_CLOSED.labels("refused").inc()
             self._reserve[connection] = None

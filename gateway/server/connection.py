@@ -68,7 +68,6 @@ class Connection(asyncio.Protocol):
         )
         self._unparsed: deque[memoryview] = deque()
         self._parse_scheduled = False
-        self._entered = False
         self._reads = True
         self._awaits = False
         self._lingers = False
@@ -87,7 +86,7 @@ class Connection(asyncio.Protocol):
         return self._lingers or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # always of this kind
-        """Take a slot of the pool, and begin to read now or in a later iteration of the event loop."""
+        """Take a slot of the pool, and begin to read."""
         self.transport = transport
         self.addresses = {
             "server": _address(transport.get_extra_info("sockname")),
@@ -96,11 +95,6 @@ class Connection(asyncio.Protocol):
         self.handler = HttpHandler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.pool.add(self)
-        self._entered = self.pool.reserves(self) or self.pool.entrance.enter(self._enter)
-        self.regulate()
-
-    def _enter(self) -> None:
-        self._entered = True
         self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's
@@ -203,22 +197,22 @@ class Connection(asyncio.Protocol):
 
     def regulate(self) -> None:
         """Decide whether the socket is read, and which timer runs."""
-        handler, closing = self.handler, self.transport.is_closing()
         if self.phase is Phase.CLOSED:
             return
-        parses = self._entered and not self._lingers and not closing and handler.parses
-        if self._unparsed and parses and not self._parse_scheduled:
+        handler, closing = self.handler, self.transport.is_closing()
+        lingers, unparsed = self._lingers, self._unparsed
+        if unparsed and not (self._parse_scheduled or lingers or closing) and handler.parses:
             self._parse_scheduled = True
             self.loop.call_soon(self._parse)
         if not closing:
-            reads = self._lingers or (self._entered and not self._unparsed and handler.reads)
+            reads = lingers or (not unparsed and handler.reads)
             if reads is not self._reads:
                 self._reads = reads
                 if reads:
                     self.transport.resume_reading()
                 else:
                     self.transport.pause_reading()
-            awaits = reads and not self._lingers and handler.awaits_client
+            awaits = reads and not lingers and handler.awaits_client
             if awaits and not self.pace.waits:
                 self.pace.wait()
                 self.pool.await_client(self)
@@ -226,7 +220,7 @@ class Connection(asyncio.Protocol):
                 self.pace.receive(0)
                 self.pool.serve(self)
             self._awaits = awaits
-        phase = Phase.FLUSHING if closing else Phase.LINGERING if self._lingers else handler.phase
+        phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else handler.phase
         if phase is not self.phase or (self._timer is None and phase is not Phase.SERVING):
             self._set_phase(phase)
 

@@ -292,7 +292,12 @@ class HttpHandler:
         if not connection.pool.start(connection, health=health):
             raise self._refused(connection.pool.full())
         first, self._known = not self._known, True
-        entrance = connection.pool.first_requests if first else connection.pool.next_requests
+        if self._cycles:
+            entrance = connection.pool.pipelined_requests
+        elif first:
+            entrance = connection.pool.first_requests
+        else:
+            entrance = connection.pool.next_requests
         cycle = HttpCycle(
             connection,
             self.complete,

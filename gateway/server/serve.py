@@ -5,11 +5,14 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.supervisors import Multiprocess
 
 from gateway.buffers import fitted
 from gateway.errors import UserError
@@ -18,6 +21,12 @@ from gateway.memory import memory_limit
 from gateway.server.connection import Connection
 from gateway.server.workers import sharing
 from gateway.settings import LogLevel, Settings, variable
+
+ACCEPTED = 32
+"""How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
+with a single one, a client behind a thousand that connect at once would wait for a thousand iterations."""
+START_FAILED = 3
+"""The exit code of a service that could not start, as uvicorn's."""
 
 log = structlog.get_logger("gateway")
 
@@ -54,12 +63,21 @@ def serve(settings: Settings) -> None:
     # Workers that share a port share Triton's cache as well; each would make up a secret of its own.
     os.environ.setdefault(variable("cache_secret"), secrets.token_hex(32))
     with sharing(settings.workers):
-        uvicorn.run(
-            "gateway.app:create_app_from_environment",
-            factory=True,
-            workers=settings.workers,
-            **server_options(settings),
-        )
+        run("gateway.app:create_app_from_environment", settings, workers=settings.workers)
+
+
+def run(app: ASGIApp | str, settings: Settings, *, workers: int = 1) -> None:
+    """Run an application until SIGTERM or SIGINT; several workers need the name of a function that makes it."""
+    config = uvicorn.Config(app, factory=isinstance(app, str), workers=workers, **server_options(settings))
+    listener = config.bind_socket()
+    sockets = [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
+    if config.workers > 1:
+        Multiprocess(config, sockets=sockets).run()
+        return
+    server = uvicorn.Server(config)
+    server.run(sockets)
+    if not server.started:
+        sys.exit(START_FAILED)
 
 
 def _fitted(settings: Settings) -> Settings:
