@@ -192,6 +192,13 @@ def test_of_two_entries_of_a_tiff_the_first_one_counts():
     assert read(moved).width == 451
 
 
+def test_a_header_may_take_as_many_steps_as_are_allowed_and_no_more():
+    steps = Steps("HEIC")
+    steps.take(MOST_STEPS)
+    with pytest.raises(InvalidImage, match="too many parts"):
+        steps.take()
+
+
 def steps_of(data: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
     taken = 0
     take = Steps.take
@@ -247,7 +254,7 @@ def test_an_avif_whose_picture_is_larger_than_it_says_is_refused():
 
 
 def test_a_header_that_pictures_share_is_read_once(monkeypatch):
-    assert steps_of(heic_of_headers(10_000, 1), monkeypatch) < 32_000
+    assert steps_of(heic_of_headers(5_000, 1), monkeypatch) < 17_000
 
 
 def test_an_avif_of_many_pictures_is_refused_by_what_their_headers_cost(monkeypatch):
@@ -286,8 +293,8 @@ def test_a_heic_whose_picture_is_larger_than_it_says_is_refused():
         read(data)
 
 
-def heic_grid(tiles: int, columns: int, side: int = 128) -> bytes:
-    """A HEIC whose picture is a grid that names its one tile of 64 × 64 pixels again and again."""
+def heic_grid(tiles: int, columns: int, side: int = 128, items: int = 1) -> bytes:
+    """A HEIC whose picture is a grid that names its `items` tiles of 64 × 64 pixels again and again."""
     tile = encode(photograph().resize((64, 64)), "HEIF", quality=50)
     at = tile.index(b"hvcC") - 4
     hvcc = tile[at : at + int.from_bytes(tile[at : at + 4], "big")]
@@ -303,13 +310,17 @@ def heic_grid(tiles: int, columns: int, side: int = 128) -> bytes:
 
     grid = struct.pack(">BBBBHH", 0, 0, tiles // columns - 1, columns - 1, side, side)
     ipco = box(b"ipco", hvcc + size(64) + size(side))
-    ipma = box(b"ipma", struct.pack(">IIHBBBHBB", 0, 2, 1, 2, 1, 2, 2, 1, 3))
-    iref = box(b"iref", bytes(4) + box(b"dimg", struct.pack(">HH", 2, tiles) + struct.pack(">H", 1) * tiles))
-    iloc = box(b"iloc", struct.pack(">IHH", 1 << 24, 0x4400, 2) + struct.pack(">HHHHII", 2, 1, 0, 1, 0, len(grid))
-               + struct.pack(">HHHHII", 1, 1, 0, 1, 0, len(grid)))  # fmt: skip
+    of_tiles, count = [1, *range(3, items + 2)], items + 1
+    ipma = box(b"ipma", struct.pack(">IIHBB", 0, count, 2, 1, 3)
+               + b"".join(struct.pack(">HBBB", item, 2, 1, 2) for item in of_tiles))  # fmt: skip
+    used = b"".join(struct.pack(">H", of_tiles[number % items]) for number in range(tiles))
+    iref = box(b"iref", bytes(4) + box(b"dimg", struct.pack(">HH", 2, tiles) + used))
+    places = b"".join(struct.pack(">HHHHII", item, 1, 0, 1, 0, len(grid)) for item in (2, *of_tiles))
+    iloc = box(b"iloc", struct.pack(">IHH", 1 << 24, 0x4400, count) + places)
+    kinds = item(2, b"grid") + b"".join(item(tile, b"hvc1") for tile in of_tiles)
     parts = [
         box(b"hdlr", bytes(8) + b"pict" + bytes(13)), box(b"pitm", struct.pack(">IH", 0, 2)),
-        box(b"iinf", struct.pack(">IH", 0, 2) + item(1, b"hvc1") + item(2, b"grid")),
+        box(b"iinf", struct.pack(">IH", 0, count) + kinds),
         box(b"iprp", ipco + ipma), iref, box(b"idat", grid), iloc,
     ]  # fmt: skip
     return box(b"ftyp", b"heic\0\0\0\0mif1heic") + box(b"meta", bytes(4) + b"".join(parts))
@@ -319,6 +330,13 @@ def test_a_grid_counts_a_tile_as_often_as_it_is_used():
     assert (read(heic_grid(4, 2)).width, read(heic_grid(4, 2)).height) == (128, 128)
     with pytest.raises(InvalidImage, match="more pixels than the picture"):
         read(heic_grid(10_000, 100))
+
+
+def test_a_grid_of_as_many_tiles_as_the_largest_photographs_have_is_read():
+    """100 megapixels in tiles of 512 × 512 pixels are 400; ten times as many are too many parts."""
+    assert read(heic_grid(400, 20, side=20 * 64, items=400)).width == 1_280
+    with pytest.raises(InvalidImage, match="too many parts"):
+        read(heic_grid(4_000, 50, side=50 * 64, items=4_000))
 
 
 def test_a_grid_of_another_size_than_it_says_is_refused():
