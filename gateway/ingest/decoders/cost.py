@@ -34,7 +34,7 @@ _MARGIN, _MARGIN_SECONDS = 3, 0.05
 _MOST_SECONDS_PER_PIXEL, _MOST_SECONDS_PER_BYTE, _MOST_SECONDS = 200e-9, 50e-9, 0.55
 """What one image may take: the slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel."""
 WORKER_START_SECONDS = 0.2
-"""What it costs to replace a decoder's process."""
+"""What starting a decoder's process takes, until one has been measured."""
 
 
 def expected_seconds(info: ImageInfo, nbytes: int) -> float:

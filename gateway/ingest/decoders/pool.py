@@ -14,7 +14,6 @@ from gateway import metrics
 from gateway.errors import ImageError, Overloaded, TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decoders.budget import DecodeLimits, Size, film_bytes, memory_limit, peak_bytes
 from gateway.ingest.decoders.cost import (
-    WORKER_START_SECONDS,
     expected_frame_seconds,
     expected_seconds,
     most_seconds,
@@ -32,7 +31,8 @@ LET_FINISH_SECONDS = 0.2
 """A picture that nobody waits for any more may take so long; ending its process and starting another costs as much."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
-
+SPARE_SECONDS = 5.0
+"""For which a process beyond `count` is kept for the next animation: starting one takes longer than most images."""
 
 _ERRORS = {error.code: error for error in (TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat)}
 
@@ -53,6 +53,7 @@ class Decoders:
         self._films = DecoderSlots(count, limits.memory_bytes)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
+        self._trimming: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         # The first picture should not wait for a start; the others start when pictures wait.
@@ -64,6 +65,8 @@ class Decoders:
     ) -> None:
         for worker in self._busy:
             worker.interrupt()
+        if self._trimming is not None:
+            self._trimming.cancel()
         while self._idle:
             self._idle.pop().close()
 
@@ -160,14 +163,23 @@ class Decoders:
         finally:
             self._busy.discard(worker)
             if not worker.alive():
-                account.charge(WORKER_START_SECONDS)
+                # What has ended it took some time as well; its replacement takes as long to start as it did.
+                account.charge(worker.charge_seconds() + worker.start_seconds)
                 if not self._idle:
                     with suppress(OSError):
                         self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
-            elif len(self._idle) < self._count:
+            else:
                 self._idle.append(worker)
-            else:  # films have had more processes than images may have
-                worker.close()
+                if len(self._idle) > self._count and not self._trimming:  # animations may have as many more
+                    self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
+
+    def _close_spare(self) -> None:
+        """Close one process that no image needs, and another one later."""
+        self._trimming = None
+        if len(self._idle) > self._count:
+            self._idle.pop(0).close()
+        if len(self._idle) > self._count:
+            self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _living(self) -> Worker | None:
         """An idle worker; whatever ended one while it had nothing to do, the next picture is not to blame for it."""
@@ -256,7 +268,6 @@ def _check(answer: Reply, info: ImageInfo) -> None:
 
 async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: Spending) -> tuple[Reply, bytes]:
     """Have something done by a process, and see what it took; what is cancelled has ended when this ends."""
-    spending.spent_seconds = spending.cpu_seconds  # unless the process says what it was
     # In a task that is never cancelled: an answer that came at the same moment would be taken for the next picture's.
     task = asyncio.ensure_future(work)
     try:
@@ -268,8 +279,8 @@ async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: S
         if not task.done():
             worker.interrupt()
             await _wait_uninterrupted(task, None)
-        if task.exception() is None and 0 <= (seconds := task.result()[0]["seconds"]) <= spending.cpu_seconds:
-            spending.spent_seconds = seconds
+        task.exception()  # of a task whose caller was cancelled, asyncio would log it as never retrieved
+        spending.spent_seconds = worker.charge_seconds()
     return task.result()
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypedDict
 
 import gateway
 from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decoders.cost import WORKER_START_SECONDS
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo
 
@@ -71,7 +73,6 @@ class Reply(TypedDict):
     frame: int
     shown_seconds: float
     ends: bool
-    seconds: float
     error: str
     message: str
     cause: str
@@ -89,6 +90,9 @@ class Worker:
         self._socket.settimeout(0)
         self._memory = os.memfd_create("picture")
         self._ready = self._interrupted = False
+        self.start_seconds = WORKER_START_SECONDS
+        """The processor time that its start took, measured once it is ready."""
+        self._cpu_seconds = self._charged_seconds = 0.0
         with theirs:
             handles = (theirs.fileno(), self._memory)
             # No thread and no lock of this process gets into the child: it is a new program, not a fork.
@@ -111,6 +115,17 @@ class Worker:
         """Whether the process is there."""
         return self._process.poll() is None
 
+    def charge_seconds(self) -> float:
+        """The processor time that the process has taken since the last call; also of one that has ended."""
+        self._read_clock()
+        before, self._charged_seconds = self._charged_seconds, self._cpu_seconds
+        return self._cpu_seconds - before
+
+    def _read_clock(self) -> None:
+        if self._process.returncode is None:  # its number is its own until it is waited for
+            # clock_getcpuclockid(3): the complement of the number, and the kernel's CPUCLOCK_SCHED.
+            self._cpu_seconds = time.clock_gettime(~self.pid << 3 | 2)
+
     async def decode(self, data: bytes, job: ImageJob) -> tuple[Reply, bytes]:
         """The child's answer, and the picture where there is one; raises WorkerLost where the process ends instead.
 
@@ -130,6 +145,7 @@ class Worker:
         if not self._ready:
             await self._receive()
             self._ready = True
+            self.start_seconds = self.charge_seconds()
         os.pwrite(self._memory, data, 0)
         with suppress(ConnectionError):  # then no answer comes either
             await asyncio.get_running_loop().sock_sendall(self._socket, json.dumps(job).encode() + b"\n")
@@ -162,6 +178,9 @@ class Worker:
     def close(self) -> int:
         """End the process where it has not ended, and give back what was shared with it; its return code."""
         self._process.kill()
+        if self._process.returncode is None:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            self._read_clock()
         code = self._process.wait()
         if self._memory >= 0:
             self._socket.close()
@@ -181,7 +200,6 @@ def _checked(line: bytes) -> Reply:
         frame=int(said.get("frame", 0)),
         shown_seconds=float(said.get("shown_seconds", 0.0)),
         ends=said.get("ends") is True,
-        seconds=float(said["seconds"]),
         error=error,
         message=message,
         cause=cause,

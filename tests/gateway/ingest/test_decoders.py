@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ import pytest
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.budget import DecodeLimits, peak_bytes
-from gateway.ingest.decoders.cost import WORKER_START_SECONDS, most_seconds
+from gateway.ingest.decoders.cost import most_seconds
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoding import decode
+from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageFormat, ImageInfo
 from gateway.ingest.inspection import inspect
 from tests.encoders import png_bomb
@@ -46,6 +48,12 @@ def info_of(data):
 def children():
     """The processes that this one has started and not yet taken leave of."""
     return {int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def cpu_seconds_of_children():
+    """Of those that have ended and been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def threads_of(pid):
@@ -360,7 +368,38 @@ async def test_a_lost_process_is_charged():
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(UndecodableImage):
             await broken
-        assert account.spent_seconds > WORKER_START_SECONDS
+        assert account.spent_seconds >= worker.start_seconds > 0.02
+
+
+async def test_charges_are_what_the_processes_take():
+    """All of it: what ends a process, and starting another one, included."""
+    before = cpu_seconds_of_children()
+    async with decoders(limits=replace(DECODE_LIMITS, cpu_seconds=0.15)) as pool:
+        account = pool.account()
+        bomb = png_bomb(7_000, 7_000)
+        for _ in range(3):
+            with pytest.raises(TooCostly):
+                await pool.decode(bomb, info_of(bomb), MAX_SIDE, account)
+        await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+        (worker,) = pool._idle
+        last_start_seconds = worker.start_seconds
+    taken = cpu_seconds_of_children() - before
+    assert account.spent_seconds == pytest.approx(taken - last_start_seconds, rel=0.15)
+
+
+async def test_processes_of_animations_are_kept_for_the_next_ones():
+    """Starting one takes longer than decoding most images."""
+    gif = encode(photograph(), "GIF")
+    before = children()
+    async with decoders() as pool:
+        started = set()
+        for _ in range(5):
+            async with pool.film(gif, info_of(gif), MAX_SIDE, pool.account(), Wanted(10)) as film:
+                await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+                while await film.next():
+                    pass
+            started |= children() - before
+        assert len(started) == 2
 
 
 def test_a_small_image_may_take_less_time_than_a_large_one():
