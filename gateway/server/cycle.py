@@ -42,7 +42,7 @@ class HttpCycle:
         self._expects_continue = expects_continue
         self._entrance = entrance
         self._task: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()  # bytes of the body, its end, the response's end, or a disconnect
+        self._changed: asyncio.Event | None = None  # bytes of the body, its end, the response's end, or a disconnect
         self._body: list[bytes] = []
         self._more_body = True
         self._disconnected = False
@@ -64,7 +64,11 @@ class HttpCycle:
         return self._task is not None and not self._task.done()
 
     def start(self, app: ASGIApp) -> None:
-        """Run the application in a task."""
+        """Run the application in a task; only now, so that a request which waits takes little."""
+        self._changed = asyncio.Event()
+        if self._body or not self._more_body:
+            self._changed.set()
+        self._scope["state"] = self._connection.app_state.copy()
         self._task = self._connection.start(self._run(app))
 
     def receive_body(self, data: bytes) -> None:
@@ -72,17 +76,21 @@ class HttpCycle:
         if not self._response_complete:
             self._body.append(data)
             self.buffered_bytes += len(data)
-            self._changed.set()
+            self._wake()
 
     def end_body(self) -> None:
         """The body is complete."""
         self._more_body = False
-        self._changed.set()
+        self._wake()
 
     def disconnect(self) -> None:
         """The client is gone."""
         self._disconnected = True
-        self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
 
     async def _run(self, app: ASGIApp) -> None:
         try:
@@ -107,9 +115,10 @@ class HttpCycle:
         if self._expects_continue and not self._connection.is_closing:
             self._expects_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not (self._disconnected or self._response_complete):
-            await self._changed.wait()
-            self._changed.clear()
+        changed = self._changed
+        if changed is not None and not (self._disconnected or self._response_complete):
+            await changed.wait()
+            changed.clear()
         if self._disconnected or self._response_complete:
             return {"type": "http.disconnect"}
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -180,5 +189,5 @@ class HttpCycle:
             self._response_complete = True
             self._body.clear()
             self.buffered_bytes = 0
-            self._changed.set()
+            self._wake()
             self._complete(self)

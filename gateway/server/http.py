@@ -125,7 +125,7 @@ class HttpHandler:
     def displace(self, error: Overloaded) -> None:
         """Respond with the error, unless there is nothing to respond to or the response has begun."""
         served = self._cycles[0] if self._cycles else None
-        self.lost()
+        self._drop_requests()
         if served is None:
             self._connection.close()
         elif served.response_started:
@@ -142,6 +142,11 @@ class HttpHandler:
             self._connection.close()
 
     def lost(self) -> None:
+        """See Handler."""
+        self._drop_requests()
+        del self._parser  # they refer to each other, and full garbage collections are long
+
+    def _drop_requests(self) -> None:
         """Let the request that is served know, and begin none of those that wait."""
         if self._cycles:
             self._cycles[0].disconnect()
@@ -280,6 +285,7 @@ class HttpHandler:
             connection.refuse(error_response(connection.pool.full()))
             return
         websocket = WebSocketHandler(connection, self._scope("websocket", "2.4"))
+        del self._parser  # as in `lost`
         connection.hand_over(websocket, rest)
         websocket.open()
 
@@ -336,7 +342,6 @@ class HttpHandler:
             "raw_path": connection.root_path.encode("ascii") + url.path,
             "query_string": url.query or b"",
             "headers": self._headers,
-            "state": connection.app_state.copy(),
         }
 
     def _count_anew(self) -> None:
@@ -365,7 +370,7 @@ class HttpHandler:
         broken, self._receiving = self._receiving, None
         if broken is not None and self._cycles and self._cycles[0] is broken:
             started = broken.response_started
-            self.lost()
+            self._drop_requests()
             if started:
                 self._connection.close()
         elif broken is not None and broken in self._cycles:

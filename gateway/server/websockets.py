@@ -115,6 +115,7 @@ class WebSocketHandler:
         offered = [value for name, value in headers if name == "sec-websocket-protocol"]
         self._scope["subprotocols"] = [token.strip() for value in offered for token in value.split(",")]
         self._scope["extensions"] = {"websocket.http.response": {}}
+        self._scope["state"] = self._connection.app_state.copy()
         self._task = self._connection.start(self._run())
 
     def feed(self, piece: memoryview) -> None:
