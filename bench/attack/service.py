@@ -27,7 +27,7 @@ START_SECONDS = 240.0
 STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
 """Of one process (RLIMIT_DATA): what bursts it fails there, and leaves the machine alone."""
-UP, FLEET = ("gateway", "up"), ("bench.attack.fleet",)
+UP, FLEET = ("gateway_cli", "up"), ("bench.attack.fleet",)
 SETTINGS = {"log_format": "json", "log_level": "info"}
 CONNECT_SECONDS = 30.0
 """After an attack that took every connection, the service has to answer within this time."""
@@ -65,7 +65,7 @@ class Running:
             except psutil.Error:
                 continue
             for mark, name in (
-                ("gateway serve", "the API"),
+                ("gateway_cli serve", "the API"),
                 ("tritonserver", "Triton"),
                 ("python_backend_stub", "a model"),
             ):

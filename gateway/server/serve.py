@@ -24,7 +24,8 @@ from gateway.settings import LogLevel, Settings, variable
 
 ACCEPTED = 32
 """How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
-with a single one, a client behind a thousand that connect at once would wait for a thousand iterations."""
+with a single one, a client behind a thousand that connect at once would wait for a thousand iterations. Fewer than
+RESERVED, so that a request that has come already is read before its connection has to leave the reserve."""
 START_FAILED = 3
 """The exit code of a service that could not start, as uvicorn's."""
 
@@ -69,8 +70,7 @@ def serve(settings: Settings) -> None:
 def run(app: ASGIApp | str, settings: Settings, *, workers: int = 1) -> None:
     """Run an application until SIGTERM or SIGINT; several workers need the name of a function that makes it."""
     config = uvicorn.Config(app, factory=isinstance(app, str), workers=workers, **server_options(settings))
-    listener = config.bind_socket()
-    sockets = [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
+    sockets = listening_sockets(config)
     if config.workers > 1:
         Multiprocess(config, sockets=sockets).run()
         return
@@ -78,6 +78,12 @@ def run(app: ASGIApp | str, settings: Settings, *, workers: int = 1) -> None:
     server.run(sockets)
     if not server.started:
         sys.exit(START_FAILED)
+
+
+def listening_sockets(config: uvicorn.Config) -> list[socket.socket]:
+    """The socket of the configured address, ACCEPTED times."""
+    listener = config.bind_socket()
+    return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
 
 
 def _fitted(settings: Settings) -> Settings:
