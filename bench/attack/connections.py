@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from bench.attack.clients import HEAD, PART, answers
-from bench.attack.target import Attack, ServiceOptions, Target, attacks_of, receive, repeated, told
+from bench.attack.target import CLIENTS, Attack, ServiceOptions, Target, attacks_of, receive, repeated, told
 from bench.attack.websocket import BINARY, TEXT, frame, handshake
 
 BEYOND = 10
@@ -18,7 +18,6 @@ RECENT = 200
 """Connections that a client keeps which opens them without end."""
 PUSHED_BYTES = 300 << 20
 PUSH_SECONDS = 3.0
-HANDSHAKES = 400
 FEW_FILES = 256
 """`ulimit -n` of the service in one attack: its own files and Triton's calls take some of them."""
 UPLOAD = HEAD.encode() + b"Content-Length: 100000\r\n\r\n" + PART
@@ -72,7 +71,7 @@ def handshakes_that_are_reset(target: Target) -> str:
 
 def handshakes_that_are_reset_later(target: Target) -> str:
     """The same, a moment later: half of them have their answer."""
-    for number in range(HANDSHAKES):
+    for number in range(target.clients):
         with contextlib.suppress(OSError):
             connection = _sent(target, handshake(target))
             if number % 2:
@@ -84,7 +83,7 @@ def handshakes_that_are_reset_later(target: Target) -> str:
 def frames_behind_a_handshake_that_is_refused(target: Target) -> str:
     """Two hundred clients that send frames right behind a request for a stream, which is refused."""
     sent = handshake(target, "/stream?model=nope") + frame(BINARY, b"x") * 3 + frame(TEXT, b"{}") + bytes(100_000)
-    return answers([_sent(target, sent) for _ in range(200)])
+    return answers([_sent(target, sent) for _ in range(target.clients // 2)])
 
 
 def frames_behind_a_handshake_of_no_use(target: Target) -> str:
@@ -96,7 +95,9 @@ def frames_behind_a_handshake_of_no_use(target: Target) -> str:
         whole.replace(b"/stream", b"/streams"),
         whole.replace(b"GET", b"HEAD"),
     )
-    return answers([_sent(target, each + frame(BINARY, b"x") * 50) for each in broken for _ in range(50)])
+    return answers(
+        [_sent(target, each + frame(BINARY, b"x") * 50) for each in broken for _ in range(target.clients // 8)]
+    )
 
 
 def slow_uploads_everywhere(target: Target) -> str:
@@ -157,7 +158,7 @@ def health_requests_everywhere(target: Target) -> str:
             with contextlib.suppress(OSError):
                 connection.settimeout(0.01)
                 connection.sendall(request)
-        time.sleep(DRIP_SECONDS)
+        time.sleep(min(DRIP_SECONDS, target.hold_seconds / 4))
     return answers(opened)
 
 
@@ -226,7 +227,7 @@ def _pushed(target: Target, head: bytes, unit: bytes) -> str:
 
 
 def _reset_each(target: Target, sent: bytes) -> str:
-    for _ in range(HANDSHAKES):
+    for _ in range(target.clients):
         with contextlib.suppress(OSError):
             _reset(_sent(target, sent))
     return "left"
@@ -249,7 +250,7 @@ def _dripping(target: Target, head: bytes, count: int) -> str:
                     connections[number] = None
                     connections[number] = _sent(target, head)
                     opened += 1
-        time.sleep(DRIP_SECONDS)
+        time.sleep(min(DRIP_SECONDS, target.hold_seconds / 4))
     return f"{opened - count} connected again; {answers(filter(None, connections))}"
 
 
@@ -311,10 +312,10 @@ ATTACKS: list[Attack] = [
         requests={
             **_requests(_EVERYWHERE, 1_000 + BEYOND),
             "upgrades_of_odd_framing": 72,
-            "handshakes_that_are_reset": HANDSHAKES,
-            "handshakes_that_are_reset_later": HANDSHAKES,
-            "frames_behind_a_handshake_that_is_refused": 200,
-            "frames_behind_a_handshake_of_no_use": 200,
+            "handshakes_that_are_reset": CLIENTS,
+            "handshakes_that_are_reset_later": CLIENTS,
+            "frames_behind_a_handshake_that_is_refused": CLIENTS // 2,
+            "frames_behind_a_handshake_of_no_use": CLIENTS // 2,
         },
     ),
     *attacks_of(

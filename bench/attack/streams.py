@@ -116,7 +116,7 @@ def frames_in_jpeg2000(target: Target) -> str:
 def streams_without_a_frame(target: Target) -> str:
     """As many streams as there may be, none of which sends anything; another client opens one."""
     with _streams(target, target.max_streams * target.workers) as streams:
-        time.sleep(1)
+        time.sleep(min(1, target.hold_seconds))
         _serve_another(target)
         return told(streams)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SECONDS = 60.0
+CLIENTS = 400
 MAX_FILES = 1_000
 """Of one request, as the gateway's own default."""
 BOUNDARY = "a-boundary-that-no-photograph-contains"
@@ -38,8 +39,9 @@ class Target:
     """A gateway at an address, and how large an attack on it is to be.
 
     `max_connections` and `max_streams` are those of one of its `workers`; an attack that keeps them does so for
-    `hold_seconds`. `key` is an API key of the attacker where the service needs one, and `keys_file` the file that
-    accepts it. `folded` makes each form as large as one request may be, by repeating its files.
+    `hold_seconds`. `clients` is the number of connections of an attack that does not keep them. `key` is an API key of
+    the attacker where the service needs one, and `keys_file` the file that accepts it. `folded` makes each form as
+    large as one request may be, by repeating its files.
     """
 
     host: str
@@ -49,6 +51,7 @@ class Target:
     max_connections: int = 1_000
     max_streams: int = 64
     hold_seconds: float = 6.0
+    clients: int = CLIENTS
     key: str = ""
     keys_file: Path | None = None
     folded: bool = False

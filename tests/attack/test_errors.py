@@ -1,4 +1,4 @@
-"""A client's errors are answered as its own: no 5xx, no close code of a fault, and no error in the log."""
+"""Errors of clients are never answered by a 5xx status or a close code of a fault, and log no error."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.mark.parametrize("attack", errors.ATTACKS, ids=lambda attack: attack.name)
 def test_client_errors_are_not_faults(gateway: Gateway, attack: Attack):
-    """Each attack raises PromiseBroken for an answer that blames the service."""
+    """Each attack raises PromiseBroken for an answer that says that the service is at fault."""
     offset = gateway.log.stat().st_size
     attack.send(Target("127.0.0.1", int(gateway.url.rpartition(":")[2])))
     lines = gateway.log.read_bytes()[offset:].splitlines()
