@@ -62,7 +62,7 @@ class Gateway:
 
 @contextmanager
 def running_gateway(
-    log: Path, *, wait_ready: bool = True, command: Sequence[str] = ("gateway", "serve"), **settings: object
+    log: Path, *, wait_ready: bool = True, command: Sequence[str] = ("gateway_cli", "serve"), **settings: object
 ) -> Iterator[Gateway]:
     """`gateway serve` on a free port, with its log in a file; stopped at the end, and then its exit code must be 0."""
     port = free_port()
