@@ -1,9 +1,9 @@
 """A decoder's process: `python -m gateway.ingest.decoders.child SOCKET MEMORY PARENT`.
 
 A picture comes in a shared memory file, and its pixels go back in the same one; over the socket go lines of JSON: a
-`worker.PictureJob` one way, a `worker.Reply` the other. A `worker.FilmJob` opens a film, which stays open for as many
-lines as ask for its next frame. Whatever a picture makes of this process, its parent believes no more of it than such a
-line.
+`worker.ImageJob` one way, a `worker.Reply` the other. A `worker.AnimationJob` opens an animation, which stays open for
+as many lines as ask for its next frame. Whatever a picture makes of this process, its parent believes no more of it
+than such a line, and measures what it takes by the clock of the process.
 """
 
 import contextlib
