@@ -28,7 +28,16 @@ class ServiceFailed(UserError):
 def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[str]:
     """The URL of a service of this run's own, when it is ready; raises ServiceFailed."""
     port = free_port()
-    command = ["gateway_cli", "up", "--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
+    command = [
+        "gateway_cli",
+        "up",
+        "--host",
+        LOOPBACK,
+        "--port",
+        str(port),
+        "--model-repository",
+        str(model_repository),
+    ]
     say(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a session of its own, so that Ctrl-C reaches this process alone; it ends with this process in any case.
