@@ -79,7 +79,7 @@ def faults(gateway: Gateway, offset: int) -> list[dict]:
     ],
     ids=lambda value: value[:60].decode().replace("\r\n", " ") if isinstance(value, bytes) else value,
 )
-def test_an_oddity_has_its_answer(gateway: Gateway, sent: bytes, answer: str):
+def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answer: str):
     offset = gateway.log.stat().st_size
     with target(gateway).connect() as connection:
         connection.settimeout(10)

@@ -83,7 +83,7 @@ def reason(page: Page, words: str) -> None:
     expect(page.locator("#camera-reason")).to_contain_text(words)
 
 
-def test_the_labels_of_the_frame_and_of_the_sequence_stand_over_the_picture(page: Page):
+def test_labels_of_frame_and_sequence_are_shown_over_the_video(page: Page):
     is_live(page)
     first = page.locator("#camera-label").text_content()
     for colour in ("red", "blue"):
@@ -103,7 +103,7 @@ def test_the_labels_of_the_frame_and_of_the_sequence_stand_over_the_picture(page
     expect(page.locator("#camera-label")).to_have_text("No label is likely enough")
 
 
-def test_the_camera_stops_when_it_is_not_looked_at(page: Page):
+def test_camera_stops_when_its_tab_is_hidden(page: Page):
     is_live(page)
     page.get_by_role("button", name="Stop the camera").click()
     is_off(page)
@@ -134,7 +134,7 @@ def test_the_camera_stops_when_it_is_not_looked_at(page: Page):
     is_off(page)
 
 
-def test_a_camera_that_goes_away_or_cannot_be_had_is_told(page: Page):
+def test_missing_or_disconnected_camera_is_reported(page: Page):
     is_live(page)
     page.evaluate("tracks[0].dispatchEvent(new Event('ended'))")
     reason(page, "The camera was disconnected")
@@ -152,7 +152,7 @@ def test_a_camera_that_goes_away_or_cannot_be_had_is_told(page: Page):
     is_live(page)
 
 
-def test_without_permission_the_page_says_where_it_is_given(browser: Browser, service: str):
+def test_without_permission_the_page_shows_where_to_give_it(browser: Browser, service: str):
     context = browser.new_context()
     page = context.new_page()
     open_camera(page, service)
@@ -160,7 +160,7 @@ def test_without_permission_the_page_says_where_it_is_given(browser: Browser, se
     context.close()
 
 
-def test_over_plain_http_the_page_says_what_a_browser_wants(context: BrowserContext, service: str):
+def test_over_plain_http_the_page_explains_the_need_for_https(context: BrowserContext, service: str):
     page = context.new_page()
     open_camera(page, service.replace("127.0.0.1", "gateway.test"))
     reason(page, "Browsers allow the camera only to pages that come over HTTPS or from localhost.")
@@ -168,7 +168,7 @@ def test_over_plain_http_the_page_says_what_a_browser_wants(context: BrowserCont
     reason(page, f"ssh -L 8080:localhost:{port} gateway.test")
 
 
-def test_a_model_without_a_stateful_one_is_followed_frame_by_frame(page: Page, backend: ColourBackend):
+def test_without_a_stateful_model_each_frame_is_shown_alone(page: Page, backend: ColourBackend):
     is_live(page)
     page.select_option("#model", "moods")
     reason(page, "Triton has no stateful model for the streams of 'moods'.")
@@ -179,7 +179,7 @@ def test_a_model_without_a_stateful_one_is_followed_frame_by_frame(page: Page, b
     expect(page.locator("#camera-answers h2")).to_have_text(["In this frame"])
 
 
-def test_a_key_is_asked_for_and_then_taken(context: BrowserContext, backend: ColourBackend, tmp_path):
+def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: ColourBackend, tmp_path):
     file = tmp_path / "keys"
     key = add_key(file, "page")
     with stream_service(backend, model="colours", api_keys_file=file) as (address, _):
@@ -198,7 +198,7 @@ def test_a_key_is_asked_for_and_then_taken(context: BrowserContext, backend: Col
         page.close()
 
 
-def test_a_gateway_that_is_full_or_stops_is_asked_again(context: BrowserContext, backend: ColourBackend):
+def test_full_or_stopped_gateway_is_tried_again(context: BrowserContext, backend: ColourBackend):
     with stream_service(backend, model="colours", max_streams=1) as (address, server):
         page = context.new_page()
         with connect(f"ws://{address}/stream", proxy=None):
@@ -214,7 +214,7 @@ def test_a_gateway_that_is_full_or_stops_is_asked_again(context: BrowserContext,
         is_off(page)
 
 
-def test_what_is_not_answered_is_not_added_to(page: Page, backend: ColourBackend):
+def test_no_frame_is_sent_while_too_many_are_unanswered(page: Page, backend: ColourBackend):
     is_live(page)
     backend.gate.clear()
     before = page.evaluate("sent")
@@ -225,7 +225,7 @@ def test_what_is_not_answered_is_not_added_to(page: Page, backend: ColourBackend
     expect(page.locator("#camera-where")).to_have_text(re.compile(r"[1-9]\d* by the gateway"))
 
 
-def test_what_the_network_has_not_taken_is_not_added_to(context: BrowserContext, service: str):
+def test_no_frame_is_sent_while_the_socket_buffer_is_full(context: BrowserContext, service: str):
     page = context.new_page()
     page.goto(service)
     rooms = page.evaluate(

@@ -51,7 +51,7 @@ def labelled(page: Page, *labels: list[str]) -> None:
         expect(page.locator(".card").nth(position).locator(".label")).to_have_text(those)
 
 
-def test_each_picture_gets_a_card_with_its_labels_and_its_model(page: Page):
+def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     page.select_option("#top-k", "3")
     add(page, [*photos(blue=1, green=1), file("broken.png", b"not a picture")])
     expect(page.locator("#tally")).to_have_text("2 classified, 1 failed")
@@ -111,7 +111,7 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     ]
 
 
-def test_what_is_saved_names_the_model_and_every_label(page: Page, tmp_path):
+def test_saved_results_name_the_model_and_every_label(page: Page, tmp_path):
     page.select_option("#top-k", "1")
     add(page, [*photos(green=1), file("empty.png", b"")])
     path = read_download(page, "Save as CSV", tmp_path)
@@ -131,7 +131,7 @@ def test_what_is_saved_names_the_model_and_every_label(page: Page, tmp_path):
     assert saved["model"] == {"name": "colours", "version": "2"}
 
 
-def test_labels_are_counted_and_show_their_pictures(page: Page):
+def test_labels_are_counted_and_show_their_images(page: Page):
     add(page, photos(red=1, blue=3, green=2))
     expect(page.locator(".chip")).to_have_text(["blue3", "green2", "red1"])
     page.locator(".chip", has_text="green").click()
@@ -140,7 +140,7 @@ def test_labels_are_counted_and_show_their_pictures(page: Page):
     expect(page.locator(".card")).to_have_count(6)
 
 
-def test_pictures_are_grouped_by_label(page: Page):
+def test_images_are_grouped_by_label(page: Page):
     add(page, [*photos(red=1, blue=2), file("broken.png", b"x")])
     page.get_by_label("Group by label").check()
     expect(page.locator(".group h3")).to_have_text(["blue", "red", "Without a label"])
@@ -150,7 +150,7 @@ def test_pictures_are_grouped_by_label(page: Page):
     shows(page, "red-0.png", "blue-0.png", "blue-1.png", "broken.png")
 
 
-def test_the_slider_leaves_out_what_is_not_likely_enough(page: Page):
+def test_slider_hides_labels_below_the_threshold(page: Page):
     add(page, photos(blue=1, red=1))
     page.locator("#least").fill("0.7")
     expect(page.locator(".unsure")).to_have_text("No label reaches 70.0%")
@@ -161,7 +161,7 @@ def test_the_slider_leaves_out_what_is_not_likely_enough(page: Page):
     expect(page.locator("#code")).to_have_value(re.compile("threshold=0.7"))
 
 
-def test_the_viewer_frames_what_the_model_saw_and_asks_for_every_label(page: Page):
+def test_viewer_shows_the_crop_and_requests_every_label(page: Page):
     add(page, photos(blue=2))
     page.get_by_role("button", name="Open blue-0.png").click()
     expect(page.locator("#viewer-seen-words")).to_have_text("What is in the frame, at 32 × 32")
@@ -188,7 +188,7 @@ def moving(name: str, *colours: str) -> FilePayload:
     return {"name": name, "mimeType": "image/gif", "buffer": animation(*colours)}
 
 
-def test_of_an_animated_picture_the_viewer_shows_the_frames(page: Page, tmp_path):
+def test_viewer_shows_the_frames_of_an_animation(page: Page, tmp_path):
     add(page, [moving("film.gif", "blue", "red", "green"), moving("still.gif", "red")])
     expect(page.locator("#again")).to_have_text("Run again")
     expect(page.locator("#tally")).to_have_text("2 classified")
@@ -204,7 +204,7 @@ def test_of_an_animated_picture_the_viewer_shows_the_frames(page: Page, tmp_path
     assert "frames" not in still
 
 
-def test_of_a_video_the_viewer_shows_the_frames(page: Page):
+def test_viewer_shows_the_frames_of_a_video(page: Page):
     add(page, [{"name": "clip.mp4", "mimeType": "video/mp4", "buffer": video("mp4", "mp4v", (50, 100, 150))}])
     expect(page.locator("#tally")).to_have_text("1 classified")
     page.get_by_role("button", name="Open clip.mp4").click()
@@ -212,7 +212,7 @@ def test_of_a_video_the_viewer_shows_the_frames(page: Page):
 
 
 @pytest.mark.parametrize("most", [2, 8])
-def test_pictures_with_more_frames_than_the_gateway_allows_are_answered_as_stills(context: BrowserContext, most: int):
+def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int):
     with stream_service(ColourBackend(), model="colours", max_frames=most) as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
@@ -248,7 +248,7 @@ def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: Co
     shows(page)
 
 
-def test_the_address_asks_for_what_is_chosen(page: Page, context: BrowserContext):
+def test_url_parameters_set_the_choices(page: Page, context: BrowserContext):
     page.select_option("#model", "colours 1")
     page.select_option("#compare", "moods")
     page.locator("#least").fill("0.25")
@@ -260,7 +260,7 @@ def test_the_address_asks_for_what_is_chosen(page: Page, context: BrowserContext
     expect(other.locator("#least")).to_have_value("0.25")
 
 
-def test_the_code_is_there_in_three_languages(page: Page):
+def test_code_is_shown_in_three_languages(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
         "Python": r"# pip install \./gateway_client.*\nfrom gateway_client import",
@@ -284,7 +284,7 @@ def test_a_link_that_is_dropped_is_not_followed(page: Page):
     expect(page.locator("#said")).to_contain_text("Only files can be dropped here")
 
 
-def test_on_a_slow_line_the_bytes_and_the_seconds_are_seen_to_move(page: Page, context: BrowserContext):
+def test_slow_upload_shows_progress_in_bytes_and_seconds(page: Page, context: BrowserContext):
     line = context.new_cdp_session(page)
     line.send("Network.enable")
     slow = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 400_000}
@@ -296,7 +296,7 @@ def test_on_a_slow_line_the_bytes_and_the_seconds_are_seen_to_move(page: Page, c
     expect(page.locator("#again")).to_be_visible()
 
 
-def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: ColourBackend):
+def test_stopped_run_can_be_continued(page: Page, backend: ColourBackend):
     backend.gate.clear()
     try:
         page.set_input_files("#files", photos(green=1))
@@ -308,7 +308,7 @@ def test_a_run_that_is_stopped_can_be_taken_up_again(page: Page, backend: Colour
     expect(page.locator("#tally")).to_have_text("1 classified")
 
 
-def test_what_a_gateway_that_was_away_left_unanswered_is_sent_when_it_is_back(context: BrowserContext, service: str):
+def test_images_without_a_result_are_sent_when_the_gateway_is_back(context: BrowserContext, service: str):
     page = context.new_page()
     page.clock.install()
     page.goto(service)
@@ -355,7 +355,7 @@ def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
         page.close()
 
 
-def test_where_the_models_cannot_be_listed_the_default_one_is_asked(context: BrowserContext, service: str):
+def test_default_model_is_used_where_models_cannot_be_listed(context: BrowserContext, service: str):
     page = context.new_page()
     page.route("**/models", lambda route: route.fulfill(status=503, json={"detail": "Triton is away."}))
     page.goto(service)

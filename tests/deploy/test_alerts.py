@@ -163,7 +163,7 @@ def test_every_alert_has_a_case():
 
 
 @needs_prometheus
-def test_promtool_takes_the_rules():
+def test_promtool_accepts_the_rules():
     assert f"{len(RULES)} rules found" in promtool("check", "rules", str(ALERTS))
 
 
@@ -213,5 +213,5 @@ def test_an_alert_fires_when_it_should_and_only_then(case, fires, all_hold, tmp_
 
 
 @needs_prometheus
-def test_promtool_takes_the_configuration_of_compose():
+def test_promtool_accepts_the_configuration_of_compose():
     promtool("check", "config", "--syntax-only", str(PROJECT / "deploy/monitoring/prometheus.yml"))

@@ -156,14 +156,14 @@ def variables(release: Rendered) -> dict[str, str]:
     return find(release, "ConfigMap", "-gateway")["data"]
 
 
-def test_helm_renders_it_and_has_nothing_to_say(release):
+def test_helm_lint_finds_nothing(release):
     assert not release.error
     assert not release.findings
     assert release.documents
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kubernetes_takes_every_object(releases, version):
+def test_every_object_matches_the_kubernetes_schema(releases, version):
     # Most objects of two sets of values are the same.
     documents = {json.dumps(each): each for release in releases.values() for each in release.documents}
     assert len(documents) > 50
@@ -177,7 +177,7 @@ def test_a_field_that_kubernetes_does_not_know_is_found(releases):
     assert "imagePolicy" in fault
 
 
-def test_every_kind_of_the_matrix_is_made(releases):
+def test_every_expected_kind_is_rendered(releases):
     kinds = {each["kind"] for release in releases.values() for each in release.documents}
     assert kinds == {
         *("ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Pod"),
@@ -191,7 +191,7 @@ def test_every_variable_is_a_setting_with_an_allowed_value(release):
     Settings(_env_file=None, **given)
 
 
-def test_large_numbers_and_falsehoods_arrive_as_they_are_meant(releases):
+def test_large_numbers_and_false_values_keep_their_meaning(releases):
     given = variables(releases["settings"])
     assert given["GATEWAY_MAX_REQUEST_BYTES"] == "8589934592"
     assert given["GATEWAY_MAX_WAIT_SECONDS"] == "2.5"
@@ -199,14 +199,14 @@ def test_large_numbers_and_falsehoods_arrive_as_they_are_meant(releases):
     assert given["GATEWAY_SHUTDOWN_DELAY_SECONDS"] == "0"
 
 
-def test_a_pod_gets_longer_to_stop_than_its_settings_take(release):
+def test_grace_period_of_a_pod_exceeds_its_shutdown_settings(release):
     given = variables(release)
     stop_seconds = float(given["GATEWAY_SHUTDOWN_DELAY_SECONDS"]) + float(given["GATEWAY_SHUTDOWN_GRACE_SECONDS"])
     assert pod(release, "gateway")["terminationGracePeriodSeconds"] > stop_seconds
     assert pod(release, "triton")["terminationGracePeriodSeconds"] > EXIT_TIMEOUT_SECONDS
 
 
-def test_the_gateway_finds_every_triton_ready_or_not_by_a_headless_service(release):
+def test_headless_service_publishes_every_triton_ready_or_not(release):
     host, _, port = variables(release)["GATEWAY_TRITON_URL"].partition(":")
     service = find(release, "Service", host)["spec"]
     assert service["clusterIP"] == "None"
@@ -224,7 +224,7 @@ def test_ports_have_one_meaning(release):
     assert port["targetPort"] == http["name"]
 
 
-def test_probes_ask_what_they_mean(release):
+def test_probes_use_the_right_paths(release):
     gateway, triton = container(release, "gateway"), container(release, "triton")
     assert gateway["livenessProbe"]["httpGet"]["path"] == "/health/live"
     assert triton["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
@@ -232,7 +232,7 @@ def test_probes_ask_what_they_mean(release):
     assert "alive.py" in find(release, "ConfigMap", "-triton-scripts")["data"]
 
 
-def test_the_liveness_of_triton_strikes_after_healing_had_its_time(release):
+def test_liveness_of_triton_fails_only_after_recovery_had_time(release):
     from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
 
     probe = container(release, "triton")["livenessProbe"]
@@ -241,7 +241,7 @@ def test_the_liveness_of_triton_strikes_after_healing_had_its_time(release):
     assert int(own_timeout) < probe["timeoutSeconds"]
 
 
-def test_without_a_triton_a_gateway_is_ready_only_where_none_is_a_state_of_its_own(releases):
+def test_gateway_without_a_triton_is_ready_only_with_scale_to_zero(releases):
     def asked(release: str) -> str:
         return container(releases[release], "gateway")["readinessProbe"]["httpGet"]["path"]
 
@@ -262,7 +262,7 @@ def test_pods_run_with_few_rights(release, part):
         assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_selectors_find_their_pods_and_no_others(release):
+def test_selectors_match_their_pods_and_no_others(release):
     labels = {
         part: find(release, "Deployment", f"-{part}")["spec"]["template"]["metadata"]["labels"]
         for part in ("gateway", "triton")
@@ -293,7 +293,7 @@ def test_triton_opens_no_connection_but_to_fetch_its_models(releases):
     assert {each["port"] for each in rule["ports"]} == {53, 443}
 
 
-def test_a_gateway_that_is_closed_off_still_answers_prometheus_and_the_test(releases):
+def test_network_policy_of_the_gateway_admits_prometheus_and_the_test(releases):
     (rule,) = find(releases["who may reach what"], "NetworkPolicy", "-gateway")["spec"]["ingress"]
     labels = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
     assert [each["app.kubernetes.io/component"] for each in labels] == ["test"]
@@ -316,7 +316,7 @@ def test_no_secret_is_written_into_a_config_map(releases):
     assert "'GATEWAY_CACHE_SECRET'" in refused.error
 
 
-def test_a_change_of_the_settings_or_of_the_models_is_a_rollout(releases):
+def test_changed_settings_or_models_cause_a_rollout(releases):
     def annotations(release: str, part: str) -> dict[str, str]:
         return find(releases[release], "Deployment", f"-{part}")["spec"]["template"]["metadata"]["annotations"]
 
@@ -335,7 +335,7 @@ def test_autoscalers_own_the_number_of_pods(releases):
     assert container(release, "gateway")["resources"]["requests"]["cpu"], "what the share is of"
 
 
-def test_tritons_follow_a_fullness_that_is_bounded(releases):
+def test_tritons_scale_by_a_bounded_fullness(releases):
     spec = find(releases["autoscaling"], "ScaledObject", "-triton")["spec"]
     (trigger,) = spec["triggers"]
     assert trigger["metricType"] == "Value", "the fleet's, not a Triton's"
@@ -366,7 +366,7 @@ def test_a_route_waits_longer_than_the_gateway_does(releases):
     assert int(rule["timeouts"]["request"].removesuffix("s")) > longest
 
 
-def test_models_from_elsewhere_stand_where_triton_looks(releases):
+def test_fetched_models_are_in_the_model_repository(releases):
     claim = container(releases["models from a claim"], "triton")
     assert "--model-repository=/models" in claim["args"], "the image for processors has them elsewhere"
     assert {"name": "models", "mountPath": "/models", "readOnly": True, "subPath": "production"} in claim[
@@ -379,7 +379,7 @@ def test_models_from_elsewhere_stand_where_triton_looks(releases):
     assert "fetch.py" in find(releases["models from a bucket"], "ConfigMap", "-triton-scripts")["data"]
 
 
-def test_the_notes_have_the_command_that_works(releases):
+def test_notes_have_a_working_command(releases):
     assert "curl -F files=@cat.jpg http://127.0.0.1:8080/predict" in releases["as it comes"].files["NOTES.txt"]
     assert "port-forward service/images-gateway 8080:80" in releases["as it comes"].files["NOTES.txt"]
     assert "https://vision.example.com/predict" in releases["an Ingress"].files["NOTES.txt"]
@@ -388,14 +388,14 @@ def test_the_notes_have_the_command_that_works(releases):
     assert "WARNING" in releases["no policies and no budgets"].files["NOTES.txt"]
 
 
-def test_runbooks_lead_to_where_the_documents_are(releases):
+def test_runbook_links_lead_to_the_documents(releases):
     (group,) = find(releases["monitoring"], "PrometheusRule", "-gateway")["spec"]["groups"]
     urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
     assert urls
     assert all(url.startswith("https://git.example/tig/blob/main/docs/operations.md#") for url in urls)
 
 
-def test_dashboards_come_as_config_maps_that_a_sidecar_finds(releases):
+def test_dashboards_are_config_maps_with_the_sidecars_label(releases):
     maps = [each for each in releases["monitoring"].documents if "-dashboard-" in each["metadata"]["name"]]
     assert len(maps) == len([*(CHART / "files" / "dashboards").glob("*.json")]) > 0
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)

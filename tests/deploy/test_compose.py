@@ -44,7 +44,7 @@ def test_every_service_is_built_by_the_dockerfile(compose, dockerfile):
         )
 
 
-def test_without_a_gpu_another_image_runs_and_no_gpu_is_asked_for(gpu_compose, cpu_compose):
+def test_cpu_file_uses_another_image_and_requests_no_gpu(gpu_compose, cpu_compose):
     gpu, cpu = (compose["services"]["triton"] for compose in (gpu_compose, cpu_compose))
     assert gpu["build"]["target"] == "triton"
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
@@ -91,7 +91,7 @@ def test_the_gateway_is_healthy_when_it_classifies(compose):
     assert "http://127.0.0.1:8080/health/ready" in code
 
 
-def test_the_preprocessor_has_room_in_shared_memory(compose):
+def test_shared_memory_suffices_for_the_preprocessor(compose):
     assert compose["services"]["triton"]["shm_size"] == "1gb"
 
 
@@ -101,7 +101,7 @@ def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
     assert seconds(services["triton"]["stop_grace_period"]) > EXIT_TIMEOUT_SECONDS
 
 
-def test_monitoring_starts_only_when_it_is_asked_for(compose):
+def test_monitoring_starts_only_with_its_profile(compose):
     assert set(services_of(compose, None)) == {"gateway", "triton"}
     assert set(services_of(compose, "monitoring")) == {"prometheus", "grafana"}
 
@@ -112,7 +112,7 @@ def mounted(compose, service: str) -> dict[str, str]:
     return {inside: outside for outside, inside, *_ in volumes if outside.startswith("./")}
 
 
-def test_prometheus_scrapes_both_services_at_their_ports_and_reads_the_alerts(compose, root):
+def test_prometheus_scrapes_both_services_and_reads_the_alerts(compose, root):
     files = mounted(compose, "prometheus")
     configuration = yaml.safe_load((root / files["/etc/prometheus/prometheus.yml"]).read_text())
     (rules,) = configuration["rule_files"]
@@ -141,7 +141,7 @@ def test_grafana_finds_prometheus_and_the_dashboards(compose, root):
 
 
 @pytest.mark.parametrize("name", ["gateway", "triton", "prometheus", "grafana"])
-def test_a_service_comes_back_and_has_no_rights_to_give_away(compose, name):
+def test_service_restarts_and_cannot_gain_privileges(compose, name):
     service = compose["services"][name]
     assert service["restart"] == "unless-stopped"
     assert service["cap_drop"] == ["ALL"]
@@ -149,7 +149,7 @@ def test_a_service_comes_back_and_has_no_rights_to_give_away(compose, name):
     assert "privileged" not in service
 
 
-def test_what_is_not_made_by_nvidia_runs_on_a_read_only_file_system(gpu_compose, cpu_compose):
+def test_own_images_run_on_a_read_only_file_system(gpu_compose, cpu_compose):
     for service in (gpu_compose["services"]["gateway"], *cpu_compose["services"].values()):
         assert service["read_only"] is True
         assert service["tmpfs"] == ["/tmp"]  # noqa: S108  # a path inside the container
@@ -159,7 +159,7 @@ def seconds(text: str) -> int:
     return int(text.removesuffix("s"))
 
 
-def test_the_gpu_file_has_the_settings_that_are_computed_for_sixteen_cores_and_a_gpu(gpu_compose):
+def test_gpu_file_has_the_settings_for_16_cores_and_a_gpu(gpu_compose):
     environment = gpu_compose["services"]["gateway"]["environment"]
     for field, value in plan(16, 1).settings().items():
         name = f"GATEWAY_{field.upper()}"

@@ -45,7 +45,7 @@ SERIES = {
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
-def test_a_panel_asks_for_what_there_is(panel: Panel):
+def test_panel_queries_existing_metrics(panel: Panel):
     for query in panel.queries:
         found: list[object] = []
         promql_parser.walk(promql_parser.parse(expression(query)), found.append)
@@ -60,7 +60,7 @@ def test_a_panel_asks_for_what_there_is(panel: Panel):
     assert panel.meaning.endswith(".")
 
 
-def test_the_dashboards_and_the_alert_mean_the_same_faults():
+def test_dashboards_and_alert_use_the_same_error_codes():
     assert f'outcome=~"{IMAGE_FAULTS}"' in RULES["GatewayImagesFail"]["expr"]
 
 

@@ -39,12 +39,12 @@ def test_the_file_builds_the_three_images_and_the_gateway_by_default(dockerfile)
 
 
 @pytest.mark.parametrize("image", ["gateway", "triton-cpu"])
-def test_the_python_images_stand_on_a_base_that_can_be_chosen(dockerfile, image):
+def test_base_of_the_python_images_can_be_chosen(dockerfile, image):
     assert dockerfile.arguments["PYTHON_IMAGE"] == "python:3.12-slim"
     assert dockerfile.image_below(image) == "python:3.12-slim"
 
 
-def test_the_gpu_image_is_a_triton_whose_restricted_interfaces_are_mended(dockerfile):
+def test_gpu_image_is_a_triton_with_working_restricted_apis(dockerfile):
     name, year, month = re.fullmatch(r"(\S+):(\d+)\.(\d+)-py3", dockerfile.image_below("triton")).groups()
     assert name == "nvcr.io/nvidia/tritonserver"
     assert (int(year), int(month)) >= (26, 11)
@@ -59,7 +59,7 @@ def test_no_image_runs_as_root(dockerfile, image):
 
 
 @pytest.mark.parametrize(("image", "asked"), [("gateway", "/health/live"), ("triton", ":8000/v2/health/ready")])
-def test_an_image_checks_its_health_with_the_python_that_it_has(dockerfile, image, asked):
+def test_image_checks_its_health_with_its_own_python(dockerfile, image, asked):
     program, option, code = dockerfile.stages[image].words("HEALTHCHECK")
     assert (program, option) == ("python3", "-c")
     ast.parse(code)
@@ -78,7 +78,7 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
     assert stage.last("EXPOSE") == "8080"
 
 
-def test_the_gateway_image_takes_the_requirements_and_what_exports_spans_and_among_them_is_no_torch(dockerfile):
+def test_gateway_image_has_the_requirements_and_otel_but_no_torch(dockerfile):
     taken = dockerfile.stages["gateway-build"].last("RUN")
     assert taken.endswith("install -c constraints.txt '.[heic,otel]' /wheels/*.whl")
     assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
@@ -104,13 +104,13 @@ def test_both_triton_images_carry_the_models_of_one_build(dockerfile):
     assert dockerfile.stages["triton-cpu"].base == "local"
 
 
-def test_our_stand_in_for_libtorch_stays_out_of_the_image_that_has_libtorch(dockerfile):
+def test_gpu_image_has_no_python_based_pytorch_backend(dockerfile):
     stage = dockerfile.stages["triton"]
     assert not any("triton_backends" in text for _, text in stage.instructions)
     assert not any(word.startswith("--backend-directory") for word in stage.words("CMD"))
 
 
-def test_the_gpu_image_never_takes_a_torch_without_cuda(dockerfile):
+def test_gpu_image_never_installs_a_cpu_torch(dockerfile):
     assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages["local"].all("ARG")
     assert "PIP_EXTRA_INDEX_URL" not in dockerfile.stages["triton"].all("ARG")
 
@@ -131,14 +131,14 @@ def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
 
 
 @pytest.mark.parametrize("image", ["gateway-build", "local", "triton"])
-def test_the_resize_kernel_is_compiled_where_there_is_a_compiler_and_copied_as_a_wheel(dockerfile, image):
+def test_resize_kernel_is_built_in_a_stage_and_copied_as_a_wheel(dockerfile, image):
     assert dockerfile.arguments["COMPILER_IMAGE"] == "python:3.12"
     assert dockerfile.stages["native"].last("RUN").endswith("pip wheel --no-deps --wheel-dir /wheels /native")
     assert "--from=native /wheels /wheels" in dockerfile.stages[image].all("COPY")
     assert any(re.search(r" install .* /wheels/\*\.whl", run) for run in dockerfile.stages[image].all("RUN"))
 
 
-def test_the_gpu_image_starts_triton_with_the_options_of_the_embedded_one(dockerfile, tmp_path):
+def test_gpu_image_starts_triton_with_the_options_of_gateway_up(dockerfile, tmp_path):
     of_the_place = re.compile(
         r"--(model-repository|backend-directory|cache-directory|(grpc|http|metrics)-(address|port))=|.*shm-region-prefix"
     )
@@ -153,7 +153,7 @@ def test_the_gpu_image_starts_triton_with_the_options_of_the_embedded_one(docker
     }
 
 
-def test_the_engine_is_sent_what_is_copied_and_no_weights_and_no_secrets(root, dockerfile):
+def test_build_context_has_the_copied_files_without_weights_and_secrets(root, dockerfile):
     lines = (root / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     copied = {

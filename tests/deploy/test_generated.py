@@ -18,7 +18,7 @@ def test_every_generated_file_is_up_to_date(generated):
     assert not stale, "run: make docs"
 
 
-def test_no_generated_file_is_left_from_before(generated):
+def test_no_outdated_generated_file_remains(generated):
     folders = [PROJECT / "deploy" / "kubernetes", PROJECT / "deploy/helm/triton-image-gateway/files/dashboards"]
     assert {path for folder in folders for path in folder.iterdir()} <= set(generated)
 
@@ -29,7 +29,7 @@ def test_the_manifests_name_no_helm():
         assert "managed-by" not in text
 
 
-def test_every_value_has_a_meaning():
+def test_every_value_is_documented():
     rows = [*described()]
     assert len(rows) > 100
     assert [path for path, _, meaning in rows if not meaning.endswith(".") and "http" not in meaning] == []

@@ -47,7 +47,7 @@ def test_every_panel_can_be_evaluated(prometheus):
             prometheus.ask(expression(query))
 
 
-def test_every_alert_can_be_evaluated_and_none_fires_while_all_is_well(prometheus):
+def test_every_alert_can_be_evaluated_and_none_fires_without_a_fault(prometheus):
     wait_for(lambda: all(rule["health"] != "unknown" for rule in prometheus.rules()))
     rules = prometheus.rules()
     assert rules
@@ -55,5 +55,5 @@ def test_every_alert_can_be_evaluated_and_none_fires_while_all_is_well(prometheu
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
 
 
-def test_promtool_likes_the_metrics(gateway):
+def test_promtool_accepts_the_metrics(gateway):
     promtool("check", "metrics", given=httpx.get(f"{gateway.url}/metrics", timeout=10).text)

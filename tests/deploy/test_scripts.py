@@ -100,26 +100,26 @@ def test_a_full_queue_is_load_and_no_fault():
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
-def test_a_model_that_fails_is_told_in_tritons_words(status):
+def test_failing_model_is_reported_with_tritons_message(status):
     with serving(LOADED | {INFER: (status, b'{"error":"CUDA error: device-side assert triggered"}')}) as triton:
         done = run("alive.py", "flowers", "5", triton.url)
     assert done.returncode == 1
     assert "device-side assert" in done.stderr
 
 
-def test_a_model_that_is_being_reloaded_costs_triton_no_restart():
+def test_model_that_is_reloaded_causes_no_restart():
     with serving({"/v2/repository/index": (200, b"[]"), INFER: (400, b"not ready")}) as triton:
         assert run("alive.py", "flowers", "5", triton.url).returncode == 0
 
 
-def test_a_triton_that_is_not_there_is_not_alive():
+def test_unreachable_triton_is_not_alive():
     done = run("alive.py", "flowers", "5", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 1
     assert "does not answer" in done.stderr
 
 
 @pytest.mark.triton
-def test_the_probe_asks_what_the_real_ensemble_takes(triton):
+def test_probe_sends_the_inputs_of_the_ensemble(triton):
     port = next(option for option in triton._arguments() if option.startswith("--http-port=")).partition("=")[2]
     assert run("alive.py", "ensemble_model", "60", f"http://127.0.0.1:{port}").stderr == ""
     # Not for nothing: what stands behind the name has answered.
@@ -170,7 +170,7 @@ def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path, name):
         ((200, archive(README="")), "no model repository"),
     ],
 )
-def test_what_is_wrong_with_the_archive_is_said_and_its_address_is_not(tmp_path, answer, said):
+def test_error_of_an_archive_does_not_show_its_url(tmp_path, answer, said):
     with serving({"*": answer}) as bucket:
         done = fetch(tmp_path, f"{bucket.url}/m?signature=s3cr3t", content=answer[1])
     assert done.returncode == 1
@@ -191,7 +191,7 @@ def test_helm_test_sends_a_key_and_reads_the_result():
     assert [path for path, *_ in gateway.asked].count("/predict") == 1
 
 
-def test_helm_test_fails_with_the_answers_words():
+def test_helm_test_fails_with_the_message_of_the_response():
     with serving({"/health/ready": (200, b"{}"), "/predict": (401, b"unauthorized")}) as gateway:
         done = run("classify.py", gateway.url)
     assert done.returncode == 1

@@ -23,14 +23,14 @@ def test_requests_are_finished_before_systemd_kills(service):
     assert service["KillMode"] == "mixed"
 
 
-def test_it_runs_up_as_a_user_without_rights_and_comes_back(service):
+def test_unit_runs_up_unprivileged_and_restarts_it(service):
     assert service["ExecStart"].endswith("gateway up")
     assert service["User"] != "root"
     assert service["NoNewPrivileges"] == "yes"
     assert service["Restart"] == "on-failure"
 
 
-def test_what_it_sets_are_settings(service):
+def test_environment_variables_are_settings(service):
     names = [word.split("=")[0] for word in service["Environment"].split()]
     known = {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
     assert {name for name in names if name.startswith("GATEWAY_")} <= known

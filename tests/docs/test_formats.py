@@ -17,7 +17,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize(("path", "joined"), LISTS.items(), ids=str)
-def test_a_list_of_formats_is_that_of_the_gateway(path, joined):
+def test_list_of_formats_matches_the_gateway(path, joined):
     others, _, last = TAKEN.rpartition(" or ")
     assert f"{others}{joined if joined == ',' else f' {joined}'} {last}" in (ROOT / path).read_text()
 

@@ -43,24 +43,24 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(("command", "told"), EXAMPLES, ids=["native", "openai"])
-def test_a_request_is_answered_as_it_is_told(url: str, command: str, told: str):
+def test_documented_request_gets_its_documented_response(url: str, command: str, told: str):
     command = command.replace("http://127.0.0.1:8080", url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     assert is_told(values(told), values(answer)), answer
 
 
-def test_every_parameter_is_told():
+def test_every_parameter_is_documented():
     assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(EmbeddingParameters.model_fields)
 
 
-def test_the_client_is_used_as_it_is_shown(url: str):
+def test_documented_client_code_runs(url: str):
     (code,) = (each for each in PYTHON if "Gateway" in each)
     code = code.replace("http://127.0.0.1:8080", url).replace("gateway_client", "gateway_client")
     assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
 
 
 @pytest.mark.slow
-def test_the_example_finds_near_pictures_and_asks_for_new_ones_alone(tmp_path: Path):
+def test_example_finds_similar_images_and_sends_only_new_ones(tmp_path: Path):
     photos = tmp_path / "photos"
     photos.mkdir()
     for name, colour in {"red": (20, 20, 200), "blue": (200, 20, 20), "purple": (140, 20, 140)}.items():

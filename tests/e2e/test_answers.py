@@ -39,14 +39,14 @@ def check(result: dict, encoded: bytes) -> None:
 
 
 @pytest.mark.parametrize(("name", "image_format"), FORMS)
-def test_a_photograph_gets_the_eager_models_answer(either_client: httpx.Client, name: str, image_format: str):
+def test_photograph_gets_the_result_of_the_eager_model(either_client: httpx.Client, name: str, image_format: str):
     encoded = photo(name, image_format)
     answer = either_client.post("/predict", params={"top_k": 1000}, files={"files": (name, encoded)})
     assert answer.status_code == 200, answer.text
     check(answer.json()["results"][0], encoded)
 
 
-def test_all_photographs_in_one_request_get_the_same_answers(either_client: httpx.Client):
+def test_photographs_of_one_request_get_the_same_results(either_client: httpx.Client):
     files = [("files", (f"{name}.{image_format}", photo(name, image_format))) for name, image_format in FORMS]
     answer = either_client.post("/predict", params={"top_k": 1000}, files=files)
     assert answer.json()["summary"] == {"ok": len(files), "failed": 0}

@@ -43,13 +43,13 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(("command", "told"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
-def test_an_example_answers_as_it_is_told(gateway: Gateway, command: str, told: str):
+def test_documented_example_gets_its_documented_response(gateway: Gateway, command: str, told: str):
     command = command.replace("http://127.0.0.1:8080", gateway.url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     assert is_told(values(told), values(answer)), answer
 
 
-def test_every_parameter_is_told():
+def test_every_parameter_is_documented():
     from gateway.api.parameters import PredictParameters
 
     assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(PredictParameters.model_fields)

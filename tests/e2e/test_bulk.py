@@ -22,14 +22,14 @@ def test_a_thousand_files_get_a_thousand_results_in_order(client: httpx.Client):
     assert {result["predictions"][0]["label"] for result in results} == {"Egyptian cat"}
 
 
-def test_the_thousand_and_first_file_is_refused(client: httpx.Client):
+def test_file_1001_is_refused(client: httpx.Client):
     answer = client.post("/predict", files=cats(1_001))
     assert answer.status_code == 413
     problem = answer.json()
     assert (problem["code"], problem["limit"], problem["value"]) == ("too_many_files", "max_files", 1_000)
 
 
-def test_bad_files_get_their_own_errors_and_good_ones_their_answers(client: httpx.Client):
+def test_bad_files_get_errors_and_the_others_results(client: httpx.Client):
     cat, coffee = photo("cat"), photo("coffee", "PNG")
     files = [
         ("cat.jpg", cat),
@@ -57,7 +57,7 @@ def test_results_stream_as_json_lines_with_a_summary_at_the_end(client: httpx.Cl
     assert summary == {"model": {"name": "ensemble_model", "version": "1"}, "summary": {"ok": 40, "failed": 0}}
 
 
-def test_a_thousand_large_files_pass_through_a_bounded_memory(start_gateway, light_triton):
+def test_a_thousand_large_files_need_bounded_memory(start_gateway, light_triton):
     jpeg = two_megabyte_photo()
     boundary = "boundary"
     head = f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="large.jpg"\r\n\r\n'.encode()

@@ -65,14 +65,14 @@ def seconds_until_closed(connection: socket.socket, drip: bytes) -> float:
     ],
     ids=["says nothing", "sends empty lines", "begins", "drips a header", "drips into an answer", "drips into a fault"],
 )
-def test_a_connection_that_brings_no_request_to_its_end_is_closed(impatient: Gateway, begin: bytes, drip: bytes):
+def test_connection_without_a_complete_request_is_closed(impatient: Gateway, begin: bytes, drip: bytes):
     with connect(impatient) as connection:
         connection.sendall(begin)
         # It takes IDLE_SECONDS, and where a request was answered the two that its body gets besides.
         assert seconds_until_closed(connection, drip) < 18
 
 
-def test_a_connection_that_is_kept_serves_requests_for_longer_than_one_may_take(impatient: Gateway):
+def test_kept_connection_outlives_the_request_timeout(impatient: Gateway):
     started = time.monotonic()
     with connect(impatient) as connection:
         while time.monotonic() - started < 2 * IDLE_SECONDS:
@@ -80,7 +80,7 @@ def test_a_connection_that_is_kept_serves_requests_for_longer_than_one_may_take(
             assert read_until(connection, b"}").startswith(b"HTTP/1.1 200")
 
 
-def test_headers_without_end_behind_a_request_spoil_no_answer(impatient: Gateway):
+def test_endless_headers_after_a_request_keep_its_response(impatient: Gateway):
     with connect(impatient) as connection:
         connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nA: " + b"x" * 100_000)
         received = b""
@@ -95,7 +95,7 @@ def test_headers_without_end_behind_a_request_spoil_no_answer(impatient: Gateway
     ("content_type", "limit"),
     [("multipart/form-data; boundary=b", "max_request_bytes"), ("image/png", "max_file_bytes")],
 )
-def test_a_body_that_announces_itself_as_too_large_is_not_asked_for(impatient: Gateway, content_type: str, limit: str):
+def test_too_large_content_length_gets_no_100_continue(impatient: Gateway, content_type: str, limit: str):
     def answer(announced: int, end: bytes) -> bytes:
         with connect(impatient) as connection:
             connection.sendall(
@@ -123,7 +123,7 @@ def test_curl_sees_why_its_upload_was_refused(impatient: Gateway, tmp_path: Path
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("option", ["--http1.0", "--http1.1", "--http2"])
-def test_curl_gets_its_answer_whatever_it_would_rather_speak(gateway: Gateway, tmp_path: Path, option: str):
+def test_curl_is_served_whatever_protocol_it_offers(gateway: Gateway, tmp_path: Path, option: str):
     upload = tmp_path / "cat.jpg"
     upload.write_bytes(photo("cat"))
     command = ["curl", "-sS", option, "-F", f"files=@{upload}", f"{gateway.url}/predict?top_k=1"]
@@ -134,7 +134,7 @@ def test_curl_gets_its_answer_whatever_it_would_rather_speak(gateway: Gateway, t
 OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 
 
-def test_offers_of_another_protocol_are_ignored_one_after_the_other(impatient: Gateway):
+def test_repeated_upgrade_offers_are_ignored(impatient: Gateway):
     with connect(impatient) as connection:
         connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n" + OFFER)
         assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
@@ -148,13 +148,13 @@ def test_offers_of_another_protocol_are_ignored_one_after_the_other(impatient: G
 @pytest.mark.parametrize(
     "request_line", [b"CONNECT x:1 HTTP/1.1", b"POST /predict HTTP/1.1\r\nTransfer-Encoding: chunked"]
 )
-def test_what_is_wrong_behind_an_offer_is_refused(impatient: Gateway, request_line: bytes):
+def test_malformed_request_after_an_upgrade_offer_is_refused(impatient: Gateway, request_line: bytes):
     with connect(impatient) as connection:
         connection.sendall(request_line + b"\r\nHost: x\r\n" + OFFER + b"ZZ\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 4")
 
 
-def test_who_hangs_up_between_two_lines_stops_the_work(start_gateway, triton):
+def test_client_that_disconnects_between_lines_stops_the_work(start_gateway, triton):
     with start_gateway() as gateway, gateway.client() as http:
 
         def images_ok() -> float:

@@ -40,7 +40,7 @@ def scores(client: httpx.Client, sample_list: list[Sample]) -> dict[str, np.ndar
 
 
 @pytest.mark.parametrize("decode", ["auto", "always"])
-def test_every_form_gets_the_answer_of_the_picture_that_it_shows(
+def test_every_form_of_a_file_gets_the_result_of_its_image(
     decode: str, gateway: Gateway, decoding_gateway: Gateway, capsys: pytest.CaptureFixture
 ):
     sample_list = list(samples())
@@ -92,7 +92,7 @@ def test_fields_without_a_file_are_parameters_or_refused_by_name(client: httpx.C
 
 
 @pytest.mark.parametrize("media_type", ["image/jpeg", "image/png", "image/x-whatever", "application/octet-stream"])
-def test_a_raw_body_is_told_by_its_content(client: httpx.Client, media_type: str):
+def test_raw_body_is_recognised_by_its_content(client: httpx.Client, media_type: str):
     answer = client.post("/predict", content=photo("coffee"), headers={"Content-Type": media_type})
     assert answer.json()["results"][0]["predictions"][0]["label"] == "espresso"
 
@@ -118,12 +118,12 @@ def stream_in_two(gateway: Gateway, rest: bytes) -> list[dict]:
     return [json.loads(line) for line in received.split(b"\r\n") if line.startswith(b"{")]
 
 
-def test_the_first_line_comes_before_the_last_file_was_sent(gateway: Gateway):
+def test_first_line_arrives_before_the_last_file_was_sent(gateway: Gateway):
     lines = stream_in_two(gateway, PART[5:] + b"--b--\r\n")
     assert [line.get("index") for line in lines] == [0, 1, None]
 
 
-def test_a_stream_that_fails_says_so_in_its_last_lines(gateway: Gateway):
+def test_failed_json_lines_end_with_the_error(gateway: Gateway):
     lines = stream_in_two(gateway, b"broken")
     assert lines[-2]["error"]["code"] == "invalid_multipart"
     assert lines[-1]["summary"] == {"ok": 1, "failed": 0}

@@ -79,7 +79,7 @@ class Sending(threading.Thread):
             self.answer = http.post("/predict", **options)
 
 
-def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway):
+def test_limits_of_images_in_flight_waiting_and_waiting_time(stuck: Gateway):
     # Given up after 5 s, when Triton has not said what its model is: later than the one that waits.
     in_flight = [Sending(stuck, 9) for _ in range(2)]
     wait_for(lambda: gauge(stuck, "gateway_images_in_flight") == 2)
@@ -99,7 +99,7 @@ def test_images_in_flight_and_waiting_and_the_time_that_they_wait(stuck: Gateway
         assert told(thread.answer) == (504, "deadline_exceeded", None, None)
 
 
-def test_bytes_of_uploads_that_wait(stuck: Gateway):
+def test_limit_of_waiting_upload_bytes(stuck: Gateway):
     wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == 0)
     content = b"no image"
     with socket.create_connection(("127.0.0.1", int(stuck.url.rpartition(":")[2])), timeout=60) as slow:

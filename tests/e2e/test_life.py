@@ -19,7 +19,7 @@ def in_flight(http: httpx.Client) -> float:
     ("parameters", "status", "code"),
     [({"model": "nope"}, 404, "model_not_found"), ({"labels": "Egyptian cart"}, 422, "invalid_parameter")],
 )
-def test_a_wrong_name_is_told_at_once_for_many_files_as_for_one(
+def test_unknown_model_is_reported_at_once_for_any_number_of_files(
     gateway: Gateway, parameters: dict[str, str], status: int, code: str
 ):
     files = [("f", (f"{number}.jpg", photo("cat"))) for number in range(200)]

@@ -83,7 +83,7 @@ def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bo
     return True
 
 
-def test_limits_are_published_with_what_is_beyond_them(http: httpx.Client):
+def test_limits_are_published_with_their_errors(http: httpx.Client):
     limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
     assert set(limits) == {*LIMITS, *FIXED}
     for name in LIMITS:
@@ -99,7 +99,7 @@ def test_files(http: httpx.Client):
     assert is_problem(http.post("/predict", files=files), 413, "too_many_files", "max_files")
 
 
-def test_bytes_of_a_file_cost_only_that_file_its_answer(http: httpx.Client):
+def test_too_large_file_leaves_the_other_results(http: httpx.Client):
     files = [("f", ("at.jpg", padded(40_000))), ("f", ("past.jpg", padded(40_001))), ("f", ("next.png", SMALL_IMAGE))]
     answer = http.post("/predict", files=files)
     assert [error_of(answer, n) for n in range(3)] == [None, "file_too_large", None]
@@ -207,7 +207,7 @@ def test_a_client_that_stalls_or_drips_is_cut_off(hasty: Gateway, pause_seconds:
     assert f'"limit":"{limit}"'.encode() in answer
 
 
-def test_a_large_body_that_is_refused_early_is_not_read_for_ever(strict: Gateway):
+def test_reading_of_a_refused_large_body_ends(strict: Gateway):
     port = int(strict.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(
@@ -222,7 +222,7 @@ def test_a_large_body_that_is_refused_early_is_not_read_for_ever(strict: Gateway
     assert sent < 200 * MIB
 
 
-def test_a_refused_client_sees_its_answer_though_its_body_was_not_read(strict: Gateway):
+def test_refused_client_gets_the_response_though_its_body_is_unread(strict: Gateway):
     body = bytes(20 * MIB)
     for _ in range(5):
         answer = httpx.post(f"{strict.url}/predict", content=body, headers={"Content-Type": "text/plain"}, timeout=30)
@@ -230,5 +230,5 @@ def test_a_refused_client_sees_its_answer_though_its_body_was_not_read(strict: G
         assert answer.headers["connection"] == "close"
 
 
-def test_the_service_goes_on(http: httpx.Client):
+def test_service_still_answers(http: httpx.Client):
     assert http.post("/predict", files={"f": ("c.png", SMALL_IMAGE)}).status_code == 200

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.triton
 
 
 @pytest.mark.parametrize("kind", ["POSITIVE", "NEGATIVE"])
-def test_every_answer_is_as_documented(gateway: Gateway, kind: str):
+def test_every_response_matches_the_schema(gateway: Gateway, kind: str):
     # A second to import, which whoever collects tests should not wait for.
     import schemathesis
     from schemathesis.specs.openapi import checks

@@ -42,7 +42,7 @@ def exchange(gateway: Gateway, request: bytes) -> bytes:
     return received
 
 
-def test_who_has_a_key_gets_an_answer_and_who_has_none_is_turned_away(guarded, key):
+def test_requests_with_a_key_are_served_and_others_refused(guarded, key):
     files = {"files": ("cat.jpg", photo("cat"))}
     with guarded.client() as client:
         assert client.post("/predict", files=files).status_code == 401
@@ -50,7 +50,7 @@ def test_who_has_a_key_gets_an_answer_and_who_has_none_is_turned_away(guarded, k
     assert answer.json()["results"][0]["predictions"][0]["label"] == "Egyptian cat"
 
 
-def test_no_worker_lets_a_removed_key_in(guarded, keys):
+def test_every_worker_refuses_a_removed_key(guarded, keys):
     headers = {"X-API-Key": add_key(keys, "temporary")}
 
     def statuses() -> set[int]:
@@ -66,7 +66,7 @@ def test_no_worker_lets_a_removed_key_in(guarded, keys):
     assert statuses() == {401}
 
 
-def test_a_client_that_asks_first_is_not_told_to_send_its_body(guarded):
+def test_refused_request_gets_no_100_continue(guarded):
     answer = exchange(
         guarded,
         b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nContent-Length: 1000000\r\n"
@@ -76,7 +76,7 @@ def test_a_client_that_asks_first_is_not_told_to_send_its_body(guarded):
     assert b"100 Continue" not in answer
 
 
-def test_the_key_is_in_no_log_and_its_name_is(guarded, key):
+def test_log_has_the_name_of_the_key_and_never_the_key(guarded, key):
     def names() -> list[str | None]:
         events = map(json.loads, guarded.log.read_text().splitlines())
         return [event.get("key") for event in events if event.get("path") == "/models/none"]
@@ -98,7 +98,7 @@ def test_the_key_is_in_no_log_and_its_name_is(guarded, key):
         b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-def test_no_answer_names_the_server(gateway, request_bytes):
+def test_no_response_names_the_server(gateway, request_bytes):
     answer = exchange(gateway, request_bytes)
     head = answer.partition(b"\r\n\r\n")[0].lower()
     assert head.startswith(b"http/1.1 ")
@@ -116,7 +116,7 @@ def test_no_answer_names_the_server(gateway, request_bytes):
         (b"a%0d%0aSet-Cookie:x=1", b"a0d0aSet-Cookie:x=1"),
     ],
 )
-def test_a_request_id_comes_back_clean_and_once(gateway, given, returned):
+def test_request_id_is_cleaned_and_returned_once(gateway, given, returned):
     answer = exchange(
         gateway, b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-ID: %s\r\nConnection: close\r\n\r\n" % given
     )
@@ -127,7 +127,7 @@ def test_a_request_id_comes_back_clean_and_once(gateway, given, returned):
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n ", b"\x00"])
-def test_what_ends_a_line_within_a_request_id_adds_no_header(gateway, ending):
+def test_line_end_in_request_id_adds_no_header(gateway, ending):
     request = b"GET /health/live HTTP/1.1\r\nHost: x\r\nX-Request-ID: a%sSet-Cookie: x=1\r\nConnection: close\r\n\r\n"
     lines = exchange(gateway, request % ending).partition(b"\r\n\r\n")[0].split(b"\r\n")
     assert lines[0].split()[1] in {b"200", b"400"}

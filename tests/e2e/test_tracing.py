@@ -122,7 +122,7 @@ def test_every_call_of_a_bulk_request_is_a_span_of_its_own(traced_gateway: Gatew
     assert sum(span.attributes["gateway.images"] for span in calls) == 40
 
 
-def test_what_the_client_does_not_sample_nobody_samples(traced_gateway: Gateway, collector: Collector):
+def test_traces_that_the_client_does_not_sample_are_not_exported(traced_gateway: Gateway, collector: Collector):
     unsampled = secrets.token_hex(16)
     ask(traced_gateway, unsampled, "00")
     ask_until(traced_gateway, lambda sampled: names(collector, sampled) >= {"POST /predict", *MODELS})

@@ -47,7 +47,7 @@ def test_the_server_is_live_and_ready(v2):
     assert not v2.is_model_ready("nothing")
 
 
-def test_server_and_model_say_what_they_are(v2):
+def test_server_and_model_metadata(v2):
     assert v2.get_server_metadata()["extensions"] == ["binary_tensor_data", "classification"]
     metadata = v2.get_model_metadata(MODEL)
     assert (metadata["name"], metadata["versions"]) == (MODEL, ["1"])
@@ -57,7 +57,7 @@ def test_server_and_model_say_what_they_are(v2):
         v2.get_model_metadata("nothing")
 
 
-def test_one_image_gets_the_scores_that_predict_tells(v2, client):
+def test_one_image_gets_the_scores_of_predict(v2, client):
     result = v2.infer(MODEL, images(CAT), request_id="mine")
     assert result.get_response()["id"] == "mine"
     assert (result.get_response()["model_name"], result.get_response()["model_version"]) == (MODEL, "1")
@@ -71,7 +71,7 @@ def test_one_image_gets_the_scores_that_predict_tells(v2, client):
     assert scores[0] == pytest.approx([by_id[number] for number in range(1000)], abs=1e-6)
 
 
-def test_many_images_come_back_in_their_order(v2):
+def test_results_of_many_images_keep_their_order(v2):
     formats = [photo("cat"), photo("coffee", "PNG"), photo("cat", "WEBP"), photo("coffee", "BMP")] * 10
     outputs = [InferRequestedOutput("PREDICTION", class_count=1), InferRequestedOutput("STATUS")]
     result = v2.infer(MODEL, images(*formats), outputs=outputs)
@@ -80,7 +80,7 @@ def test_many_images_come_back_in_their_order(v2):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_classes_come_as_triton_tells_them(v2, client, binary):
+def test_classes_have_the_form_of_tritons_extension(v2, client, binary):
     output = InferRequestedOutput("PREDICTION", class_count=3, binary_data=binary)
     result = v2.infer(MODEL, images(CAT, COFFEE), outputs=[output])
     prediction = result.as_numpy("PREDICTION")
@@ -92,7 +92,7 @@ def test_classes_come_as_triton_tells_them(v2, client, binary):
     assert [cell.decode() if binary else cell for cell in row] == expected
 
 
-def test_a_corrupt_image_costs_no_other_its_answer(v2):
+def test_corrupt_image_leaves_the_other_results(v2):
     result = v2.infer(MODEL, images(CAT, CAT[: len(CAT) // 2], b"no image", COFFEE))
     assert result.as_numpy("STATUS").tolist() == [b"ok", b"truncated_image", b"unsupported_format", b"ok"]
     scores = result.as_numpy("PREDICTION")
@@ -117,7 +117,7 @@ def test_a_version_can_be_named(v2):
         (MODEL, CAT[:-2_000], "422", "no end marker"),
     ],
 )
-def test_errors_are_sentences_that_tritonclient_raises(v2, model, content, status, words):
+def test_tritonclient_raises_the_error_messages(v2, model, content, status, words):
     with pytest.raises(InferenceServerException, match=words) as caught:
         v2.infer(model, images(content))
     assert caught.value.status() == status
@@ -130,7 +130,7 @@ def test_the_timeout_is_microseconds(v2):
     assert caught.value.status() == "504"
 
 
-def test_the_readmes_example_says_what_it_prints(gateway: Gateway):
+def test_readme_example_prints_its_documented_output(gateway: Gateway):
     (code,) = re.findall(r"```python\n(.*?InferenceServerClient.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
     told = re.search(r"print\(.*\)  # (.*)", code)
     code = code.replace("127.0.0.1:8080", gateway.url.removeprefix("http://"))
@@ -141,7 +141,7 @@ def test_the_readmes_example_says_what_it_prints(gateway: Gateway):
     assert ran.stdout.strip() == told[1]
 
 
-def test_a_thousand_images_get_a_thousand_answers_in_bounded_memory(start_gateway, light_triton):
+def test_a_thousand_images_get_results_in_bounded_memory(start_gateway, light_triton):
     count, padding = 1_000, bytes(500_000)  # which a JPEG may have behind its end
     image = CAT + padding + b"\xff\xd9"
     size = (4 + len(image)) * count
@@ -212,7 +212,7 @@ def test_curl(gateway: Gateway, tmp_path):
     assert prediction["data"][0].endswith(":285:Egyptian cat")
 
 
-def test_the_metrics_tell_of_it_under_its_route(client: httpx.Client, v2):
+def test_metrics_count_requests_under_their_route(client: httpx.Client, v2):
     v2.infer(MODEL, images(CAT))
     text = client.get("/metrics").text
     assert 'gateway_requests_total{code="",route="/v2/models/{name}/infer",status="200"}' in text

@@ -129,7 +129,7 @@ def test_the_models_are_listed_with_their_versions(http):
     assert http.get("/models/flowers.v2").status_code == 404
 
 
-def test_each_version_answers_when_it_is_asked_for(http):
+def test_each_version_answers_requests_for_it(http):
     one, two = ask(http, version=1), ask(http, version=2)
     assert one["model"] == {"name": "flowers", "version": "1"}
     assert two["model"] == {"name": "flowers", "version": "2"}
@@ -154,13 +154,13 @@ def test_clients_of_triton_name_versions_and_get_their_classes(http):
     assert "'flowers' version 3" in missing.json()["error"]
 
 
-def test_the_metrics_tell_which_version_answered(http):
+def test_metrics_have_the_version_that_answered(http):
     ask(http, version=2)
     text = http.get("/metrics").text
     assert 'gateway_images_total{model="flowers",outcome="ok",version="2"}' in text
 
 
-def test_a_multi_label_model_tells_every_label_above_the_threshold(http):
+def test_multi_label_model_returns_every_label_above_the_threshold(http):
     every = scores(ask(http, model="signs", threshold=0))
     assert len(every) == 5
     likely = {label: score for label, score in every.items() if score >= 0.5}
@@ -174,18 +174,18 @@ def test_a_multi_label_model_tells_every_label_above_the_threshold(http):
     assert answer["predicted_classes"] == list(likely)
 
 
-def test_more_classes_than_there_are_are_all_of_them(http):
+def test_top_k_beyond_the_classes_returns_all_of_them(http):
     assert len(scores(ask(http, top_k=1_000))) == 5
     assert sum(scores(ask(http, threshold=0)).values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_an_unknown_label_fails_the_request_with_what_may_have_been_meant(http):
+def test_unknown_label_is_refused_with_suggestions(http):
     answer = http.post("/predict", params={"labels": "clas 1"}, files=[("f", ("a.jpg", CAT)), ("f", ("b.jpg", CAT))])
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
     assert "did you mean 'class 1'?" in answer.json()["detail"]
 
 
-def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs(start):
+def test_split_sends_a_share_and_keeps_clients_on_their_version(start):
     with start("split", model_split="flowers=1:50,2:50") as gateway, gateway.client() as http:
         found = Counter(ask(http)["model"]["version"] for _ in range(60))
         assert set(found) == {"1", "2"}
@@ -203,7 +203,7 @@ def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs(
             assert f'gateway_images_total{{model="flowers",outcome="ok",version="{version}"}}' in text
 
 
-def test_a_share_for_a_version_that_is_not_there_is_the_operators_fault(start):
+def test_split_with_a_missing_version_is_a_server_error(start):
     with start("bad-split", model_split="flowers=7:1") as gateway, gateway.client() as http:
         answer = http.post("/predict", files={"f": CAT})
         assert (answer.status_code, answer.json()["code"]) == (503, "model_unavailable")
@@ -236,7 +236,7 @@ def asking_on(gateway_client: httpx.Client, model: str) -> Iterator[Counter]:
             thread.join(60)
 
 
-def test_a_version_is_added_switched_to_and_rolled_back_under_load_without_a_failed_request(http, served):
+def test_version_is_added_switched_and_rolled_back_under_load(http, served):
     served.add("fruits", load=False)
     assert http.post("/models/fruits/load").json()["versions"] == ["1"]
     with asking_on(http, "fruits") as outcomes:
@@ -256,7 +256,7 @@ def test_a_version_is_added_switched_to_and_rolled_back_under_load_without_a_fai
     assert set(outcomes) == {(200, "1"), (200, "2")}, outcomes
 
 
-def test_a_model_is_taken_away_and_its_neighbours_stay(http, served):
+def test_unloading_a_model_keeps_the_others(http, served):
     served.add("birds")
     assert http.post("/models/birds/load").status_code == 200
     assert ask(http, model="birds")["model"]["name"] == "birds"
@@ -270,7 +270,7 @@ def test_a_model_is_taken_away_and_its_neighbours_stay(http, served):
     assert ask(http, model="birds")["model"]["name"] == "birds"
 
 
-def test_a_model_that_cannot_be_loaded_says_why(http, served):
+def test_failed_load_reports_the_reason(http, served):
     served.add("broken", torchscript=True)
     (served.repository / "broken_classifier" / "1" / "model.pt").write_bytes(b"no TorchScript")
     answer = http.post("/models/broken/load")
@@ -286,13 +286,13 @@ def test_a_model_that_is_not_in_the_repository_is_not_found(http, act):
     assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
 
 
-def test_the_default_model_stays(http):
+def test_default_model_cannot_be_unloaded(http):
     answer = http.post("/models/flowers/unload")
     assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
     assert ask(http)["model"]["name"] == "flowers"
 
 
-def test_a_shadow_looks_on_and_its_death_costs_no_client_an_answer(start, served):
+def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
     settings = {"model_shadow": "flowers=2:100", "ready_interval_seconds": 0.5}
     with start("shadow", **settings) as gateway, gateway.client() as http:
 

@@ -8,7 +8,7 @@ from tests.fuzz.http import damaged, run
 
 
 @pytest.mark.slow
-def test_two_hundred_damaged_requests_cost_little_and_leave_the_gateway_alive():
+def test_damaged_requests_cost_little_and_leave_the_gateway_alive():
     report = run(requests=200, seed=20_261_122)
     assert report.faults == []
     assert report.requests == 200
@@ -54,5 +54,5 @@ def test_seed_repeats_stream_cases(kind):
         (b"HTTP/1.1 101 X\r\n\r\n\xc1\x00", r"fault: no frame: b'\xc1\x00'"),
     ],
 )
-def test_outcome_of_what_came_back(received, told):
+def test_outcome_of_a_response(received, told):
     assert streams.outcome(received) == told
