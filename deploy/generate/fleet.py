@@ -142,7 +142,7 @@ FIGURES = (
         "measured, [performance](performance.md): two cores, 105 kB, one file a request; bulk requests cost less",
     ),
     ("Triton's own", f"{TRITON_MS:g} ms", "measured there"),
-    ("the preprocessor's", f"{PREPROCESS_MS:g} ms", "measured there; grows with the picture's pixels"),
+    ("the preprocessor's", f"{PREPROCESS_MS:g} ms", "measured there; grows with the image's pixels"),
     ("EfficientNet-Lite0 on a core", f"{NETWORK_MS:g} ms", "measured there, fp32"),
     (
         "… on a GPU",
@@ -164,7 +164,7 @@ FIGURES = (
         "120 MB a gateway, 470 to 520 MB a network, 54 MB a preprocessor (what they share counted once)",
         "measured under load with the shipped model",
     ),
-    ("70 % busy", "", "**chosen**: gusts find room, and so does the load of one Triton of six that is lost"),
+    ("70 % busy", "", "**chosen**: bursts fit, and so does the load of one Triton of six that is lost"),
     ("size of an image", "105 kB", "one photograph; yours decide the network"),
     (
         "bytes to Triton",

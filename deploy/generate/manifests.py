@@ -1,4 +1,4 @@
-"""deploy/kubernetes/: the chart's default values rendered, for those who use no Helm."""
+"""deploy/kubernetes/: the chart's default values rendered, for clusters without Helm."""
 
 import re
 

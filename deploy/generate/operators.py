@@ -1,4 +1,4 @@
-"""The dashboard of those who run the service."""
+"""The dashboard for operators of the service."""
 
 from deploy.generate.panels import (
     CLASSIFYING,

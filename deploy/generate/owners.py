@@ -1,9 +1,9 @@
-"""The dashboard of those who make the models."""
+"""The dashboard for owners of models."""
 
 from deploy.generate.panels import IMAGE_FAULTS, Board, Panel, Query, Row, quantile, rate, share
 
 _BAD = rate("gateway_images_total", f'outcome!~"ok|{IMAGE_FAULTS}"')
-# Images that nobody has answered have no model.
+# Images without a result have no model.
 _ANSWERED = 'model=~"$model", model!=""'
 _SHADOWED = 'model=~"$model"'
 _BY = "model, version"

@@ -20,7 +20,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture; `span` is of 24 columns, `unit` Grafana's id of one."""
+    """A panel; `span` counts of 24 columns, `unit` is Grafana's id of a unit."""
 
     title: str
     meaning: str

@@ -30,9 +30,9 @@ Series = list[tuple[str, np.ndarray, np.ndarray]]
 
 
 def series(url: str, query: Query, minutes: float) -> Series:
-    """Label, times and values of each series of a query, with `All` for every variable."""
+    """Return label, times and values of each series of a query, with `All` for every variable."""
     text = query.expression.replace("$sel", 'namespace=~".*"').replace("$model", ".*").replace("$window", "20s")
-    end = time.time()  # noqa: TID251  # a moment for people
+    end = time.time()  # noqa: TID251  # the wall clock is what Prometheus uses
     answer = httpx.post(
         f"{url}/api/v1/query_range",
         data={
@@ -117,7 +117,7 @@ def draw(board: Board, url: str, minutes: float, path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     plt.close(figure)
-    # Half the bytes, and nobody sees the difference.
+    # Half the bytes, without a visible difference.
     Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 

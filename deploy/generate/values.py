@@ -76,7 +76,7 @@ RULES: dict[str, Schema] = {
     "monitoring.*.labels": MAP_OF_TEXT,
     "monitoring.*.annotations": MAP_OF_TEXT,
 }
-"""What values.yaml's own value does not say; the first that matches counts. `*` is any part of a name without a dot."""
+"""Schemas that values.yaml alone does not show; the first match counts. `*` matches a name without a dot."""
 
 
 def setting_schema(field: str) -> Schema:
