@@ -1,4 +1,4 @@
-"""Wiring: settings in, an ASGI application out."""
+"""Builds the ASGI application from the settings."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from gateway import __version__
 from gateway.api.auth import RequireKey, document_keys
-from gateway.api.disconnect import answer_nobody
+from gateway.api.disconnect import handle_disconnect
 from gateway.api.docs import add_docs
 from gateway.api.fast_path import FastPath
 from gateway.api.gate import Gate
@@ -67,18 +67,18 @@ DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and sco
 
 
 def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
-    """The gateway as an ASGI application; without a backend it talks to the Triton at `settings.triton_url`.
+    """Create the gateway as an ASGI application; without a backend it calls the Triton at `settings.triton_url`.
 
-    Raises KeysError where there is a file of API keys that cannot be read, and TracingUnavailable where spans are to be
-    exported without OpenTelemetry.
+    Raises KeysError if a file of API keys cannot be read, and TracingUnavailable if an endpoint for spans is set but
+    OpenTelemetry's SDK is not installed.
     """
     exporter = _open_exporter(settings)
-    # What reports the limit reports the one that holds.
+    # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
-        # A gRPC channel belongs to the event loop and the process that made it, so it is made here.
+        # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
         triton = backend or create_backend(settings)
         limits = DecodeLimits(
             settings.decode_cpu_seconds,
@@ -126,15 +126,15 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        # A redirect would send the images twice, past a proxy by http, and some clients show nothing at all; the
-        # error names the path.
+        # After a redirect a client would upload the images again, behind a proxy even over plain http; a 404 names
+        # the right path instead.
         redirect_slashes=False,
-        # Clients that are generated from the document name their functions by it: predict, list_models, …
+        # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
     _add_middleware(app, settings, None if exporter is None else exporter.tracer)
     add_handlers(app)
-    app.add_exception_handler(ClientDisconnect, answer_nobody)
+    app.add_exception_handler(ClientDisconnect, handle_disconnect)
     app.include_router(predict.router)
     app.include_router(embed.router)
     app.include_router(stream.router)
@@ -152,7 +152,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
 
 
 def create_backend(settings: Settings) -> TritonBackend:
-    """The backend that `settings` describe; it is started inside the event loop that uses it."""
+    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
@@ -176,7 +176,7 @@ def create_backend(settings: Settings) -> TritonBackend:
 
 
 def _load_check(settings: Settings) -> Callable[[str], str | None] | None:
-    """What compares a model that is to be loaded with the memory of this machine; None where Triton runs elsewhere."""
+    """The check of a model to load against this machine's memory; None if Triton runs on another machine."""
     repository = settings.model_repository
     if repository is None:
         return None
@@ -184,7 +184,7 @@ def _load_check(settings: Settings) -> Callable[[str], str | None] | None:
 
 
 def _cache_secret(settings: Settings) -> bytes:
-    """What seals images against Triton's response cache; random where none is set."""
+    """The secret for keys of Triton's response cache; random if none is set."""
     return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
 
 
@@ -193,17 +193,17 @@ def _key_file(path: Path | None) -> KeyFile | None:
 
 
 def _open_exporter(settings: Settings) -> "Exporter | None":
-    """What exports spans, if an endpoint is set for them."""
+    """The exporter of spans, if an endpoint is set."""
     if settings.otlp_endpoint is None:
         return None
     require_sdk()
-    from gateway.otlp import Exporter  # an extra, which is not always installed
+    from gateway.otlp import Exporter  # an optional dependency
 
     return Exporter(settings.otlp_endpoint)
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
-    """From the inside out: each one sees what those after it let through."""
+    """Add the middleware from the innermost to the outermost."""
     app.add_middleware(FastPath, {predict.PATH: predict.predict_directly}, app.exception_handlers)
     app.add_middleware(HeadAsGet)
     app.add_middleware(QueryBound)
@@ -214,8 +214,8 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
         document_keys(app, admin_only=keys is None)
     app.add_middleware(RequestContextMiddleware, tracer)
     if settings.cors_origins:
-        # Around RequestContext, so that a page can also read the answer to a fault; preflights are answered here, as
-        # browsers send them without a key.
+        # Outside RequestContextMiddleware, so that pages can also read error responses. Preflight requests are
+        # answered here, before the check of keys, because browsers send them without a key.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
@@ -234,7 +234,7 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
 
 
 def create_app_from_environment() -> FastAPI:
-    """The application as each worker makes it: settings from the environment, logs set up."""
+    """Create the application in a worker process: read the settings from the environment and configure the logs."""
     die_with_supervisor()
     if (folder := os.environ.get(SHARED_FOLDER)) is not None:
         reserve_space(Path(folder))

@@ -1,31 +1,31 @@
-"""Sizes of what the gateway holds in memory: what they add up to, and defaults that fit a small machine."""
+"""Sizes of the gateway's memory buffers: their total, and defaults that fit a small machine."""
 
 from gateway.capacity import WORKER_BYTES
 from gateway.settings import MIB, Settings
 
 HELD = ("max_bytes_in_flight", "max_bytes_waiting", "max_bytes_unread")
-"""Settings of what each gateway process holds."""
+"""Settings that limit the buffers of each gateway process."""
 LEAST = {
     "max_bytes_in_flight": 16 * MIB,
     "max_bytes_waiting": 32 * MIB,
     "max_bytes_unread": 16 * MIB,
-    # A photo of 50 megapixels takes 150 MiB, one of 12 megapixels 36 MiB; a decoder's libraries reserve address space.
+    # An image of 50 megapixels takes 150 MiB, one of 12 megapixels 36 MiB; a decoder's libraries reserve address space.
     "decode_memory_bytes": 192 * MIB,
     "triton_cache_bytes": 16 * MIB,
 }
-"""Settings whose defaults are lowered where memory is short, and how far."""
+"""Settings whose defaults are lowered if memory is limited, with their minimum."""
 
 
 def needed(settings: Settings) -> int:
-    """Bytes that the gateway's processes take while all that they may hold is full."""
+    """Bytes that the gateway's processes use while all their buffers are full."""
     held: int = sum(getattr(settings, field) for field in HELD)
     return settings.workers * (WORKER_BYTES + held)
 
 
 def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[str, int]:
-    """The settings to lower, and to what, so that the gateway fits into so many bytes; {} where the defaults do.
+    """The lowered settings with which the gateway fits into `budget_bytes`; {} if the defaults fit.
 
-    Settings that somebody has set stay as they are. `with_triton` includes Triton's response cache.
+    Settings that were set explicitly are not changed. `with_triton` includes Triton's response cache.
     """
     counts = dict.fromkeys((*HELD, "decode_memory_bytes"), settings.workers)
     if with_triton:

@@ -1,4 +1,4 @@
-"""The control groups of this process (cgroups(7), version 1 and 2), which containers set limits by."""
+"""The control groups of this process (cgroups(7), version 1 and 2), through which containers limit resources."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -8,7 +8,7 @@ OWN = Path("/proc/self/cgroup")
 
 
 def folders(controller: str, cgroups: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:
-    """The folders that may have a controller's files: of this process's control group and of all above it."""
+    """The folders that may have a controller's files: this process's control group and all its ancestors."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

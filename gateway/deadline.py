@@ -1,4 +1,4 @@
-"""The moment by which an answer must be ready."""
+"""The time by which a response must be ready."""
 
 import time
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A moment in the seconds of `time.monotonic`; it is passed down as it is and becomes a timeout at the edge."""
+    """A point in time in seconds of `time.monotonic`; converted to a timeout only where a library needs one."""
 
     at: float
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
-        """The moment `seconds` from now."""
+        """The deadline `seconds` from now."""
         return cls(time.monotonic() + seconds)
 
     @property
     def left_seconds(self) -> float:
-        """The time until then, 0.0 once it has passed."""
+        """Seconds until the deadline, 0.0 once it has passed."""
         return max(0.0, self.at - time.monotonic())
 
     @property
     def passed(self) -> bool:
-        """Whether it is too late."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self.at

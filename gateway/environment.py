@@ -1,4 +1,4 @@
-"""The settings as the environment has them: read, or refused with what each variable may be."""
+"""Reads the settings from the environment; errors list the allowed values of each wrong variable."""
 
 import difflib
 import os
@@ -28,7 +28,7 @@ class SettingsError(UserError):
 
 
 def load_settings() -> Settings:
-    """Read the settings; raises SettingsError with a line for each variable that cannot be taken."""
+    """Read the settings; raises SettingsError with a line for each wrong or unknown variable."""
     sentences = [_unknown(name) for name in {**dotenv_values(ENV_FILE), **os.environ} if _is_unknown(name)]
     try:
         settings = Settings()
@@ -40,7 +40,7 @@ def load_settings() -> Settings:
 
 
 def allowed(field: str) -> str:
-    """What a setting may be, such as "a whole number from 1 to 64"."""
+    """The allowed values of a setting, such as "a whole number from 1 to 64"."""
     info = Settings.model_fields[field]
     bounds = {
         name: getattr(bound, name)
@@ -72,27 +72,27 @@ def _unknown(name: str) -> str:
     if _KUBERNETES.search(name):
         hint = "Kubernetes sets it for a Service named gateway; put enableServiceLinks: false into the pod's spec"
     else:
-        # Without the prefix, which would make every two names alike.
+        # Without the prefix, which would make all names similar.
         near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
         hint = f"did you mean {variable(near[0])}?" if near else "docs/reference/settings.md lists all of them"
     return f"{name}{_in_file(name)} is not a setting: {hint}"
 
 
 def _wrong(error: ErrorDetails) -> str:
-    said = error["msg"].removeprefix("Value error, ")
+    reason = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
-        return said
+        return reason
     field = str(error["loc"][0])
     may_be = allowed(field)
     if may_be and error["type"] != "value_error":
-        said = f"must be {may_be}"
+        reason = f"must be {may_be}"
     name = variable(field)
-    # As it was written, not as it was read: 20GB, not 20000000000.
+    # As the operator wrote it, not as it was parsed: 20GB, not 20000000000.
     written = os.environ.get(name, dotenv_values(ENV_FILE).get(name, error["input"]))
     given = "…" if field in SECRET else repr(written)
-    return f"{name}={given}{_in_file(name)}: {said}"
+    return f"{name}={given}{_in_file(name)}: {reason}"
 
 
 def _in_file(name: str) -> str:
-    """Where a variable stands that nobody finds in the environment."""
+    """A mention of the .env file, if the variable is set there and not in the environment."""
     return f" in {ENV_FILE}" if name in dotenv_values(ENV_FILE) and name not in os.environ else ""

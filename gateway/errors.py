@@ -1,7 +1,7 @@
-"""Every error that the gateway answers with.
+"""Every error that the gateway returns.
 
     GatewayError
-    ├── ImageError                one file of a request; its neighbours keep their answers
+    ├── ImageError                one file of a request; the other files keep their results
     │   ├── EmptyFile             422 empty_file
     │   ├── FileTooLarge          413 file_too_large
     │   ├── UnsupportedFormat     415 unsupported_format
@@ -12,7 +12,7 @@
     │   ├── TooCostly             422 too_costly
     │   ├── TooManyFrames         422 too_many_frames
     │   └── ImageQuarantined      422 image_quarantined
-    ├── RequestError              the whole request, and the client can mend it
+    ├── RequestError              the whole request; the client can correct it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
     │   ├── InvalidMultipart      400 invalid_multipart
@@ -35,7 +35,7 @@
     │   ├── NoFeatures            422 no_features
     │   ├── Forbidden             403 forbidden
     │   └── ModelInUse            409 model_in_use
-    └── ServiceError              the service, and trying again may help
+    └── ServiceError              the service; a retry may help
         ├── Overloaded            503 overloaded
         ├── ModelUnavailable      503 model_unavailable
         ├── ContractBroken        503 contract_broken
@@ -45,8 +45,8 @@
         ├── LoadFailed            502 load_failed
         └── InternalError         500 internal_error
 
-The message is public: it says what is wrong and what to do, and nothing of the inside. What an operator needs goes into
-the exception's cause (`raise … from exc`) and so into the log.
+The message is public: it states what is wrong and what to do, without internal details. Details for operators go into
+the exception's cause (`raise … from exc`), which is logged.
 """
 
 from http import HTTPStatus
@@ -54,9 +54,9 @@ from typing import ClassVar, Self
 
 
 class GatewayError(Exception):
-    """An answer other than a result: an HTTP status, a stable code and a public message.
+    """Base class: an HTTP status, a stable code and a public message.
 
-    `details` are further members of the problem document, such as the limit that was broken and its value.
+    `details` are additional members of the problem document, such as the limit that was exceeded and its value.
     """
 
     status: ClassVar[HTTPStatus] = HTTPStatus.INTERNAL_SERVER_ERROR
@@ -70,7 +70,7 @@ class GatewayError(Exception):
 
 
 class ImageError(GatewayError):
-    """One uploaded file has no answer; the others keep theirs."""
+    """One uploaded file failed; the other files of the request keep their results."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
 
@@ -108,13 +108,13 @@ class InvalidImage(ImageError):
 
 
 class ImageTooLarge(ImageError):
-    """Width, height or the number of pixels is beyond its limit."""
+    """Width, height or the number of pixels exceeds its limit."""
 
     code, summary = "image_too_large", "The image has too many pixels"
 
 
 class UndecodableImage(ImageError):
-    """Header and ending look right, but the decoder cannot make a picture of the bytes."""
+    """Header and end are valid, but the decoder cannot decode the bytes between them."""
 
     code, summary = "undecodable_image", "The image cannot be decoded"
 
@@ -126,13 +126,13 @@ class TooCostly(ImageError):
 
 
 class TooManyFrames(ImageError):
-    """More frames are wanted than `max_frames` allows in one request, or the file has more than can be looked at."""
+    """The request selects more frames than `max_frames`, or the file has more frames than the gateway can scan."""
 
     code, summary = "too_many_frames", "The file has too many frames"
 
 
 class ImageQuarantined(ImageError):
-    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+    """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
 
     code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
 
@@ -151,7 +151,7 @@ class Unauthorized(RequestError):
 
 
 class InvalidRequest(RequestError):
-    """What was sent is not HTTP (RFC 9112), or its URL cannot be read."""
+    """The bytes received are not HTTP (RFC 9112), or the URL cannot be parsed."""
 
     code, summary = "invalid_request", "The request is not HTTP"
 
@@ -163,7 +163,7 @@ class InvalidMultipart(RequestError):
 
 
 class InvalidBody(RequestError):
-    """The body is not what its Content-Type says."""
+    """The body does not match its Content-Type."""
 
     code, summary = "invalid_body", "The body is malformed"
 
@@ -175,7 +175,7 @@ class UnknownField(RequestError):
 
 
 class NoFiles(RequestError):
-    """The request carries no image."""
+    """The request contains no image."""
 
     code, summary = "no_files", "The request has no files"
 
@@ -188,7 +188,7 @@ class InvalidParameter(RequestError):
 
 
 class AnswerTooLarge(RequestError):
-    """The images have more predictions than `max_predictions` allows in one answer."""
+    """The response would have more than `max_predictions` predictions."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code, summary = "answer_too_large", "The answer would be too large"
@@ -209,7 +209,7 @@ class RequestTooLarge(RequestError):
 
 
 class HeadersTooLarge(RequestError):
-    """The headers of the request or of a multipart part are beyond their limit."""
+    """The headers of the request or of a multipart part exceed their limit."""
 
     status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
     code, summary = "headers_too_large", "The headers are too large"
@@ -230,7 +230,7 @@ class UploadTooSlow(RequestError):
 
 
 class StreamIdle(RequestError):
-    """No frame came on a stream for `stream_idle_seconds`."""
+    """A stream received no frame for `stream_idle_seconds`."""
 
     status = HTTPStatus.REQUEST_TIMEOUT
     code, summary = "stream_idle", "The stream was silent for too long"
@@ -244,7 +244,7 @@ class UnsupportedMediaType(RequestError):
 
     @classmethod
     def encoded(cls) -> Self:
-        """The one of a body with a Content-Encoding, whatever its type."""
+        """The error for a body with a Content-Encoding."""
         error = cls("Content-Encoding: send the body uncompressed; images are compressed already.")
         error.summary = "The Content-Encoding is not supported"
         return error
@@ -265,7 +265,7 @@ class MethodNotAllowed(RequestError):
 
 
 class UpgradeRequired(RequestError):
-    """The path is a WebSocket's, and the request does not ask for one."""
+    """The path serves WebSockets only, and the request does not open one."""
 
     status = HTTPStatus.UPGRADE_REQUIRED
     code, summary = "upgrade_required", "This path takes WebSockets only"
@@ -279,14 +279,14 @@ class ModelNotFound(RequestError):
 
 
 class NoFeatures(RequestError):
-    """The model gives no vectors: it was added without `--features`."""
+    """The model has no embedding output: it was added without `--features`."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code, summary = "no_features", "The model gives no vectors"
 
 
 def no_features(model_name: str) -> NoFeatures:
-    """The error of a model that is asked for vectors and gives none, with what to do."""
+    """The error for an embedding request to a model without embeddings, with the command that adds them."""
     return NoFeatures(
         f"The model {model_name!r} gives no vectors: add it under another name with `gateway model add … --features "
         "auto`, and ask for that; 'vector_size' in GET /models says which models give some."
@@ -308,11 +308,11 @@ class ModelInUse(RequestError):
 
 
 class ServiceError(GatewayError):
-    """The request is fine, the service is not; trying again may help."""
+    """The request is valid, but the service cannot serve it now; a retry may help."""
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     retry_after_seconds: ClassVar[int | None] = 1
-    """The Retry-After header of the answer, or None where a retry would not help."""
+    """The Retry-After header of the response, or None if a retry would not help."""
 
 
 class Overloaded(ServiceError):
@@ -322,14 +322,14 @@ class Overloaded(ServiceError):
 
 
 class ModelUnavailable(ServiceError):
-    """Triton answers, but the model is loading, unloaded or its process died."""
+    """Triton responds, but the model is loading or unloaded, or its process died."""
 
     code, summary = "model_unavailable", "The model is not available"
     retry_after_seconds = 5
 
 
 class ContractBroken(ServiceError):
-    """The model's tensors are not those that the gateway sends and reads."""
+    """The model's tensors differ from those that the gateway sends and reads."""
 
     code, summary = "contract_broken", "The model does not fit the gateway's contract"
     retry_after_seconds = None
@@ -350,7 +350,7 @@ class DeadlineExceeded(ServiceError):
 
 
 class InferenceFailed(ServiceError):
-    """Triton answered with an error that no other code covers, or broke the model contract."""
+    """Triton returned an error that no other code covers, or a response that breaks the model contract."""
 
     status = HTTPStatus.BAD_GATEWAY
     code, summary = "inference_failed", "The inference server could not answer"
@@ -358,7 +358,7 @@ class InferenceFailed(ServiceError):
 
 
 class LoadFailed(ServiceError):
-    """Triton could not load or unload a model; the message has its reason."""
+    """Triton could not load or unload a model; the message has Triton's reason."""
 
     status = HTTPStatus.BAD_GATEWAY
     code, summary = "load_failed", "The model could not be loaded"
@@ -374,4 +374,4 @@ class InternalError(ServiceError):
 
 
 class UserError(Exception):
-    """What stops a command: its message goes to the terminal as it is, and says what to do."""
+    """Stops a command; its message is printed unchanged, and states what to do."""

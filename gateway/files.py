@@ -11,15 +11,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 UNWRITABLE = frozenset({errno.EACCES, errno.EROFS})
-"""The errno of what is written where nothing may be, as in a container with a read-only file system."""
+"""Values of errno for a path that cannot be written, such as in a container with a read-only file system."""
 
 
 @contextmanager
 def locked(path: Path, *, busy: Callable[[], bool] = lambda: True) -> Iterator[bool]:
-    """Hold the lock on a file, which is made where there is none, or on a folder (flock(2), exclusive).
+    """Hold the lock on a folder, or on a file, which is created if it is missing (flock(2), exclusive).
 
-    Where another process holds it, `busy` decides: True waits for it, False goes on without, and the context gives
-    False. The lock ends with the context, or with the process. Raises OSError where the path cannot be opened.
+    If another process holds the lock, `busy` is called: if it returns True, this call waits for the lock; if False,
+    the block runs without the lock, and the context yields False. The lock is released when the block or the process
+    ends. Raises OSError if the path cannot be opened.
     """
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     handle = os.open(path, flags | os.O_CLOEXEC, 0o666)
@@ -38,7 +39,7 @@ def locked(path: Path, *, busy: Callable[[], bool] = lambda: True) -> Iterator[b
 
 @contextmanager
 def locked_where_writable(path: Path, *, busy: Callable[[], bool] = lambda: True) -> Iterator[bool]:
-    """See `locked`; True without a lock where nothing can be written, as nobody else changes anything there either."""
+    """Like `locked`, but yields True without a lock if the path is read-only: other processes cannot write either."""
     with ExitStack() as stack:
         try:
             held = stack.enter_context(locked(path, busy=busy))
@@ -51,10 +52,10 @@ def locked_where_writable(path: Path, *, busy: Callable[[], bool] = lambda: True
 
 @contextmanager
 def whole_file(target: Path, *, mode: int | None = None, sync: bool = False) -> Iterator[Path]:
-    """An empty file beside `target` that takes its place when the block ends without an error, and is gone otherwise.
+    """Yield an empty file that replaces `target` if the block ends without an error, and is deleted otherwise.
 
-    Readers see the old file or the new one, never half of one. Its mode is the umask's, or `mode`, and then nobody else
-    can read the draft. `sync` writes it to the disk first, so that a power cut spares it too.
+    Readers see the old file or the new one, never a part. The mode is `mode`, or set by the umask; with `mode`, only
+    the owner can read the draft. With `sync` the file is flushed to disk first, so that it survives a power failure.
     """
     draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600))
@@ -72,7 +73,7 @@ def whole_file(target: Path, *, mode: int | None = None, sync: bool = False) -> 
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `target` when the block ends without an error, and is gone otherwise."""
+    """Yield an empty folder that replaces `target` if the block ends without an error, and is deleted otherwise."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         draft = Path(scratch) / target.name
         draft.mkdir()

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
-"""The oldest branch of NVIDIA's driver for all of a CUDA major version (CUDA compatibility guide, minor versions)."""
-TRY_SECONDS = 120.0
-_TRY = "import torch; print(torch.cuda.is_available())"
+"""The oldest branch of NVIDIA's driver for each CUDA major version (CUDA compatibility guide, minor versions)."""
+TORCH_CHECK_SECONDS = 120.0
+_TORCH_CHECK = "import torch; print(torch.cuda.is_available())"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What the CUDA driver and torch say; versions are (major, minor) of CUDA, None where they are not known.
+    """GPUs as the CUDA driver and torch report them; CUDA versions are (major, minor), None if unknown.
 
-    `driver_cuda` is the newest CUDA that the driver runs, `torch_cuda` the one that torch was built for.
+    `driver_cuda` is the newest CUDA that the driver supports, `torch_cuda` the version that torch was built for.
     """
 
     count: int
@@ -28,12 +28,12 @@ class Gpus:
 
     @property
     def usable(self) -> int:
-        """GPUs that models can run on."""
+        """The number of GPUs that models can run on."""
         return self.count if self.torch_sees_them else 0
 
     @property
     def why_not(self) -> str:
-        """Why torch does not use the GPUs, and what would change it; "" where it does, or where there are none."""
+        """Why torch cannot use the GPUs, and what to do; "" if it can, or if there are no GPUs."""
         if self.usable or not self.count:
             return ""
         if self.torch_cuda is None:
@@ -50,7 +50,7 @@ class Gpus:
 
 
 def find_gpus() -> Gpus:
-    """What is known of this machine's GPUs; takes seconds where there are some, since torch is asked."""
+    """The GPUs of this machine; takes seconds if there are any, because a child process imports torch."""
     count = gpu_count()
     if not count:
         return Gpus(0)
@@ -58,7 +58,7 @@ def find_gpus() -> Gpus:
 
 
 def driver_too_old(driver: str, torch_cuda: str) -> int | None:
-    """The driver branch that torch for a CUDA such as 13.0 needs, where a driver such as 535.230.02 is older."""
+    """The driver branch that torch for CUDA `torch_cuda` (13.0) needs, if `driver` (535.230.02) is older; else None."""
     oldest = OLDEST_DRIVERS.get(_first_number(torch_cuda))
     return oldest if oldest is not None and 0 < _first_number(driver) < oldest else None
 
@@ -69,7 +69,7 @@ def _first_number(version: str) -> int:
 
 
 def gpu_count() -> int:
-    """GPUs that the CUDA driver sees; 0 where there is no driver."""
+    """The number of GPUs that the CUDA driver reports; 0 without a driver."""
     cuda = _driver()
     count = ctypes.c_int(0)
     if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
@@ -93,7 +93,7 @@ def _driver_cuda() -> tuple[int, int] | None:
 
 
 def _torch_cuda() -> tuple[int, int] | None:
-    """Read from torch's files, which import nothing."""
+    """Read from the text of torch/version.py, without importing torch."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -105,20 +105,24 @@ def _torch_cuda() -> tuple[int, int] | None:
 
 
 def read_torch_cuda(version_py: str) -> tuple[int, int] | None:
-    """The CUDA version in the text of torch/version.py; None where torch was built without."""
+    """The CUDA version in the text of torch/version.py; None if torch was built without CUDA."""
     match = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", version_py, re.MULTILINE)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def _torch_sees_them() -> bool:
-    # In a process of its own: a context on the GPU and some hundred MB would stay with this one.
+    # In a child process: torch would keep a GPU context and some hundred MB of memory in this one.
     try:
-        tried = subprocess.run(
-            [sys.executable, "-c", _TRY], capture_output=True, text=True, timeout=TRY_SECONDS, check=False
+        check = subprocess.run(
+            [sys.executable, "-c", _TORCH_CHECK],
+            capture_output=True,
+            text=True,
+            timeout=TORCH_CHECK_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return tried.stdout.strip() == "True"
+    return check.stdout.strip() == "True"
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -1,8 +1,8 @@
-"""The one decoder for JSON texts that clients send (RFC 8259): request bodies, their parts, and messages of streams.
+"""The decoder for all JSON that clients send (RFC 8259): request bodies, their parts, and messages of streams.
 
-It refuses what the standard library's decoder lets through and later code could not handle: a lone surrogate, which
-cannot be encoded, NaN and Infinity, which are not JSON, a number without a finite value, a name that stands twice in
-one object, and deep nesting. Raw control characters within strings are accepted.
+Unlike the standard library's decoder it refuses values that later code could not handle: lone surrogates, which cannot
+be encoded; NaN and Infinity, which are not JSON; numbers without a finite value; duplicate names in one object; and
+deep nesting. Raw control characters within strings are accepted.
 """
 
 import json
@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 16
-"""Arrays and objects within each other; no request needs more than five."""
+"""Maximum nesting of arrays and objects; no request needs more than five levels."""
 MAX_DIGITS = 4_300
-"""Digits of a whole number, as Python's own limit (`sys.int_info.default_max_str_digits`)."""
+"""Maximum digits of a whole number; Python's own limit (`sys.int_info.default_max_str_digits`)."""
 SURROGATE = "a string has a lone surrogate, which no Unicode text contains"
 
 
 class JsonError(ValueError):
-    """The text is not JSON, or JSON that is not accepted; the message is the reason, for the client."""
+    """The text is not JSON, or is JSON that is not accepted; the message states the reason, for the client."""
 
 
 def decode(text: str | bytes | bytearray, *, max_bytes: int) -> object:
-    """The value of a text of at most `max_bytes` bytes (characters, of a `str`); raises JsonError."""
+    """Decode a text of at most `max_bytes` bytes (characters for a `str`); raises JsonError."""
     if len(text) > max_bytes:
         raise JsonError(f"it has more than {max_bytes} {'characters' if isinstance(text, str) else 'bytes'}")
     try:
@@ -42,7 +42,7 @@ def decode(text: str | bytes | bytearray, *, max_bytes: int) -> object:
 
 
 def decode_string(raw: str) -> str:
-    """The text of a string's characters between its quotes, escapes included; raises JsonError."""
+    """Decode the characters between the quotes of a JSON string; raises JsonError."""
     text = unescape(raw)
     if _has_surrogate(text):
         raise JsonError(SURROGATE)
@@ -50,7 +50,7 @@ def decode_string(raw: str) -> str:
 
 
 def unescape(raw: str) -> str:
-    """The same where the text is not kept as such, and may have lone surrogates: base64."""
+    """Like `decode_string`, but allows lone surrogates: for base64, which is validated later."""
     try:
         text: str = json.loads(f'"{raw}"', strict=False)
     except ValueError:
@@ -88,7 +88,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _check(value: object) -> None:
-    """Look at every name, text and level; raises JsonError."""
+    """Check every name, string and level; raises JsonError."""
     level: Iterable[object] = (value,)
     for depth in range(MAX_DEPTH + 1):
         below: list[object] = []

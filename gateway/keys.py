@@ -1,4 +1,4 @@
-"""API keys: a file of their names and hashes, and the check of a key that somebody sends.
+"""API keys: a file of their names and hashes, and the check of a key that a client sends.
 
 name:sha256-hex        one line for each key; empty lines and lines that begin with # are skipped
 """
@@ -20,7 +20,7 @@ from gateway.files import locked, whole_file
 log = structlog.get_logger("gateway")
 
 PREFIX = "tig_"
-"""What every key begins with, so that scanners for leaked secrets can know one."""
+"""Prefix of every key, by which scanners for leaked secrets can recognise one."""
 KEY_BYTES = 32
 FILE_MODE = 0o600
 
@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class KeysError(UserError):
-    """The file of API keys cannot be used or changed; the message says why, and never holds a key."""
+    """The file of API keys cannot be used or changed; the message states why, and never contains a key."""
 
 
 def new_key() -> str:
@@ -38,35 +38,35 @@ def new_key() -> str:
 
 
 def digest(key: bytes) -> str:
-    """What the file keeps of a key: its SHA-256 in hex.
+    """The SHA-256 of a key in hex, which the file stores instead of the key.
 
-    A hash that is slow on purpose protects secrets that people choose. Nobody can try out 256 random bits, however
-    fast the hash, and a slow one would make every request with a made-up key expensive.
+    A slow hash protects passwords that people choose. 256 random bits cannot be guessed however fast the hash is, and
+    a slow hash would make every request with an invalid key expensive.
     """
     return hashlib.sha256(key).hexdigest()
 
 
 class Keys:
-    """The names of the accepted keys, by digest; it holds no key."""
+    """The digests of the accepted keys, by name; the keys themselves are not stored."""
 
     def __init__(self, digests: Mapping[str, str]) -> None:
         self.digests = dict(digests)
 
     def name_of(self, key: bytes) -> str | None:
-        """The name under which a key was made, None for one that is not known."""
+        """The name of a key, None if the key is unknown."""
         given = digest(key)
         found = None
         for name, known in self.digests.items():
-            # Never stops early, so that the time reveals neither how much of a digest is right nor which key it was.
+            # Compares all digests in constant time: the duration reveals neither a matching part nor which key it was.
             if hmac.compare_digest(given, known):
                 found = name
         return found
 
 
 class KeyFile:
-    """The keys of a file, read again when the file changes.
+    """The keys of a file, reloaded when the file changes.
 
-    Raises KeysError where it cannot be read at first. Later a file that cannot be read leaves the keys as they were.
+    Raises KeysError if the first read fails. If a later read fails, the previous keys stay valid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,21 +85,21 @@ class KeyFile:
             try:
                 self._keys = read_keys(self._path)
             except KeysError as exc:
-                log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the sentence says it all
+                log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the message is enough
             else:
                 log.info("api_keys_read", keys=len(self._keys.digests))
         return self._keys
 
 
 def read_keys(path: Path) -> Keys:
-    """Read a file of keys; raises KeysError, which names a bad line by its number and not by what is in it."""
+    """Read a file of keys; raises KeysError, which names a bad line by its number and does not repeat its text."""
     return Keys(_parse(path, _read(path)))
 
 
 def add_key(path: Path, name: str) -> str:
-    """Make a key and write its name and hash to the file, which is made where there is none. Returns the key.
+    """Generate a key and write its name and hash to the file, which is created if missing. Returns the key.
 
-    Raises KeysError where the name is taken or not allowed.
+    Raises KeysError if the name is taken or not allowed.
     """
     if not _NAME.fullmatch(name):
         raise KeysError(f"{name!r} cannot be a key's name: letters, digits and . _ - are allowed, 64 at most")
@@ -114,7 +114,7 @@ def add_key(path: Path, name: str) -> str:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Take a key out of the file; raises KeysError where there is none of that name."""
+    """Remove a key from the file; raises KeysError if there is no key of that name."""
     with _changing(path):
         text = _read(path)
         if name not in _parse(path, text):
@@ -150,7 +150,7 @@ def _parse(path: Path, text: str) -> dict[str, str]:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or another takes its place; None where there is none."""
+    """A value that changes when the file is written or replaced; None if the file is missing."""
     try:
         stat = path.stat()
     except OSError:
@@ -160,7 +160,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
-    """Keep other commands from changing the file in the meantime, which would lose a key; raises KeysError."""
+    """Lock the file against concurrent changes by other commands, which could lose a key; raises KeysError."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(path.parent))
@@ -173,14 +173,14 @@ def _changing(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file at once, so that a gateway never reads half of it; owner and mode of an old one are kept."""
+    """Replace the file atomically, so that a gateway never reads a part of it; keeps owner and mode of an old file."""
     target = path.resolve()
     old = None
     with suppress(FileNotFoundError):
         old = target.stat()
     with whole_file(target, mode=FILE_MODE if old is None else old.st_mode & 0o777) as draft:
         draft.write_text(text, encoding="utf-8")
-        # Only root may give a file away; for all others it is theirs already.
+        # Only root may change the owner; for any other user the file already has the right owner.
         if old is not None:
             with suppress(PermissionError):
                 os.chown(draft, old.st_uid, old.st_gid)

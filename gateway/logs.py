@@ -1,6 +1,6 @@
-"""One event a request, with fields: JSON lines in a container, readable text on a terminal.
+"""One log event per request, with fields: JSON lines in a container, readable text on a terminal.
 
-docs/operations.md says what each event and field means.
+docs/operations.md describes each event and field.
 """
 
 import json
@@ -22,29 +22,29 @@ from gateway.settings import LogFormat, Settings
 log = structlog.get_logger("gateway")
 
 REPEATS_PER_MINUTE = 10
-"""Tracebacks of one place, and warnings of one text, that are logged within a minute."""
+"""Tracebacks from one line of code, and warnings with one text, that are logged per minute."""
 MAX_VALUE_CHARACTERS = 1_024
-"""Of a text in an event: clients and Triton make some of them. A traceback may be longer."""
+"""Longest text in an event: some come from clients or Triton. Tracebacks may be longer."""
 _MINUTE_SECONDS, _MAX_KINDS = 60.0, 1_000
 
 _WORKER_DIED = re.compile(r"Child process \[(\d+)\] died")
-# What a client made up must not move a terminal's cursor; line ends belong to tracebacks.
+# Text from clients must not move a terminal's cursor; line ends are kept, since tracebacks have them.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 class AlreadyLogged(Exception):
-    """An exception that is in the log; it is raised on only because the server closes the connection then."""
+    """An exception that has been logged; it is raised again so that the server closes the connection."""
 
 
 class LogStream:
-    """A stream for log lines. A line that cannot be written is lost and counted, and raises nothing.
+    """A stream for log lines. A line that cannot be written is dropped and counted, and no exception is raised.
 
-    The disk may be full, or the reader of a pipe gone: neither may stop what logs. `describe` makes the line that says
-    how many were lost, with the reason, before the first one that can be written again.
+    A full disk or a closed pipe must not stop the program that logs. `describe` returns the line that reports how many
+    lines were lost and why; it is written before the next line that can be written.
     """
 
     def __init__(self, stream: TextIO, describe: Callable[[int, str], str]) -> None:
-        # Of two, only the inner one would see what is lost.
+        # If two were nested, only the inner one would notice lost lines.
         self._stream: TextIO = stream._stream if isinstance(stream, LogStream) else stream
         self._describe = describe
         self._lost = 0
@@ -52,7 +52,7 @@ class LogStream:
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        """Write and flush a text, whole lines at best."""
+        """Write and flush a text, usually whole lines."""
         with self._lock:
             try:
                 if self._lost:
@@ -67,26 +67,26 @@ class LogStream:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is left: each write is flushed."""
+        """Do nothing: each write is flushed."""
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # what the stream has: isatty, encoding, fileno
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # the stream's isatty, encoding, fileno
         return getattr(self._stream, name)
 
 
 def lost_as_text(count: int, reason: str) -> str:
-    """The line that says how much of the log was lost."""
+    """The line that reports lost log lines, as text."""
     return f"gateway | {count} line{'s' * (count != 1)} of the log could not be written: {reason}\n"
 
 
 def lost_as_json(count: int, reason: str) -> str:
-    """The same as an event."""
+    """The line that reports lost log lines, as a JSON event."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     event = {"timestamp": now, "level": "warning", "event": "log_lines_lost", "count": count, "reason": reason}
     return json.dumps(event) + "\n"
 
 
 class Repeats:
-    """Says of each event whether there were few of its kind within the last minute."""
+    """Limits how many events of one kind are logged per minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,7 +94,7 @@ class Repeats:
         self._counts: Counter[Hashable] = Counter()
 
     def allow(self, kind: Hashable) -> bool:
-        """Count one event; False beyond REPEATS_PER_MINUTE of its kind."""
+        """Count one event; returns False after REPEATS_PER_MINUTE of its kind."""
         now = self._clock()
         if now - self._began >= _MINUTE_SECONDS or len(self._counts) > _MAX_KINDS:
             self._began = now
@@ -103,10 +103,10 @@ class Repeats:
         return self._counts[kind] <= REPEATS_PER_MINUTE
 
     def shorten(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        """Structlog's processor: cut long texts, and leave out the traceback of an error that repeats."""
+        """Structlog processor: shorten long texts, and omit the traceback of a repeated error."""
         for name, value in event.items():
             if isinstance(value, str) and len(value) > MAX_VALUE_CHARACTERS:
-                half = MAX_VALUE_CHARACTERS // 2  # the reason is often at the end of what Triton says
+                half = MAX_VALUE_CHARACTERS // 2  # the reason is often at the end of Triton's message
                 event[name] = f"{value[:half]} … {value[-half:]}"
         error = _exception(event.get("exc_info"))
         if error is not None and not self.allow((type(error), *_last_line(error))):
@@ -116,7 +116,7 @@ class Repeats:
         return event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """The standard library's filter: leave out warnings of other libraries that repeat."""
+        """Logging filter: omit repeated warnings of other libraries."""
         return record.levelno < logging.WARNING or bool(record.exc_info) or self.allow((record.name, record.msg))
 
 
@@ -129,7 +129,7 @@ def _exception(exc_info: object) -> BaseException | None:
 
 
 def _last_line(error: BaseException) -> tuple[str, int]:
-    """Where an exception was raised."""
+    """File and line where an exception was raised."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -161,10 +161,10 @@ def configure_logs(settings: Settings) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.captureWarnings(capture=True)
-    # What is wrong with a client's form is in the answer to the client.
+    # A malformed form is reported in the response to the client.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
-    logging.getLogger("websockets.server").setLevel(logging.WARNING)  # a stream has an event of its own
+    logging.getLogger("websockets.server").setLevel(logging.WARNING)  # the gateway logs its own event for each stream
     server = logging.getLogger("uvicorn.error")
     server.addFilter(_is_new)
     server.addFilter(_dead_worker_is_a_warning)
@@ -185,14 +185,14 @@ def _text(*, colours: bool) -> list[Processor]:
         colors=colours,
         pad_event_to=0,
         sort_keys=False,
-        # The default one shows local variables, and so the headers and the images of a request.
+        # The default formatter shows local variables, including the headers and images of a request.
         exception_formatter=structlog.dev.plain_traceback,
     )
     return [_in_order, _for_people, renderer]
 
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Put first what every line has, and last what identifies its request."""
+    """Put the fields of every line first, and the ids of the request last."""
     first = {name: event.pop(name) for name in ("timestamp", "level", "event")}
     last = {name: event.pop(name) for name in ("request_id", "trace_id") if name in event}
     return {**first, **event, **last}
@@ -210,12 +210,12 @@ def _readable(value: object) -> object:
 
 
 def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    event.pop("color_message", None)  # uvicorn's message once more, with colours
+    event.pop("color_message", None)  # uvicorn repeats its message there, with colours
     return event
 
 
 def _dead_worker_is_a_warning(record: logging.LogRecord) -> bool:
-    """Uvicorn mentions at level info that a worker died which nobody had stopped; its connections died with it."""
+    """Log the unexpected end of a worker as a warning: uvicorn logs it at level info, but its connections are lost."""
     if died := _WORKER_DIED.fullmatch(record.getMessage()):
         log.warning("worker_died", pid=int(died[1]))
     return died is None

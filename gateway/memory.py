@@ -1,4 +1,4 @@
-"""The memory that this process may still use: the machine's, or less where a control group limits it."""
+"""The memory that this process may still use: that of the machine, or less if a control group limits it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ MEMINFO = Path("/proc/meminfo")
 MACHINE = "this machine"
 KIB = 1024
 NO_LIMIT_BYTES = 2**60
-"""Version 1 of control groups has a number of this size where there is no limit."""
+"""Control groups of version 1 report a number at least this large if there is no limit."""
 VERSIONS = (
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
 )
-"""Files with a control group's limit and use, and the lines of memory.stat with what the kernel can reclaim."""
+"""Files with a control group's limit and usage, and the fields of memory.stat that the kernel can reclaim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,19 @@ class Memory:
 
     limit_bytes: int
     free_bytes: int
-    """What may still be used, with file caches that the kernel can reclaim."""
+    """Free memory, including file caches that the kernel can reclaim."""
     where: str
-    """What sets the limit: MACHINE, or the file of a control group."""
+    """The source of the limit: MACHINE, or the file of a control group."""
 
 
 def usable_memory(cgroups: Path = CGROUPS, own: Path = OWN, meminfo: Path = MEMINFO) -> Memory | None:
-    """The scarcest of the machine's memory and that of this process's control groups; None where neither is known."""
+    """The least free memory of the machine and this process's control groups; None if neither is known."""
     found = [*_machine(meminfo), *_groups(cgroups, own)]
     return min(found, key=lambda memory: memory.free_bytes, default=None)
 
 
 def memory_limit(cgroups: Path = CGROUPS, own: Path = OWN, meminfo: Path = MEMINFO) -> int | None:
-    """The least limit in bytes, whatever is free at the moment."""
+    """The lowest memory limit in bytes, regardless of current usage; None if unknown."""
     found = [*_machine(meminfo), *_groups(cgroups, own)]
     return min((memory.limit_bytes for memory in found), default=None)
 
@@ -66,8 +66,8 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Memory]:
 
 
 def killed_for_memory(cgroups: Path = CGROUPS, own: Path = OWN) -> int:
-    """How many processes of this process's control groups the kernel has killed because memory ran out."""
-    # Version 2 has it in memory.events, version 1 in memory.oom_control.
+    """The number of processes in this process's control groups that the kernel killed because memory ran out."""
+    # Version 2 counts them in memory.events, version 1 in memory.oom_control.
     files = (
         folder / name for folder in folders("memory", cgroups, own) for name in ("memory.events", "memory.oom_control")
     )
@@ -75,7 +75,7 @@ def killed_for_memory(cgroups: Path = CGROUPS, own: Path = OWN) -> int:
 
 
 def _counters(path: Path) -> dict[str, int]:
-    """A file with a name and a number in each line; {} where it cannot be read."""
+    """Read a file with a name and a number in each line; {} if it cannot be read."""
     try:
         return {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
     except (OSError, ValueError):

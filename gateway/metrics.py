@@ -1,7 +1,7 @@
-"""What the gateway counts, for Prometheus. Several workers share their numbers through PROMETHEUS_MULTIPROC_DIR.
+"""The gateway's metrics for Prometheus. Several workers share their values through PROMETHEUS_MULTIPROC_DIR.
 
-Labels take few values: routes, statuses, error codes, and models that have answered; never what a client made up.
-docs/operations.md says what each metric is good for.
+Labels take few values: routes, statuses, error codes, and models that have responded; never text from clients.
+docs/operations.md explains the use of each metric.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from gateway import __version__
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 CLASSIFYING_ROUTES = ("/predict", "/embed", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
-"""Where images are sent; the stages of these are measured."""
+"""Routes that take images; the time of their stages is measured."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _LIVE_GAUGES = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
-# Nothing reads the time at which each series began, and there would be one for each.
+# The creation time of series is not used, and each series would get one.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 BUILD_INFO = Gauge(
@@ -46,11 +46,11 @@ STAGE_SECONDS = Histogram(
 )
 LOOP_PAUSE_SECONDS = Gauge(
     "gateway_event_loop_pause_seconds",
-    "Longest time in the last 15 s for which the event loop did nothing else, and no client was served.",
+    "Longest time in the last 15 s for which one task blocked the event loop.",
     multiprocess_mode="livemax",
 )
-CLIENTS_GONE = Counter("gateway_client_disconnects_total", "Requests whose client went away before the answer.")
-BYTES_RECEIVED = Counter("gateway_received_bytes_total", "Bytes of bodies received.")
+CLIENTS_GONE = Counter("gateway_client_disconnects_total", "Requests whose client disconnected before the response.")
+BYTES_RECEIVED = Counter("gateway_received_bytes_total", "Bytes of request bodies received.")
 
 IMAGES = Counter(
     "gateway_images_total",
@@ -78,7 +78,7 @@ IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way throug
 IMAGES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"
 )
-IMAGES_WAITING = Gauge("gateway_images_waiting", "Images that wait to be let through.", multiprocess_mode="livesum")
+IMAGES_WAITING = Gauge("gateway_images_waiting", "Images that wait for admission.", multiprocess_mode="livesum")
 IMAGES_WAITING_LIMIT = Gauge(
     "gateway_images_waiting_limit", "Images that may wait before requests are refused.", multiprocess_mode="livesum"
 )
@@ -89,28 +89,35 @@ BYTES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_in_flight_limit_bytes", "Bytes of images that may be on their way at once.", multiprocess_mode="livesum"
 )
 BYTES_WAITING = Gauge(
-    "gateway_waiting_bytes", "Bytes of uploads that arrive or wait to be let through.", multiprocess_mode="livesum"
+    "gateway_waiting_bytes",
+    "Bytes of uploads that are being received or wait for admission.",
+    multiprocess_mode="livesum",
 )
 BYTES_WAITING_LIMIT = Gauge(
-    "gateway_waiting_limit_bytes", "Bytes of uploads that may arrive and wait at once.", multiprocess_mode="livesum"
+    "gateway_waiting_limit_bytes",
+    "Bytes of uploads that may be received and wait at once.",
+    multiprocess_mode="livesum",
 )
 
 UPLOADS_DISPLACED = Counter(
-    "gateway_uploads_displaced_total", "Uploads that had to make room for others, as they came slowest."
+    "gateway_uploads_displaced_total",
+    "Uploads that were cancelled because the upload buffer was full and they were the slowest.",
 )
 ANSWER_BYTES = Gauge(
-    "gateway_answer_bytes", "Bytes of answers that are made or not read yet.", multiprocess_mode="livesum"
+    "gateway_answer_bytes", "Bytes of responses that are being built or not read yet.", multiprocess_mode="livesum"
 )
 ANSWER_BYTES_LIMIT = Gauge(
-    "gateway_answer_limit_bytes", "Bytes of answers that may be made and unread at once.", multiprocess_mode="livesum"
+    "gateway_answer_limit_bytes",
+    "Bytes of responses that may be built and unread at once.",
+    multiprocess_mode="livesum",
 )
-CONNECTIONS = Gauge("gateway_connections", "Connections of clients.", multiprocess_mode="livesum")
+CONNECTIONS = Gauge("gateway_connections", "Open connections of clients.", multiprocess_mode="livesum")
 CONNECTIONS_LIMIT = Gauge(
-    "gateway_connections_limit", "Connections that there may be at once.", multiprocess_mode="livesum"
+    "gateway_connections_limit", "Connections that may be open at once.", multiprocess_mode="livesum"
 )
 CONNECTIONS_CLOSED = Counter(
     "gateway_connections_closed_total",
-    "Connections that the gateway closed: idle or slow (for another one), refused, unread (the answer was not read).",
+    "Connections that the gateway closed: idle or slow (for a new one), refused, unread (the response was not read).",
     ["reason"],
 )
 
@@ -124,7 +131,7 @@ DECODING_BYTES = Gauge(
 )
 DECODERS_LOST = Counter(
     "gateway_decoders_lost_total",
-    "Decoder processes that ended in the midst of an image: out of time, stuck, or by a crash.",
+    "Decoder processes that ended while decoding an image: out of time, stuck, or crashed.",
     ["reason"],
 )
 
@@ -146,7 +153,8 @@ STREAM_SECONDS = Histogram(
     buckets=_SECONDS,
 )
 SEQUENCES_RESTARTED = Counter(
-    "gateway_sequences_restarted_total", "Times that a stream's state was lost with a Triton or a model's process."
+    "gateway_sequences_restarted_total",
+    "Times that a stream's state was lost because a Triton or a model's process ended.",
 )
 
 CALL_SECONDS = Histogram(
@@ -157,16 +165,16 @@ CALL_SECONDS = Histogram(
 BATCH_IMAGES = Histogram(
     "gateway_batch_images", "Images in one call to Triton.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
 )
-RETRIES = Counter("gateway_retries_total", "Calls to Triton that were made once more after a lost connection.")
+RETRIES = Counter("gateway_retries_total", "Calls to Triton that were repeated after a lost connection.")
 TRITON_READY = Gauge(
     "gateway_triton_ready",
-    "1 while a real inference has lately succeeded there.",
+    "1 while the last probe, a real inference, succeeded at this Triton.",
     ["triton"],
     multiprocess_mode="livemin",
 )
 MODEL_READY = Gauge(
     "gateway_model_ready",
-    "1 while some Triton answers a real inference through this model, by Triton's name of it.",
+    "1 while probes of this model, real inferences, succeed at one Triton at least; by Triton's name for the model.",
     ["model"],
     multiprocess_mode="livemin",
 )
@@ -178,22 +186,23 @@ MODEL_MISSING = Gauge(
 )
 HEALINGS = Counter(
     "gateway_healings_total",
-    "Times that models were reloaded, by outcome: healed, failed, or in vain (they fail as before).",
+    "Times that models were reloaded, by outcome: healed, failed, or in vain (the model still fails).",
     ["outcome"],
 )
-PROBES = Counter("gateway_probes_total", "Inferences sent to find out whether models answer.")
+PROBES = Counter("gateway_probes_total", "Inferences sent to check whether models respond.")
 WATCH_FAULTS = Counter(
     "gateway_watch_faults_total",
-    "Unexpected errors while Tritons were watched; the watch goes on, the log has the error.",
+    "Unexpected errors in the health checker, which continues; the log has the error.",
 )
 DNS_FAILURES = Counter(
-    "gateway_dns_failures_total", "Lookups of Triton's name that failed; the addresses from before stay in use."
+    "gateway_dns_failures_total", "DNS lookups of Triton's name that failed; the previous addresses stay in use."
 )
 IMAGES_QUARANTINED = Counter(
-    "gateway_images_quarantined_total", "Images that ended the process of a model twice, and are refused for a while."
+    "gateway_images_quarantined_total",
+    "Images that crashed the process of a model twice, and are refused for `quarantine_seconds`.",
 )
 
-# What alerts watch is there from the start: increase() does not see the first count of a series that was not.
+# Series that alerts use exist from the start: increase() misses the first count of a new series.
 for _route in CLASSIFYING_ROUTES:
     REQUESTS.labels(_route, "500", "internal_error")
 for _reason in ("idle", "refused", "slow", "unread"):
@@ -207,7 +216,7 @@ for _outcome in ("healed", "failed", "in vain"):
 
 
 def forget_triton(address: str) -> None:
-    """Say no more of a Triton that has left the DNS name."""
+    """Remove the metrics of a Triton whose address is no longer in DNS."""
     if SHARED_FOLDER in os.environ:
         TRITON_READY.labels(address).set(float("nan"))  # series of shared files cannot be removed
     else:
@@ -216,7 +225,7 @@ def forget_triton(address: str) -> None:
 
 
 def forget_model(name: str) -> None:
-    """Say no more of a model that was unloaded."""
+    """Remove the metrics of an unloaded model."""
     if SHARED_FOLDER in os.environ:
         MODEL_READY.labels(name).set(float("nan"))
     else:
@@ -225,7 +234,7 @@ def forget_model(name: str) -> None:
 
 
 def forget_missing(address: str, model: str) -> None:
-    """Report no longer whether a model is missing at a Triton that is not used any more."""
+    """Remove the metric of a missing model at a Triton that is no longer used."""
     if SHARED_FOLDER in os.environ:
         MODEL_MISSING.labels(address, model).set(float("nan"))
     else:
@@ -245,10 +254,10 @@ def exposition() -> bytes:
 
 
 def reserve_space(folder: Path) -> None:
-    """Give this worker's files of metrics their blocks on the disk; raises OSError where it is full.
+    """Allocate disk blocks for this worker's metric files; raises OSError if the disk is full.
 
-    They are mapped into memory and have holes at first: on a disk that is full by then, a write to a hole would end the
-    process by SIGBUS.
+    The files are mapped into memory and sparse at first: if the disk becomes full, a write to a hole would end the
+    process with SIGBUS.
     """
     for path in folder.glob(f"*_{os.getpid()}.db"):
         with path.open("r+b") as file:
@@ -256,16 +265,16 @@ def reserve_space(folder: Path) -> None:
 
 
 def _forget_dead_workers(folder: Path) -> None:
-    """Leave out the gauges of workers that were killed: only those who read them are sure to be there to do it."""
+    """Remove the gauges of workers that were killed and could not remove them themselves."""
     for path in folder.iterdir():
         if (match := _LIVE_GAUGES.fullmatch(path.name)) and not _lives(int(match[1])):
-            with contextlib.suppress(FileNotFoundError):  # another worker is asked at the same moment
+            with contextlib.suppress(FileNotFoundError):  # another worker removes it at the same time
                 mark_process_dead(int(match[1]), str(folder))  # type: ignore[no-untyped-call]
 
 
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except OSError:  # nobody has this number, or somebody else's process
+    except OSError:  # no such process, or one of another user
         return False
     return True

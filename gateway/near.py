@@ -1,13 +1,13 @@
-"""What was probably meant by a name that there is not."""
+"""Did-you-mean suggestions."""
 
 import difflib
 from collections.abc import Iterable
 
 TOLD_CHARACTERS = 80
-"""What is compared of a name, and what of it an error tells."""
+"""Characters of a name that are compared, and repeated in an error message."""
 
 
 def near(name: str, known: Iterable[str], most: int = 1) -> str:
-    """The known names most like another, as a question that follows it, or an empty text where none is like it."""
+    """A question that suggests the `most` known names most similar to `name`; "" if none is similar."""
     found = difflib.get_close_matches(name[:TOLD_CHARACTERS].lower(), list(known), n=most)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else ""

@@ -1,6 +1,6 @@
-"""Spans by OpenTelemetry's SDK, sent over OTLP/HTTP; imported only where an endpoint is set, as the SDK is an extra.
+"""Exports spans over OTLP/HTTP; imported only if an endpoint is set, because OpenTelemetry's SDK is an extra.
 
-The SDK's own variables hold beside the endpoint: OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_*,
+The SDK's own environment variables also apply: OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_*,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME. Nothing is registered globally.
 """
 
@@ -18,11 +18,11 @@ from gateway import __version__
 DEFAULT_SERVICE_NAME = "triton-image-gateway"
 TRACES_PATH = "/v1/traces"
 FLUSH_SECONDS = 5.0
-"""How long a stop may wait for a collector that is slow or away."""
+"""Longest time that a shutdown waits for a slow or unreachable collector."""
 
 
 class Exporter:
-    """Sends what its tracer records to an OTLP/HTTP endpoint, in batches and on a thread of its own."""
+    """Sends the spans of its tracer to an OTLP/HTTP endpoint, in batches on a background thread."""
 
     def __init__(self, endpoint: str) -> None:
         url = endpoint.rstrip("/").removesuffix(TRACES_PATH) + TRACES_PATH
@@ -39,8 +39,8 @@ class Exporter:
         self.tracer: trace.Tracer = self._provider.get_tracer("gateway", __version__)
 
     def close(self) -> None:
-        """Send what is left, for FLUSH_SECONDS at most."""
-        # On a daemon thread: the SDK's own patience is much longer, and nothing would end it.
+        """Send the remaining spans, for at most FLUSH_SECONDS."""
+        # On a daemon thread: the SDK's own timeout is much longer and cannot be interrupted.
         flushing = threading.Thread(target=self._provider.shutdown, name="otlp-flush", daemon=True)
         flushing.start()
         flushing.join(FLUSH_SECONDS)

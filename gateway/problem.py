@@ -6,7 +6,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def members(error: GatewayError, request_id: str) -> dict[str, object]:
-    """The members of an error's problem document: RFC 9457's, its code, the request id, and its details."""
+    """The members of the problem document: those of RFC 9457, the code, the request id, and the error's details."""
     return {
         "type": "about:blank",
         "title": error.summary,

@@ -1,4 +1,4 @@
-"""The texts of settings that are more than a number or a name, read; whatever is wrong with one is a ValueError."""
+"""Parsers for settings that are more than a number or a name; they raise ValueError."""
 
 import re
 from collections.abc import Callable, Collection
@@ -17,7 +17,7 @@ _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 
 
 def number_of(field: str, text: str) -> str:
-    """A number as docs/reference/settings.md writes it (20 MiB, 30 s) without its unit; other text unchanged."""
+    """Convert a number with a unit (20 MiB, 30 s) to bytes or seconds; any other text is returned unchanged."""
     if _GROUPED.fullmatch(text):
         return text.replace(",", "")
     match = _AMOUNT.fullmatch(text)
@@ -32,7 +32,7 @@ def number_of(field: str, text: str) -> str:
 
 
 def split_of(text: str) -> Shares:
-    """The shares of each model's versions, out of a text such as flowers=1:90,2:10;birds=1:1."""
+    """Parse the shares of each model's versions: flowers=1:90,2:10;birds=1:1."""
     return _by_model(
         text,
         any,
@@ -42,7 +42,7 @@ def split_of(text: str) -> Shares:
 
 
 def shadows_of(text: str) -> Shares:
-    """The percentages of each model's shadow versions, out of a text such as flowers=2:10;birds=3:5."""
+    """Parse the percentages of each model's shadow versions: flowers=2:10;birds=3:5."""
     return _by_model(
         text,
         lambda percentages: bool(percentages) and all(1 <= percent <= 100 for percent in percentages),
@@ -55,12 +55,12 @@ def shadows_of(text: str) -> Shares:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+    """Split a text at commas."""
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def header_name(name: str) -> str:
-    """The name of an HTTP header."""
+    """Check the name of an HTTP header."""
     if not _HEADER_NAME.fullmatch(name):
         msg = "is not a header name, such as X-Client-ID"
         raise ValueError(msg)
@@ -68,7 +68,7 @@ def header_name(name: str) -> str:
 
 
 def otlp_endpoint(url: str) -> str:
-    """The URL of a collector of spans."""
+    """Check the URL of an OTLP collector."""
     if not _ENDPOINT.fullmatch(url):
         msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
         raise ValueError(msg)
@@ -76,7 +76,7 @@ def otlp_endpoint(url: str) -> str:
 
 
 def origins(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Origins of web pages, as browsers send them; * alone means all of them."""
+    """Check origins of web pages, and convert them to the form that browsers send; a single * means all."""
     if "*" in given and len(given) > 1:
         msg = "* means every origin; do not combine it with others"
         raise ValueError(msg)
@@ -84,12 +84,12 @@ def origins(given: tuple[str, ...]) -> tuple[str, ...]:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             msg = f"{origin!r} is not an origin: use a scheme, a host and, if needed, a port, such as https://app.example:8443"
             raise ValueError(msg)
-    # Browsers send scheme and host in small letters.
+    # Browsers send scheme and host in lower case.
     return tuple(origin.lower() for origin in given)
 
 
 def triton_addresses(given: tuple[str, ...]) -> tuple[str, ...]:
-    """At least one host:port."""
+    """Check a list of at least one host:port."""
     for address in given or ("",):
         host, colon, port = address.rpartition(":")
         if not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65_536):
@@ -113,7 +113,7 @@ def _by_model(text: str, right: Callable[[Collection[int]], bool], *, wrong: str
 
 
 def _shares(part: str) -> tuple[str, dict[str, int]]:
-    """A model's name and its versions with their numbers, out of NAME=VERSION:NUMBER,…; none where it is not that."""
+    """Parse NAME=VERSION:NUMBER,…; returns an empty name and no numbers if the text is malformed."""
     match = _SHARES.fullmatch(part)
     if match is None:
         return "", {}

@@ -1,4 +1,4 @@
-"""Everything that can be set, as one frozen object; gateway.environment reads it from GATEWAY_ variables and .env."""
+"""All settings as one frozen object; gateway.environment reads them from GATEWAY_ variables and .env."""
 
 import math
 from enum import StrEnum
@@ -17,7 +17,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 class DecodeMode(StrEnum):
-    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` in the gateway."""
+    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` there (but in Triton)."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -42,7 +42,7 @@ class LogLevel(StrEnum):
 
 
 class MemoryCheck(StrEnum):
-    """What happens where models need more memory than is free: they are refused, or there is a warning, or nothing."""
+    """What happens if models need more memory than is free: refuse to load them, log a warning, or nothing."""
 
     REFUSE = "refuse"
     WARN = "warn"
@@ -59,7 +59,7 @@ NOT_ABOVE = (
     ("batch_max_bytes", "max_bytes_in_flight"),
     ("stream_frame_bytes", "max_bytes_waiting"),
 )
-"""Pairs of settings that contradict each other where the first is larger than the second."""
+"""Pairs of settings of which the first must not be larger than the second."""
 
 SECRET = frozenset({"cache_secret"})
 """Settings whose values are never printed."""
@@ -80,37 +80,37 @@ class Settings(BaseSettings):
     workers: int = Field(1, ge=1, le=64)
     """Gateway processes that share the port."""
 
-    # Who may ask
+    # Access
     api_keys_file: Path | None = None
     """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
     admin_keys_file: Path | None = None
-    """File of the keys that may load and unload models; without it nobody can. See `gateway key`."""
+    """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 
     # Triton and its models
     triton_url: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1:8001",)
-    """Triton's gRPC endpoint as host:port; several, with commas, or a name with several addresses, take turns."""
+    """Triton's gRPC endpoint as host:port; calls are balanced over several, with commas, or all addresses of a name."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
-    """Model that answers requests that name none."""
+    """Model for requests that do not name one."""
     load_models: Annotated[tuple[str, ...], NoDecode] = ()
-    """Models to be loaded beside the default one wherever Triton does not serve them; * for all of its repository."""
+    """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
     model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
     """Header whose value ties a client to one version of a split; without it the version is random."""
     model_shadow: Annotated[dict[str, dict[str, int]], NoDecode] = {}
-    """Shadow versions: percentages of a model's requests that they classify too, unseen, such as flowers=2:10."""
+    """Shadow versions: percentages of a model's requests that they also classify, unreturned, such as flowers=2:10."""
     triton_aperture: int = Field(8, ge=0, le=1_000)
-    """Tritons that one gateway process watches and uses, if there are more; 0 for all. Its limits may widen it."""
+    """Most Tritons that one gateway process uses; 0 for all. Its limits may require more."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
-    """Secret that keeps pictures apart in Triton's response cache; gateways with the same one share answers."""
+    """Secret that separates images in Triton's response cache; gateways with the same secret share cached results."""
     default_top_k: int = Field(5, ge=1, le=10_000)
     """Predictions for each file when a request does not set `top_k`."""
     max_top_k: int = Field(1_000, ge=1, le=10_000)
     """Largest `top_k` of a request."""
     max_predictions: int = Field(100_000, ge=1, le=100_000_000)
-    """Predictions in one answer, files × `top_k`, ten scores under /v2 counting as one; JSON lines may have more."""
+    """Predictions in one response: files × `top_k`; ten scores under /v2 count as one; JSON lines have no limit."""
 
     # Deadlines
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
@@ -118,16 +118,16 @@ class Settings(BaseSettings):
     max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
     """Largest `timeout` of a request."""
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
-    """Time for a body to arrive, not counting time in which the gateway does not read."""
+    """Time for a body to arrive, excluding time in which the gateway does not read."""
     upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
-    """Longest silence of a client in the middle of its body, and longest time for the headers of a request."""
+    """Longest pause of a client while it sends its body, and longest time for the headers of a request."""
 
     min_upload_bytes_per_second: int = Field(8 * KIB, ge=1, le=GIB)
     """Lowest speed of an upload; a client that stays slower gets 408 `upload_too_slow`."""
     upload_grace_seconds: float = Field(20.0, gt=0, le=3_600)
-    """Time that a client may fall behind that speed, by pausing or being slow, before it is too slow."""
+    """Time that an upload may fall behind `min_upload_bytes_per_second` before it is refused."""
     answer_timeout_seconds: float = Field(60.0, gt=0, le=3_600)
-    """Longest time for a client to read the next 64 KiB of its answer; then its connection is closed."""
+    """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
 
     # Limits of one request
     max_files: int = Field(1_000, ge=1, le=10_000)
@@ -137,11 +137,11 @@ class Settings(BaseSettings):
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
     request_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
-    """Processor time for decoding a request's images, beyond what each image and byte adds; then `too_costly`."""
+    """Processor time for decoding a request's images, plus an allowance per image and byte; then `too_costly`."""
     max_frames: int = Field(1_000, ge=1, le=10_000)
-    """Frames answered one by one in a request with `frames`, over all its files; more get `too_many_frames`."""
+    """Frames of all files in a request with `frames`; a file with more gets `too_many_frames`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
-    """Width × height of one image, of which the first frame counts; a larger one gets `image_too_large`."""
+    """Width × height of one image (its first frame); a larger one gets `image_too_large`."""
     max_image_side: int = Field(16_384, ge=1, le=65_535)
     """Width or height of one image in pixels; a larger one gets `image_too_large`."""
     max_header_bytes: int = Field(64 * KIB, ge=KIB, le=MIB)
@@ -153,43 +153,43 @@ class Settings(BaseSettings):
 
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
-    """Connections of one process; beyond, a new one displaces an idle or the slowest one, or gets 503 `overloaded`."""
+    """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
     max_streams: int = Field(64, ge=0, le=100_000)
     """Streams of frames (WebSockets) that may be open in one process; the next one gets 503 `overloaded`."""
     stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
     """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
     stream_frames_waiting: int = Field(2, ge=1, le=1_000)
-    """Frames of one stream that may wait; beyond that the oldest are dropped, or with `drop=never` read later."""
+    """Frames of one stream that may wait; at the limit the oldest are dropped, or with `drop=never` new ones wait."""
     stream_frames_in_flight: int = Field(2, ge=1, le=64)
     """Frames of one stream that may be classified at once."""
     stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
     """Longest time without a frame before a stream is closed."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
-    """Images of one process that may be on their way through Triton at once."""
+    """Images of one process that may be in Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
-    """Bytes of images that one process may hold on their way through Triton at once."""
+    """Bytes of images of one process that may be in Triton at once."""
     max_images_waiting: int = Field(64, ge=1, le=100_000)
-    """Images of one process that may wait for their turn; while as many wait, requests get 503 `overloaded`."""
+    """Images of one process that may wait for admission; at the limit, new requests get 503 `overloaded`."""
     max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
-    """Bytes of uploads that one process may hold as they arrive and wait; beyond, the slowest gets 503 `overloaded`."""
+    """Bytes of uploads that one process may buffer; at the limit, the slowest upload gets 503 `overloaded`."""
     max_bytes_unread: int = Field(128 * MIB, ge=MIB, le=64 * GIB)
-    """Bytes of answers that a process may hold until clients have read them; beyond, the slowest reader is cut off."""
+    """Bytes of unread responses that one process may buffer; at the limit, the slowest reader is disconnected."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
-    """Longest time that a request waits for its first image's turn; then it is refused with 503 `overloaded`."""
+    """Longest time that a request waits for the admission of its first image; then it gets 503 `overloaded`."""
     hold_without_triton: bool = False
-    """Whether images wait up to `max_wait_seconds` for a Triton while none is ready; else they are refused at once."""
+    """Whether images wait up to `max_wait_seconds` while no Triton is ready; else they are refused at once."""
 
-    # How images travel
+    # Decoding and batching
     decode: DecodeMode = DecodeMode.AUTO
-    """Where images are decoded: auto, always (in the gateway) or never (in the gateway)."""
+    """Whether images are decoded in the gateway instead of Triton: auto, always or never."""
     decode_above_pixels: int = Field(4_000_000, ge=1, le=1_000_000_000)
-    """With decode=auto, images of more pixels are decoded in the gateway, and resized as their preprocessor does it."""
+    """With decode=auto, images with more pixels are decoded in the gateway, and resized as their model requires."""
     decode_max_side: int = Field(1_024, ge=64, le=16_384)
-    """Shorter side in pixels that an image decoded in the gateway is shrunk to, where its model's resize is unknown."""
+    """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
     batch_max_images: int = Field(8, ge=1, le=1_024)
-    """Images of one request that travel to Triton in one call."""
+    """Images of one request that are sent to Triton in one call."""
     batch_max_bytes: int = Field(8 * MIB, ge=MIB, le=GIB)
-    """Padded bytes of one call to Triton; a single larger image travels alone."""
+    """Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
     request_max_calls: int = Field(4, ge=1, le=256)
     """Calls to Triton that one request may have in flight."""
     decoders: int = Field(min(32, math.ceil(usable_cores())), ge=1, le=256)
@@ -203,29 +203,29 @@ class Settings(BaseSettings):
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
     memory_check: MemoryCheck = MemoryCheck.REFUSE
-    """Where models cannot be loaded into the memory that is free: refuse, warn or off."""
+    """What happens if models need more memory than is free: refuse, warn or off."""
     model_repository: Path | None = None
-    """Model repository of a Triton on this machine, by which load requests are checked; `gateway up` sets it."""
+    """Model repository of a Triton on this machine, to check the memory of models to load; `gateway up` sets it."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
     """Longest time that Triton may take to load its models."""
 
-    # Healing and stopping
+    # Recovery and shutdown
     heal: bool = True
     """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
     heal_after_failures: int = Field(3, ge=1, le=1_000)
-    """Consecutive failed trials after which a model is reloaded, even if its process is alive."""
+    """Consecutive failed probes after which a model is reloaded, even if its process is alive."""
     quarantine_seconds: float = Field(600.0, ge=0, le=86_400)
-    """How long an image is refused after it crashed a model's process, alone, for the second time; 0 for never."""
+    """Time for which an image is refused after it has crashed a model's process twice; 0 for never."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
-    """Time between SIGTERM and the closing of the port, in which readiness is false and requests are still taken."""
+    """Time between SIGTERM and the closing of the port; readiness is false, and requests are still served."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
-    """Time that requests in flight get to finish after SIGTERM."""
+    """Time for requests in flight to finish after SIGTERM."""
 
     # Health
     ready_interval_seconds: float = Field(5.0, gt=0, le=300)
-    """Time between two inferences that prove readiness."""
+    """Time between two probes (inferences that check readiness)."""
     ready_timeout_seconds: float = Field(5.0, gt=0, le=300)
-    """Longest time such an inference may take."""
+    """Longest time of a probe."""
 
     # Logs and traces
     log_level: LogLevel = LogLevel.INFO
@@ -233,7 +233,7 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.AUTO
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
     otlp_endpoint: str | None = None
-    """OTLP/HTTP endpoint for spans, such as http://127.0.0.1:4318; without it none are sent. Needs the extra otel."""
+    """OTLP/HTTP endpoint for spans, such as http://127.0.0.1:4318; unset: no spans. Needs the extra otel."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -243,7 +243,7 @@ class Settings(BaseSettings):
 
     @field_validator("api_keys_file", "admin_keys_file", mode="before")
     @classmethod
-    def _keys_files_are_named(cls, path: object) -> object:
+    def _key_files_are_not_empty(cls, path: object) -> object:
         # An empty value must not switch the keys off by mistake.
         if path == "":
             msg = "must be the path of a file; leave it unset for an API without keys"
@@ -267,7 +267,7 @@ class Settings(BaseSettings):
 
     @field_validator("model_split_header")
     @classmethod
-    def _is_a_headers_name(cls, name: str) -> str:
+    def _is_header_name(cls, name: str) -> str:
         return setting_values.header_name(name)
 
     @field_validator("cors_origins", "triton_url", "load_models", mode="before")
@@ -288,7 +288,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _do_not_contradict_each_other(self) -> "Settings":
         sentences = [
-            f"{self._told(low)} is above {self._told(high)}: lower the first to at most {getattr(self, high)}, "
+            f"{self._format(low)} is above {self._format(high)}: lower the first to at most {getattr(self, high)}, "
             f"or raise the second to at least {getattr(self, low)}"
             for low, high in NOT_ABOVE
             if getattr(self, low) > getattr(self, high)
@@ -297,7 +297,7 @@ class Settings(BaseSettings):
             raise ValueError("\n".join(sentences))
         return self
 
-    def _told(self, field: str) -> str:
+    def _format(self, field: str) -> str:
         default = "" if field in self.model_fields_set else " (its default)"
         return f"{variable(field)}={getattr(self, field)}{default}"
 

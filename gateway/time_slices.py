@@ -1,4 +1,4 @@
-"""Turns in the event loop: long work on what a client sent lets others have theirs, and so does the collector."""
+"""Time slices in the event loop: tasks with much synchronous work pause regularly, so that other tasks can run."""
 
 import asyncio
 import gc
@@ -7,18 +7,18 @@ import time
 from collections import deque
 
 TIME_SLICE_SECONDS = 0.001
-"""How long one task may work before it lets the others."""
+"""Time that one task may run before it pauses."""
 MIDDLE_COLLECTIONS = 50
-"""Collections of the middle generation between two full ones: some 400,000 objects come on top of those that go."""
+"""Collections of the middle generation between two full ones: up to about 400,000 unreachable objects stay longer."""
 LATE_SECONDS = 0.025
-"""How long a round of the event loop may last, by the heartbeat, before every turn is over: many short ones add up."""
+"""Time since the last heartbeat after which every time slice is over: many short slices add up."""
 
 
 class TimeSlice:
-    """The time for which a task has worked without a pause; made by the task, and asked often.
+    """The time for which a task has run without a pause; the task creates it and calls `pause_if_over` often.
 
-    In each round of the event loop one of the tasks whose turn is over goes on, in the order in which they paused: so
-    their times do not add up, and what is quick is served between any two of them.
+    In each iteration of the event loop one paused task continues, in the order in which the tasks paused: their slices
+    do not add up, and short tasks run between any two of them.
     """
 
     __slots__ = ("_since",)
@@ -27,64 +27,64 @@ class TimeSlice:
         self._since = time.perf_counter()
 
     async def pause_if_over(self) -> None:
-        """Let other tasks run if the turn is over, and begin another one."""
+        """If the time slice is over, let other tasks run, then begin a new slice."""
         now = time.perf_counter()
-        if now - self._since > TIME_SLICE_SECONDS or now - getattr(_here, "beaten", now) > LATE_SECONDS:
-            await _line().wait()
+        if now - self._since > TIME_SLICE_SECONDS or now - getattr(_thread, "beaten", now) > LATE_SECONDS:
+            await _queue().wait()
             self._since = time.perf_counter()
 
 
-class _Line:
-    """The tasks of one event loop whose turns are over."""
+class _Queue:
+    """The paused tasks of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Wait for the next turn."""
-        turn = self.loop.create_future()
-        self._waiting.append(turn)
+        """Wait for the next time slice."""
+        wakeup = self.loop.create_future()
+        self._waiting.append(wakeup)
         if len(self._waiting) == 1:
-            self.loop.call_soon(self._give_turn)
-        await turn
+            self.loop.call_soon(self._wake_next)
+        await wakeup
 
-    def _give_turn(self) -> None:
+    def _wake_next(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # cancelled meanwhile
-                turn.set_result(None)
+            wakeup = self._waiting.popleft()
+            if not wakeup.done():  # cancelled meanwhile
+                wakeup.set_result(None)
                 break
         if self._waiting:
-            self.loop.call_soon(self._give_turn)
+            self.loop.call_soon(self._wake_next)
 
 
-_here = threading.local()
+_thread = threading.local()
 
 
 def beat() -> None:
-    """Say that this thread's event loop has come round; `rest` when nobody says so any more."""
-    _here.beaten = time.perf_counter()
+    """Record a heartbeat of this thread's event loop; call `rest` when the heartbeat ends."""
+    _thread.beaten = time.perf_counter()
 
 
 def rest() -> None:
-    """The heartbeat has ended."""
-    vars(_here).pop("beaten", None)
+    """End the heartbeat of this thread's event loop."""
+    vars(_thread).pop("beaten", None)
 
 
-def _line() -> _Line:
+def _queue() -> _Queue:
     loop = asyncio.get_running_loop()
-    line: _Line | None = getattr(_here, "line", None)
-    if line is None or line.loop is not loop:
-        line = _here.line = _Line(loop)
-    return line
+    queue: _Queue | None = getattr(_thread, "queue", None)
+    if queue is None or queue.loop is not loop:
+        queue = _thread.queue = _Queue(loop)
+    return queue
 
 
 def keep_what_was_made() -> None:
-    """Take all objects so far out of the garbage collection, for a process that has made what it keeps.
+    """Exclude all existing objects from garbage collection; for a process that has created its long-lived objects.
 
-    A full collection looks at every object and holds the event loop meanwhile: the imports alone are 50 ms of it, and a
-    thousand busy connections 50 to 100 ms. So full collections are made rarer as well.
+    A full collection visits every object and blocks the event loop: 50 ms for the imported modules, 50 to 100 ms for a
+    thousand busy connections. Full collections are therefore also made rarer.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""The trace that a request belongs to (W3C Trace Context, level 2), taken from its client and passed on to Triton.
+"""The trace of a request (W3C Trace Context, level 2), received from its client and propagated to Triton.
 
-By OpenTelemetry's API. Spans need its SDK too, see gateway.otlp; without it the client's own context goes on unchanged.
-Nothing is registered globally: the tracer travels in the context of each request.
+Uses OpenTelemetry's API. Spans also need its SDK, see gateway.otlp; without it the client's own context is propagated
+unchanged. Nothing is registered globally: the tracer is stored in the context of each request.
 """
 
 import time
@@ -24,18 +24,18 @@ NO_TRACE = Context()
 _W3C = TraceContextTextMapPropagator()
 _TRACER = contexts.create_key("gateway-tracer")
 _KNOWN_FLAGS = 0x03
-"""sampled and random-trace-id: a version of the protocol passes on only the bits that it knows."""
+"""sampled and random-trace-id: an implementation propagates only the flags of its version of the protocol."""
 MAX_STATE_BYTES = 512
-"""Of a tracestate: that many have to be passed on, and more would be a load on every call."""
+"""Longest tracestate that is propagated: the specification requires 512 bytes, and more would burden every call."""
 _UNTRACED: AbstractContextManager[Headers | None] = nullcontext(None)
 
 
 class TracingUnavailable(UserError):
-    """Spans are to be exported, and what exports them is not installed."""
+    """An endpoint for spans is set, but OpenTelemetry's SDK is not installed."""
 
 
 def received(headers: Iterable[tuple[bytes, bytes]]) -> Context:
-    """The trace that a client's headers (names in lower case) name; NO_TRACE where they name none or a broken one."""
+    """The trace in a client's headers (names in lower case); NO_TRACE if it is missing or malformed."""
     parents: list[str] = []
     states: list[str] = []
     for name, value in headers:
@@ -57,40 +57,40 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Context:
 
 
 def place(context: Context | None = None) -> SpanContext:
-    """The place in a trace of a context, by default of the request that is being served; see SpanContext.is_valid."""
+    """The span context of a context, by default of the current request; see SpanContext.is_valid."""
     return trace.get_current_span(context).get_span_context()
 
 
 def trace_id(context: Context | None = None) -> str | None:
-    """The id of that trace in 32 hexadecimal digits, if there is one."""
+    """The trace id of a context in 32 hexadecimal digits, None without a trace."""
     found = place(context)
     return trace.format_trace_id(found.trace_id) if found.is_valid else None
 
 
 def headers_of(context: Context | None = None) -> Headers:
-    """`traceparent` and, where there is one, `tracestate`; empty without a trace."""
+    """The headers `traceparent` and `tracestate`; empty without a trace."""
     headers: Headers = {}
     _W3C.inject(headers, context)
     return headers
 
 
 def join(context: Context) -> None:
-    """Make a context that of the request which is being served, in place of any other."""
+    """Make a context the current one of the request that is being served."""
     if context or contexts.get_current():
         contexts.attach(context)
 
 
 def begin(tracer: trace.Tracer, name: str, parent: Context, attributes: Mapping[str, Attribute]) -> trace.Span:
-    """Begin the span of a request that has just come in, as part of its client's trace; `end` it."""
+    """Begin the span of a new request, as part of its client's trace; the caller must call `end`."""
     span = tracer.start_span(name, parent, SpanKind.SERVER, attributes)
     join(contexts.set_value(_TRACER, tracer, trace.set_span_in_context(span, parent)))
     return span
 
 
 def call(name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers | None]:
-    """A call to another server while the block lasts; gives the headers that it should carry.
+    """Trace a call to another server for the duration of the block; yields the headers to send with it.
 
-    Where spans are exported it is a span of its own, and notes what is raised in it.
+    If spans are exported, the call gets a span of its own, which records exceptions.
     """
     context = contexts.get_current()
     if not context:
@@ -117,7 +117,7 @@ def _recorded(tracer: trace.Tracer, name: str, attributes: Mapping[str, Attribut
 
 
 def stage(name: str, began: float, ended: float, seconds: float) -> None:
-    """A child span of the request for a stage between two moments of time.perf_counter, at work for `seconds`."""
+    """Record a child span of the request for a stage: begin and end by time.perf_counter, `seconds` of actual work."""
     tracer = contexts.get_value(_TRACER)
     if isinstance(tracer, trace.Tracer) and trace.get_current_span().is_recording():
         epoch = time.time_ns() - int(time.perf_counter() * 1e9)
@@ -127,7 +127,7 @@ def stage(name: str, began: float, ended: float, seconds: float) -> None:
 
 
 def end(span: trace.Span, name: str, attributes: Mapping[str, Attribute], error: str | None) -> None:
-    """End a request's span under its final name; `error` is the code of a fault of the service, if there was one."""
+    """End a request's span under its final name; `error` is the error code if the service failed."""
     span.update_name(name)
     span.set_attributes(attributes)
     if error is not None:

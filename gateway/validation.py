@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in plain words: what is expected, and what came instead."""
+"""Pydantic's validation errors in plain words: what is expected, and what was received."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,10 +7,10 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 VERSION_PATTERN = r"^[0-9]{1,18}$"
-"""The number of a model's version, as it stands in URLs."""
+"""The version number of a model, as in URLs."""
 _SHOWN_CHARACTERS = 40
 _FORMS = {VERSION_PATTERN: "the number of a version, such as 2"}
-"""What a pattern asks for, since hardly anybody reads patterns."""
+"""Plain words for a regular expression."""
 
 _WHOLE, _NUMBER, _TRUTH, _TEXT = "must be a whole number", "must be a number", "must be true or false", "must be text"
 _EXPECTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
@@ -34,7 +34,7 @@ _EXPECTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "string_pattern_mismatch": lambda context: f"must be {_FORMS.get(context['pattern'], context['pattern'])}",
     "string_type": _TEXT,
 }
-"""By pydantic's type of error; what came is told behind it."""
+"""Message by pydantic's error type; the received value is appended."""
 _SIZES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
     "string_too_short": lambda context: (
@@ -43,11 +43,11 @@ _SIZES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "too_long": lambda context: f"must have at most {context['max_length']} entries, not {context['actual_length']}",
     "too_short": lambda context: f"must have at least {context['min_length']} entries, not {context['actual_length']}",
 }
-"""The same where what came is no help, or too much to repeat."""
+"""Messages to which the received value is not appended: it would not help, or is too long."""
 
 
 def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
-    """What is wrong with one value, behind its name and without a full stop: "must be at least 1, not 0"."""
+    """What is wrong with one value, to follow its name, without a full stop: "must be at least 1, not 0"."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in _EXPECTED:
         expected = _EXPECTED[kind]
@@ -57,7 +57,7 @@ def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
         return _SIZES[kind](context)
     if kind == "missing":
         return "is missing"
-    # Of our own validators, and of what no document here can meet today.
+    # Errors of our own validators, and error types that no model here produces today.
     words = str(error["msg"]).removeprefix("Value error, ")
     return re.sub(r"^(Input|Value|String|List) should (be|have)", r"must \2", words)
 

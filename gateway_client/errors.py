@@ -36,7 +36,7 @@ class GatewayError(Exception):
 
 
 class ImageError(GatewayError):
-    """One uploaded file has no answer; the others keep theirs."""
+    """One uploaded file failed; the other files of the request keep their results."""
 
 
 class EmptyFile(ImageError):
@@ -75,14 +75,14 @@ class InvalidImage(ImageError):
 
 
 class ImageTooLarge(ImageError):
-    """Width, height or the number of pixels is beyond its limit."""
+    """Width, height or the number of pixels exceeds its limit."""
 
     status = 422
     code = "image_too_large"
 
 
 class UndecodableImage(ImageError):
-    """Header and ending look right, but the decoder cannot make a picture of the bytes."""
+    """Header and end are valid, but the decoder cannot decode the bytes between them."""
 
     status = 422
     code = "undecodable_image"
@@ -96,14 +96,14 @@ class TooCostly(ImageError):
 
 
 class TooManyFrames(ImageError):
-    """More frames are wanted than `max_frames` allows in one request, or the file has more than can be looked at."""
+    """The request selects more frames than `max_frames`, or the file has more frames than the gateway can scan."""
 
     status = 422
     code = "too_many_frames"
 
 
 class ImageQuarantined(ImageError):
-    """The image has twice ended a process that worked on it, and is refused for `quarantine_seconds`."""
+    """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
 
     status = 422
     code = "image_quarantined"
@@ -121,7 +121,7 @@ class Unauthorized(RequestError):
 
 
 class InvalidRequest(RequestError):
-    """What was sent is not HTTP (RFC 9112), or its URL cannot be read."""
+    """The bytes received are not HTTP (RFC 9112), or the URL cannot be parsed."""
 
     status = 400
     code = "invalid_request"
@@ -135,7 +135,7 @@ class InvalidMultipart(RequestError):
 
 
 class InvalidBody(RequestError):
-    """The body is not what its Content-Type says."""
+    """The body does not match its Content-Type."""
 
     status = 400
     code = "invalid_body"
@@ -149,7 +149,7 @@ class UnknownField(RequestError):
 
 
 class NoFiles(RequestError):
-    """The request carries no image."""
+    """The request contains no image."""
 
     status = 400
     code = "no_files"
@@ -163,7 +163,7 @@ class InvalidParameter(RequestError):
 
 
 class AnswerTooLarge(RequestError):
-    """The images have more predictions than `max_predictions` allows in one answer."""
+    """The response would have more than `max_predictions` predictions."""
 
     status = 422
     code = "answer_too_large"
@@ -184,7 +184,7 @@ class RequestTooLarge(RequestError):
 
 
 class HeadersTooLarge(RequestError):
-    """The headers of the request or of a multipart part are beyond their limit."""
+    """The headers of the request or of a multipart part exceed their limit."""
 
     status = 431
     code = "headers_too_large"
@@ -205,7 +205,7 @@ class UploadTooSlow(RequestError):
 
 
 class StreamIdle(RequestError):
-    """No frame came on a stream for `stream_idle_seconds`."""
+    """A stream received no frame for `stream_idle_seconds`."""
 
     status = 408
     code = "stream_idle"
@@ -233,7 +233,7 @@ class MethodNotAllowed(RequestError):
 
 
 class UpgradeRequired(RequestError):
-    """The path is a WebSocket's, and the request does not ask for one."""
+    """The path serves WebSockets only, and the request does not open one."""
 
     status = 426
     code = "upgrade_required"
@@ -247,7 +247,7 @@ class ModelNotFound(RequestError):
 
 
 class NoFeatures(RequestError):
-    """The model gives no vectors: it was added without `--features`."""
+    """The model has no embedding output: it was added without `--features`."""
 
     status = 422
     code = "no_features"
@@ -268,7 +268,7 @@ class ModelInUse(RequestError):
 
 
 class ServiceError(GatewayError):
-    """The request is fine, the service is not; trying again may help."""
+    """The request is valid, but the service cannot serve it now; a retry may help."""
 
 
 class Overloaded(ServiceError):
@@ -280,7 +280,7 @@ class Overloaded(ServiceError):
 
 
 class ModelUnavailable(ServiceError):
-    """Triton answers, but the model is loading, unloaded or its process died."""
+    """Triton responds, but the model is loading or unloaded, or its process died."""
 
     status = 503
     code = "model_unavailable"
@@ -288,7 +288,7 @@ class ModelUnavailable(ServiceError):
 
 
 class ContractBroken(ServiceError):
-    """The model's tensors are not those that the gateway sends and reads."""
+    """The model's tensors differ from those that the gateway sends and reads."""
 
     status = 503
     code = "contract_broken"
@@ -311,14 +311,14 @@ class DeadlineExceeded(ServiceError):
 
 
 class InferenceFailed(ServiceError):
-    """Triton answered with an error that no other code covers, or broke the model contract."""
+    """Triton returned an error that no other code covers, or a response that breaks the model contract."""
 
     status = 502
     code = "inference_failed"
 
 
 class LoadFailed(ServiceError):
-    """Triton could not load or unload a model; the message has its reason."""
+    """Triton could not load or unload a model; the message has Triton's reason."""
 
     status = 502
     code = "load_failed"

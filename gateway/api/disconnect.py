@@ -1,4 +1,4 @@
-"""Clients that go away: their work ends, which uvicorn does not see to by itself."""
+"""Cancels the work for clients that disconnect, which uvicorn does not do by itself."""
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -9,28 +9,28 @@ from gateway.api.request_context import RequestContext, request_context
 
 
 class ClientGone(Response):
-    """No answer, as nobody is there to read it."""
+    """Sends no response, because the client has disconnected."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send nothing."""
 
 
-async def answer_nobody(request: Request, _: Exception) -> Response:
-    """Handle ClientDisconnect, which comes out of a body that ends with its connection, and out of `leaving`."""
-    note_gone(request_context(request))
+async def handle_disconnect(request: Request, _: Exception) -> Response:
+    """Handle ClientDisconnect, raised by an incomplete body and by `wait_for_disconnect`."""
+    note_disconnect(request_context(request))
     return ClientGone()
 
 
-def note_gone(gone: RequestContext) -> None:
-    """Count a client that has left."""
+def note_disconnect(context: RequestContext) -> None:
+    """Count and log a client that has disconnected."""
     metrics.CLIENTS_GONE.inc()
-    gone.event["client_gone"] = True
+    context.event["client_gone"] = True
 
 
-async def leaving(request: Request) -> None:
-    """Wait until the client goes away, and raise ClientDisconnect.
+async def wait_for_disconnect(request: Request) -> None:
+    """Wait until the client disconnects, and raise ClientDisconnect.
 
-    Until the body's last byte its reader notices by itself, and two must not receive at once.
+    Until the last byte of the body its reader notices a disconnect; two tasks must not call `receive` at once.
     """
     await request_context(request).body_read.wait()
     while (await request.receive())["type"] != "http.disconnect":

@@ -5,7 +5,7 @@ from functools import partial
 from starlette.requests import Request
 
 from gateway.api.answers import AnswerSize, held_bytes
-from gateway.api.disconnect import leaving
+from gateway.api.disconnect import wait_for_disconnect
 from gateway.api.state import state
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.ingest.media_types import Uploads
@@ -22,7 +22,7 @@ async def classify(
     """
     service = state(request)["service"]
     collected = []
-    async with service.classify(uploads, query, partial(leaving, request)) as results:
+    async with service.classify(uploads, query, partial(wait_for_disconnect, request)) as results:
         async for result in results:
             size.add(result)
             await held.grow(held_bytes(result))

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.disconnect import leaving, note_gone
+from gateway.api.disconnect import note_disconnect, wait_for_disconnect
 from gateway.api.problems import note
 from gateway.api.request_context import request_context
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
@@ -42,10 +42,12 @@ class ResultStream(Response):
         del self.headers["content-length"]
         service = state(self._request)["service"]
         try:
-            async with service.classify(self._uploads, self._query, partial(leaving, self._request)) as results:
+            async with service.classify(
+                self._uploads, self._query, partial(wait_for_disconnect, self._request)
+            ) as results:
                 await self._send(results, send)
         except ClientDisconnect:
-            note_gone(request_context(self._request))
+            note_disconnect(request_context(self._request))
 
     async def _send(self, results: RunningRequest, send: Send) -> None:
         async def send_line(line: bytes) -> None:
