@@ -163,7 +163,7 @@ async def cost(number: int, aperture: int, rate: float, seconds: float) -> list[
             after = psutil.Process().memory_info().rss
             return [
                 str(number),
-                str(len(members.members)),
+                str(len(members.replicas)),
                 f"{1000 * busy / max(1, client.sent):.2f} ms",
                 f"{100 * idle_cpu:.1f} %",
                 f"{idle_probes:.1f}",

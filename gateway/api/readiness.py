@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Literal, TypedDict
 
 from gateway.api.schemas import ErrorOut, Schema
-from gateway.inference.backend import EndpointHealth, ModelHealth, Trial
+from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
 
 
 class Live(Schema):
@@ -71,26 +71,26 @@ def models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
     return ready
 
 
-class _TrialOut(TypedDict):
+class _ProbeOut(TypedDict):
     tried_at: datetime | None
     took_seconds: float | None
     error: ErrorOut | None
 
 
-def _trial_out(trial: Trial | None) -> _TrialOut:
-    """The members that a model and a Triton have of their last trial."""
-    if trial is None:
+def _probe_out(probe: ProbeResult | None) -> _ProbeOut:
+    """The members that a model and a Triton have of their last probe."""
+    if probe is None:
         return {"tried_at": None, "took_seconds": None, "error": None}
-    error = trial.error
+    error = probe.error
     return {
-        "tried_at": trial.at,
-        "took_seconds": round(trial.seconds, 6),
+        "tried_at": probe.at,
+        "took_seconds": round(probe.seconds, 6),
         "error": ErrorOut(code=error.code, message=error.message) if error else None,
     }
 
 
 def _model_health_out(health: ModelHealth) -> ModelHealthOut:
-    return ModelHealthOut(name=health.name, ready=health.ready, **_trial_out(health.trial))
+    return ModelHealthOut(name=health.name, ready=health.ready, **_probe_out(health.last_probe))
 
 
 def endpoint_out(health: EndpointHealth) -> EndpointOut:
@@ -98,7 +98,7 @@ def endpoint_out(health: EndpointHealth) -> EndpointOut:
     return EndpointOut(
         triton=health.address,
         ready=health.ready,
-        **_trial_out(health.trial),
+        **_probe_out(health.last_probe),
         models_not_ready=[
             ModelStateOut(name=model.name, version=model.version, state=model.state, reason=model.reason)
             for model in health.models_not_ready

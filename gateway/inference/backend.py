@@ -54,7 +54,7 @@ class Call:
     run_to_completion: bool = False
     """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
     vectors: Vectors = Vectors.NONE
-    aside: bool = False
+    best_effort: bool = False
     """Whether no client waits for the answer: it is asked for once, of a server that is known to answer, and what comes
     of it is held neither for nor against servers, models and images."""
 
@@ -119,7 +119,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ProbeResult:
     """One inference that was tried: when (UTC), how many seconds it took, and what went wrong, if anything did."""
 
     at: datetime
@@ -143,7 +143,7 @@ class ModelHealth:
 
     name: str
     ready: bool
-    trial: Trial | None
+    last_probe: ProbeResult | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class EndpointHealth:
     address: str
     ready: bool
     """Of the default model."""
-    trial: Trial | None
+    last_probe: ProbeResult | None
     models_not_ready: tuple[ModelState, ...] = ()
     warnings: tuple[str, ...] = ()
     healing: str = "off"

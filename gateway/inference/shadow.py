@@ -116,7 +116,7 @@ class Shadows:
             Deadline.after(TIMEOUT_SECONDS),
             compared.request_id,
             run_to_completion=not bears,
-            aside=True,
+            best_effort=True,
         )
         asking = self._backend.infer(call)
         with anyio.move_on_after(TIMEOUT_SECONDS):

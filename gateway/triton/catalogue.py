@@ -44,7 +44,7 @@ NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reaso
 T = TypeVar("T")
 
 
-class Evidence(Protocol):
+class HealthObserver(Protocol):
     """Who wants to know what requests show about the health of models."""
 
     def answered(self, ensemble: str, sent_at: float) -> None:
@@ -71,9 +71,9 @@ class Evidence(Protocol):
 class Models:
     """What one Triton serves; every method raises errors of gateway.errors only."""
 
-    def __init__(self, endpoint: TritonEndpoint, evidence: Evidence | None = None) -> None:
+    def __init__(self, endpoint: TritonEndpoint, observer: HealthObserver | None = None) -> None:
         self._endpoint = endpoint
-        self._evidence = evidence
+        self._observer = observer
         self._descriptions = Descriptions(endpoint)
         self._resizes: dict[tuple[str, str], tuple[float, Resize | None]] = {}
         self._answered: set[str] = set()
@@ -92,7 +92,7 @@ class Models:
 
     async def _infer(self, call: Call) -> InferResult:
         model_name, model_version = call.model_name, call.model_version
-        evidence = None if call.aside else self._evidence
+        observer = None if call.best_effort else self._observer
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
@@ -111,20 +111,20 @@ class Models:
             except NoFeatures:
                 raise
             except GatewayError as exc:
-                if evidence is not None:
-                    evidence.suspect(ensemble, exc, sent_at)
+                if observer is not None:
+                    observer.suspect(ensemble, exc, sent_at)
                 raise
-            if evidence is not None:
-                evidence.answered(ensemble, sent_at)
+            if observer is not None:
+                observer.answered(ensemble, sent_at)
             self._answered.add(model_name)
             if ensemble == model_name:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            turn, rows = TimeSlice(), []
+            time_slice, rows = TimeSlice(), []
             for row in result.rows:
                 rows.append(_select(row, call.selection, multi_label=traits.multi_label))
-                await turn.pause_if_over()
+                await time_slice.pause_if_over()
             return InferResult(result.model_name, result.model_version, tuple(rows), traits.multi_label)
         if not model_version:
             self._answered.discard(model_name)
@@ -135,7 +135,7 @@ class Models:
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._descriptions.describe(name, index) for name in sorted(_names(index))))
         described = {info.name: info for info in found if info is not None}
-        lacking = self._evidence.lacking() if self._evidence else ()
+        lacking = self._observer.lacking() if self._observer else ()
         for name in lacking:
             if not any(name in pinned_versions(other, [name]) for other in _names(index)):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
@@ -172,7 +172,7 @@ class Models:
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:
-            if self._evidence is not None and self._evidence.lacks(name):
+            if self._observer is not None and self._observer.lacks(name):
                 raise ModelUnavailable(NOT_LOADED) from exc
             raise ModelNotFound(
                 f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
@@ -189,8 +189,8 @@ class Models:
         """
         index = await self._index_with(name)
         models = (name, *pinned_versions(name, _names(index)))
-        if self._evidence is not None:
-            self._evidence.expect(models)
+        if self._observer is not None:
+            self._observer.expect(models)
         try:
             # Its steps come with it, with what has changed in them.
             for model in models:
@@ -238,7 +238,7 @@ class Models:
 
     def _not_served(self, model_name: str, model_version: str, error: ModelNotFound) -> GatewayError:
         """The error of a model that Triton does not find: one that it should serve is only missing for the moment."""
-        if self._evidence is not None and self._evidence.lacks(model_name, model_version):
+        if self._observer is not None and self._observer.lacks(model_name, model_version):
             unavailable = ModelUnavailable(NOT_LOADED)
             unavailable.__cause__ = error.__cause__
             return unavailable

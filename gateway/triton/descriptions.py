@@ -26,7 +26,7 @@ from gateway.triton.contract import (
     pinned_versions,
     vector_size,
 )
-from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, TritonEndpoint
+from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
 
 REMEMBERED_SECONDS = 10.0
@@ -59,8 +59,8 @@ class Descriptions:
         if not versions:
             return None
         config = await self._endpoint.config(name, versions[-1])
-        told = parameters(config)
-        if breaches(config) or told.get(MODEL_PARAMETER, name) != name:
+        values = parameters(config)
+        if breaches(config) or values.get(MODEL_PARAMETER, name) != name:
             return None  # a version's own ensemble is listed with its model
         others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
         names = steps(config)
@@ -70,10 +70,10 @@ class Descriptions:
             version=versions[-1],
             ready=True,
             classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
-            precision=told.get(PRECISION_PARAMETER),
+            precision=values.get(PRECISION_PARAMETER),
             multi_label=_is_multi_label(config),
             vector_size=vector_size(config),
-            decode=told.get(DECODE_PARAMETER, EXACT),
+            decode=values.get(DECODE_PARAMETER, EXACT),
             steps=names,
         )
         try:
@@ -91,7 +91,7 @@ class Descriptions:
         # Triton hands out labels only beside scores, so a small image is asked for every class it has.
         until, labels = self._labels.get((name, version), (0.0, ()))
         if time.monotonic() >= until:
-            call = Call(probe(), name, version, None, Deadline.after(ASK_TIMEOUT_SECONDS), "labels")
+            call = Call(probe(), name, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
             result = await self._endpoint.infer(call, class_count=ALL_CLASSES)
             by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
             labels = tuple(by_id[class_id] for class_id in sorted(by_id))
@@ -102,8 +102,8 @@ class Descriptions:
         """How an ensemble's images are resized, as its preprocessor's parameters say it."""
         config = await self._endpoint.config(ensemble, version)
         names = steps(config)
-        told = parameters(await self._endpoint.config(names[0])) if names else {}
-        return resize_of(told, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
+        values = parameters(await self._endpoint.config(names[0])) if names else {}
+        return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
     async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
         """Height and width in pixels of what a step takes, and its type, where it is an image."""
@@ -114,8 +114,8 @@ class Descriptions:
 
     async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
-        told = parameters(await self._endpoint.config(preprocessor))
-        return sizes(told.get("resize_size", "")), sizes(told.get("crop_size", ""))
+        values = parameters(await self._endpoint.config(preprocessor))
+        return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
 
     async def traits(self, ensemble: str) -> Traits:
         """What has to be known of an ensemble, as its configuration said it a short time ago."""

@@ -9,7 +9,7 @@ from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.model_config import steps
 
-ASK_TIMEOUT_SECONDS = 5.0
+METADATA_TIMEOUT_SECONDS = 5.0
 """Longest time for what Triton answers without a model."""
 LOAD_TIMEOUT_SECONDS = 120.0
 
@@ -30,7 +30,7 @@ class TritonEndpoint(Protocol):
         """
         ...
 
-    async def advance(self, step: SequenceStep) -> SequenceScores:
+    async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Take a sequence one step on; raises SequenceLost where Triton has no state of it."""
         ...
 
@@ -50,7 +50,7 @@ class TritonEndpoint(Protocol):
         """Load a model, or reload it where its files have changed."""
         ...
 
-    async def renew(self, name: str) -> None:
+    async def force_reload(self, name: str) -> None:
         """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
         ...
 

@@ -45,10 +45,10 @@ class FakeTriton:
     dead: set[str] = field(default_factory=set)
     """Steps of which an instance's process is gone."""
     failing: set[str] = field(default_factory=set)
-    """Steps that answer every request with an error, also after they were reloaded, unless `mended_by_reload`."""
-    mended_by_reload: bool = True
+    """Steps that answer every request with an error, also after they were reloaded, unless `recovers_on_reload`."""
+    recovers_on_reload: bool = True
     refuses_to_load: set[str] = field(default_factory=set)
-    refuses_to_renew: set[str] = field(default_factory=set)
+    refuses_force_reload: set[str] = field(default_factory=set)
     unloaded: set[str] = field(default_factory=set)
     """By a request; the ensembles over them are unloaded with them, and come back with them."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class FakeTriton:
     """What was loaded, renewed and unloaded, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
     """Sequences that are open, and how many frames each has had."""
-    _turn: int = 0
+    _requests: int = 0
 
     def kill(self, step: str) -> None:
         """End the process of a step's first instance."""
@@ -84,7 +84,7 @@ class FakeTriton:
         over = {name for name, steps in self.ensembles.items() if self.failed.keys() & set(map(_model, steps))}
         self.never_loaded = over | (self.refuses_to_load & self.ensembles.keys())
 
-    def bring(self, model: str) -> None:
+    def load(self, model: str) -> None:
         """Load a model, the steps that it lacks, and the ensembles that have waited for it; raises InferenceFailed."""
         for name in (*map(_model, self.ensembles.get(model, ())), model):
             if name in self.refuses_to_load:
@@ -93,7 +93,7 @@ class FakeTriton:
                     self.failed[name] = "no memory"
                 raise InferenceFailed from InferenceServerException(f"load failed for model '{name}': no memory")
             if name in self.unloaded | self.failed.keys() | self.never_loaded:
-                self.mend(name)
+                self.recover(name)
             self.unloaded.discard(name)
             self.never_loaded.discard(name)
             if self.failed.pop(name, None):
@@ -101,7 +101,7 @@ class FakeTriton:
                     if name in map(_model, steps) and not self.failed.keys() & set(map(_model, steps)):
                         self.never_loaded.discard(ensemble)
 
-    def healings(self, step: str) -> int:
+    def reloads(self, step: str) -> int:
         """How often a step was unloaded."""
         return self.done.count(("unload", step))
 
@@ -109,10 +109,10 @@ class FakeTriton:
         """The model of every step."""
         return {_model(step) for steps in self.ensembles.values() for step in steps}
 
-    def mend(self, model: str) -> None:
+    def recover(self, model: str) -> None:
         """Give a model new processes."""
         self.dead = {step for step in self.dead if _model(step) != model}
-        if self.mended_by_reload:
+        if self.recovers_on_reload:
             self.failing = {step for step in self.failing if _model(step) != model}
 
     def config(self, name: str) -> ModelConfig:
@@ -145,9 +145,9 @@ class FakeTriton:
             raise ModelUnavailable
         if self.unloaded.intersection((call.model_name, *map(_model, steps))):
             raise ModelUnavailable
-        self._turn += 1
+        self._requests += 1
         for step in steps:
-            first_instance = self._turn % self.instances == 0
+            first_instance = self._requests % self.instances == 0
             if first_instance and any(image.startswith(KILLER) for image in call.batch.images):
                 self.kill(step)
             if step in self.dead and first_instance:
@@ -177,7 +177,7 @@ class FakeEndpoint:
             await asyncio.sleep(self.triton.latency_seconds())
         return self.triton.answer(call, vectors=vectors)
 
-    async def advance(self, step: SequenceStep) -> SequenceScores:
+    async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Tell the frame's own scores; SequenceLost unless the sequence has begun here."""
         await self._reach()
         if step.model_name in self.triton.dead:
@@ -232,16 +232,16 @@ class FakeEndpoint:
         if self.triton.loads_by_itself:
             words = "explicit model load / unload is not allowed if polling is enabled"
             raise translate(error := InferenceServerException(words, "StatusCode.UNAVAILABLE")) from error
-        self.triton.bring(name)
+        self.triton.load(name)
 
-    async def renew(self, name: str) -> None:
+    async def force_reload(self, name: str) -> None:
         """Give a model new processes; the old ones answer meanwhile."""
         await self._reach()
         await asyncio.sleep(self.triton.load_seconds)
-        self.triton.done.append(("renew", name))
-        if name in self.triton.refuses_to_renew:
+        self.triton.done.append(("force_reload", name))
+        if name in self.triton.refuses_force_reload:
             raise InferenceFailed
-        self.triton.mend(name)
+        self.triton.recover(name)
 
     async def unload(self, name: str) -> None:
         """Unload a model."""

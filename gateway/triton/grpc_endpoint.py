@@ -17,7 +17,7 @@ from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
-from gateway.triton.endpoint import ASK_TIMEOUT_SECONDS, LOAD_TIMEOUT_SECONDS
+from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
 from gateway.triton.infer_request import infer_request
 from gateway.triton.infer_response import read_answer
@@ -46,7 +46,7 @@ INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
 """The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
-RENEWED_PARAMETER = "renewed_by_gateway"
+FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
 """Tells Triton's configuration of a model from the one before."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may stay with a Triton that must not see it cancelled."""
@@ -90,65 +90,71 @@ class GrpcEndpoint:
 
         The call carries the trace of the request that is being served, so that Triton's spans join it.
         """
-        turn, timeout_seconds, bears = TimeSlice(), call.deadline.left_seconds, self.supports_cancellation
+        time_slice, timeout_seconds, cancellable = TimeSlice(), call.deadline.left_seconds, self.supports_cancellation
         request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
-        await turn.pause_if_over()  # gRPC makes another copy of what may be 20 MB
+        await time_slice.pause_if_over()  # gRPC makes another copy of what may be 20 MB
         attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
         with tracing.call(INFER, attributes) as headers:
-            asked = self._infer(
+            rpc = self._infer(
                 request,
-                timeout=timeout_seconds + (0 if bears else ABANDONED_SECONDS),
+                timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS),
                 metadata=None if headers is None else tuple(headers.items()),
             )
             # Where a call has an owner that lets it come to its end, nobody cancels it.
             response = await (
-                self._ask(asked) if bears or call.run_to_completion else self._ask_uncancelled(asked, timeout_seconds)
+                self._send(rpc)
+                if cancellable or call.run_to_completion
+                else self._send_uncancelled(rpc, timeout_seconds)
             )
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
-    async def advance(self, step: SequenceStep) -> SequenceScores:
-        """Take a sequence one step on; see Endpoint.advance."""
-        timeout_seconds, bears = step.deadline.left_seconds, self.supports_cancellation
-        asked = self._stub.ModelInfer(
-            step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if bears else ABANDONED_SECONDS)
+    async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
+        """Take a sequence one step on; see Endpoint.infer_sequence."""
+        timeout_seconds, cancellable = step.deadline.left_seconds, self.supports_cancellation
+        rpc = self._stub.ModelInfer(
+            step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS)
         )
-        response = await (self._ask(asked) if bears else self._ask_uncancelled(asked, timeout_seconds))
+        response = await (self._send(rpc) if cancellable else self._send_uncancelled(rpc, timeout_seconds))
         return read_step(response, step)
 
     async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
-        metadata = await self._ask(self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=ASK_TIMEOUT_SECONDS))
+        metadata = await self._send(
+            self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=METADATA_TIMEOUT_SECONDS)
+        )
         numbers = version_numbers(metadata.version)
         self.supports_cancellation = numbers >= BEARS_CANCELLATION
         return str(metadata.version)
 
     async def index(self) -> pb.RepositoryIndexResponse:
         """Every model of the repository with its versions, state and reason."""
-        return await self._ask(self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=ASK_TIMEOUT_SECONDS))
+        return await self._send(
+            self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=METADATA_TIMEOUT_SECONDS)
+        )
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
         request = pb.ModelConfigRequest(name=name, version=version)
-        return (await self._ask(self._stub.ModelConfig(request, timeout=ASK_TIMEOUT_SECONDS))).config
+        return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it where its files have changed."""
         request = pb.RepositoryModelLoadRequest(model_name=name)
-        await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
-    async def renew(self, name: str) -> None:
+    async def force_reload(self, name: str) -> None:
         """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
         config = await self.config(name)
         # Triton loads again what has changed, and one parameter more is a change; the same one twice is none.
-        config.parameters[RENEWED_PARAMETER].string_value = secrets.token_hex(8)
+        config.parameters[FORCE_RELOAD_PARAMETER].string_value = secrets.token_hex(8)
         request = pb.RepositoryModelLoadRequest(model_name=name)
         request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
-        await self._ask(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def unload(self, name: str) -> None:
         """Unload a model; what it is working on is finished first."""
         request = pb.RepositoryModelUnloadRequest(model_name=name)
-        await self._ask(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
+        await self._send(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def close(self) -> None:
         """Close the channel; calls in flight are given up."""
@@ -157,18 +163,18 @@ class GrpcEndpoint:
         await asyncio.gather(*self._abandoned, return_exceptions=True)
         await self._channel.close()
 
-    async def _ask(self, call: Awaitable[T]) -> T:
+    async def _send(self, call: Awaitable[T]) -> T:
         try:
             return await call
         except grpc.RpcError as exc:
-            said = InferenceServerException(exc.details(), status=str(exc.code()))
-            raise translate(said) from said
+            error = InferenceServerException(exc.details(), status=str(exc.code()))
+            raise translate(error) from error
 
-    async def _ask_uncancelled(
+    async def _send_uncancelled(
         self, call: Awaitable[pb.ModelInferResponse], timeout_seconds: float | None
     ) -> pb.ModelInferResponse:
         """Wait `timeout_seconds` at most; the call runs on when they have passed or the waiting is cancelled."""
-        task = asyncio.ensure_future(self._ask(call))
+        task = asyncio.ensure_future(self._send(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
         await asyncio.wait({task}, timeout=timeout_seconds)

@@ -44,7 +44,7 @@ class Replica:
     """One Triton that is used."""
 
     endpoint: TritonEndpoint
-    watch: HealthChecker
+    checker: HealthChecker
     models: Models
     load: Load
     gate: CallGate = field(default_factory=CallGate)
@@ -57,7 +57,7 @@ class Replica:
 
 
 class TritonPool:
-    """The Tritons behind one or several `host:port`, each with its watch. `start` it inside its event loop.
+    """The Tritons behind one or several `host:port`, each with its checker. `start` it inside its event loop.
 
     `splits` name the versions of models that get parts of their requests, `load` the models that should be loaded;
     `connect` makes the endpoint of an address, `lookup` asks DNS.
@@ -79,13 +79,13 @@ class TritonPool:
         self._addresses = Addresses(urls, lookup)
         self._model_name = model_name
         self._schedule = schedule
-        self._heals = heal
+        self._recovery_enabled = heal
         self._share = share or Share()
         self._splits, self._load = splits, load
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
-        self._members: dict[str, Replica] = {}
+        self._replicas: dict[str, Replica] = {}
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -96,41 +96,47 @@ class TritonPool:
 
     async def close(self) -> None:
         """Stop watching and close every channel; calls in flight are given up."""
-        members = list(self._members.values())
-        tasks = [task for task in (self._resolving, *(member.task for member in members), *self._retiring) if task]
+        replicas = list(self._replicas.values())
+        tasks = [task for task in (self._resolving, *(replica.task for replica in replicas), *self._retiring) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(member.endpoint.close() for member in members))
+        await asyncio.gather(*(replica.endpoint.close() for replica in replicas))
 
     @property
-    def members(self) -> list[Replica]:
+    def replicas(self) -> list[Replica]:
         """Those that are used."""
-        return list(self._members.values())
+        return list(self._replicas.values())
 
     def ready(self, model_name: str, model_version: str, but: Collection[str] = ()) -> list[Replica]:
         """Those that answer for a model, without some addresses."""
         serving = self.serving(model_name, model_version)
-        return [m for m in serving if m.address not in but and m.watch.answers(model_name, model_version)]
+        return [
+            replica
+            for replica in serving
+            if replica.address not in but and replica.checker.answers(model_name, model_version)
+        ]
 
     def serving(self, model_name: str, model_version: str) -> list[Replica]:
         """Those where a model is watched, whether it answers now or not; all where it is watched nowhere."""
-        return [m for m in self.members if m.watch.knows(model_name, model_version)] or self.members
+        return [
+            replica for replica in self.replicas if replica.checker.knows(model_name, model_version)
+        ] or self.replicas
 
     def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
         """Whether a model that one Triton does not have is one that another serves, or should serve."""
-        others = (member.watch for member in self.members if member is not without)
+        others = (replica.checker for replica in self.replicas if replica is not without)
         return any(
-            watch.lacks(model_name, model_version)
-            or (watch.knows(model_name, model_version) and not watch.answers(model_name, model_version))
-            for watch in others
+            checker.lacks(model_name, model_version)
+            or (checker.knows(model_name, model_version) and not checker.answers(model_name, model_version))
+            for checker in others
         )
 
     @asynccontextmanager
     async def models_at(self, address: str) -> AsyncIterator[Models]:
         """The models of one Triton, whether it is among those that are used or not."""
-        if address in self._members:
-            yield self._members[address].models
+        if address in self._replicas:
+            yield self._replicas[address].models
             return
         endpoint = self._connect(address)
         try:
@@ -140,17 +146,17 @@ class TritonPool:
 
     def forget(self, address: str, models: Collection[str]) -> None:
         """Watch models no longer that were unloaded on purpose."""
-        if address in self._members:
-            self._members[address].watch.forget(models)
+        if address in self._replicas:
+            self._replicas[address].checker.forget(models)
 
     async def resolve(self) -> None:
         """Use this gateway's share of the addresses that there are now, and leave those that are gone or not needed."""
         self.known = rendezvous_order(await self._addresses.current(), self._share.gateway)
         wanted = self._wanted()
         for address in wanted:
-            if address not in self._members:
-                self._members[address] = self._join(address)
-        for address in set(self._members) - set(wanted):
+            if address not in self._replicas:
+                self._replicas[address] = self._join(address)
+        for address in set(self._replicas) - set(wanted):
             self._leave(address)
 
     async def _keep_resolving(self) -> None:
@@ -170,51 +176,51 @@ class TritonPool:
             if left <= 0:
                 break
             wanted.append(address)
-            member = self._members.get(address)
+            replica = self._replicas.get(address)
             # A new one is taken to answer, or a gateway would begin with all of them.
-            left -= member is None or member.watch.ready or not member.watch.tried
+            left -= replica is None or replica.checker.ready or not replica.checker.probed
         return wanted
 
     def _join(self, address: str) -> Replica:
         endpoint = self._connect(address)
-        watch = HealthChecker(
+        checker = HealthChecker(
             endpoint,
             model_name=self._model_name,
             schedule=self._schedule,
-            healer=ModelReloader(endpoint) if self._heals else None,
+            reloader=ModelReloader(endpoint) if self._recovery_enabled else None,
             expected=ExpectedModels(self._model_name, splits=self._splits, load=self._load),
-            tell=self._tell,
+            model_changed=self._report_model,
         )
-        member = Replica(endpoint, watch, Models(endpoint, watch), Load())
-        member.task = asyncio.create_task(_keep_watching(watch))
-        return member
+        replica = Replica(endpoint, checker, Models(endpoint, checker), Load())
+        replica.task = asyncio.create_task(_run_checker(checker))
+        return replica
 
     def _leave(self, address: str) -> None:
-        member = self._members.pop(address)
-        if member.task is not None:
-            member.task.cancel()
+        replica = self._replicas.pop(address)
+        if replica.task is not None:
+            replica.task.cancel()
         metrics.forget_triton(address)
-        member.watch.forget_metrics()
-        retirement = asyncio.create_task(_retire(member.endpoint))
+        replica.checker.forget_metrics()
+        retirement = asyncio.create_task(_retire(replica.endpoint))
         self._retiring.add(retirement)
         retirement.add_done_callback(self._retiring.discard)
 
-    def _tell(self, model: str) -> None:
+    def _report_model(self, model: str) -> None:
         """Count whether some Triton answers for a model."""
-        watches = [member.watch for member in self._members.values() if member.watch.knows(model)]
-        if watches:
-            metrics.MODEL_READY.labels(model).set(any(watch.answers(model) for watch in watches))
+        checkers = [replica.checker for replica in self._replicas.values() if replica.checker.knows(model)]
+        if checkers:
+            metrics.MODEL_READY.labels(model).set(any(checker.answers(model) for checker in checkers))
         else:
             metrics.forget_model(model)
 
 
-async def _keep_watching(watch: HealthChecker) -> None:
+async def _run_checker(checker: HealthChecker) -> None:
     """Watch; a watch that ends by itself is counted, logged and restarted."""
     while True:
         try:
-            await watch.run()
+            await checker.run()
         except Exception:
-            log.exception("watch_fault", triton=watch.endpoint.address)
+            log.exception("watch_fault", triton=checker.endpoint.address)
         metrics.WATCH_FAULTS.inc()
         await asyncio.sleep(RESTART_SECONDS)
 

@@ -37,7 +37,7 @@ RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
 HOLD_STEP_SECONDS = 0.1
 """Between two looks for a Triton while calls are held; one starts in tens of seconds."""
-QUICKLY_SEALED_BYTES = 2**20
+SEALED_INLINE_BYTES = 2**20
 """A larger batch is sealed on a thread: the event loop has others to serve."""
 
 
@@ -80,11 +80,11 @@ class TritonBackend:
     @property
     def supports_cancellation(self) -> bool:
         """Whether every Triton survives a client that cancels its call."""
-        return all(member.endpoint.supports_cancellation for member in self._tritons.members)
+        return all(replica.endpoint.supports_cancellation for replica in self._tritons.replicas)
 
     def health(self) -> Sequence[EndpointHealth]:
         """What is known of each Triton that is used."""
-        return [member.watch.health() for member in self._tritons.members]
+        return [replica.checker.health() for replica in self._tritons.replicas]
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
@@ -93,24 +93,24 @@ class TritonBackend:
         connection also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not
         retried. Images that were under way when a process died are tried once more, each alone, on one other Triton.
         """
-        if sum(map(len, call.batch.images)) > QUICKLY_SEALED_BYTES:
+        if sum(map(len, call.batch.images)) > SEALED_INLINE_BYTES:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
             codes = self._seal.apply(call.batch)
-        if call.aside:
-            return await self._ask_aside(call, codes)
+        if call.best_effort:
+            return await self._infer_best_effort(call, codes)
         await self._hold(call)
         self._budget.deposit()
-        singled_out = [
+        suspects = [
             row
             for row, code in enumerate(codes)
             if self._quarantine.is_convicted(code) or self._quarantine.is_suspect(code)
         ]
-        if not singled_out:
-            return await self._together(call, codes)
-        results = [(row, await self._alone(_rows(call, [row]), codes[row], ())) for row in singled_out]
-        if others := [row for row in range(len(codes)) if row not in singled_out]:
-            answer = await self._together(_rows(call, others), [codes[row] for row in others])
+        if not suspects:
+            return await self._infer_batch(call, codes)
+        results = [(row, await self._infer_alone(_rows(call, [row]), codes[row], ())) for row in suspects]
+        if others := [row for row in range(len(codes)) if row not in suspects]:
+            answer = await self._infer_batch(_rows(call, others), [codes[row] for row in others])
             results += [(row, replace(answer, rows=(one,))) for row, one in zip(others, answer.rows, strict=True)]
         return _joined(results)
 
@@ -123,7 +123,7 @@ class TritonBackend:
         found = {info.name: info for info in await self.models()}
         if name in found:
             return found[name]
-        if any(member.watch.lacks(name) for member in self._tritons.members):
+        if any(replica.checker.lacks(name) for replica in self._tritons.replicas):
             raise ModelUnavailable(NOT_LOADED)
         near = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
@@ -160,7 +160,7 @@ class TritonBackend:
             async with self._tritons.models_at(address) as models:
                 self._tritons.forget(address, await models.unload(name))
 
-    async def _ask_aside(self, call: Call, codes: Sequence[bytes]) -> InferResult:
+    async def _infer_best_effort(self, call: Call, codes: Sequence[bytes]) -> InferResult:
         """Ask for what nobody waits for: of a Triton that answers, without another attempt and without a trace.
 
         Neither a retry is paid for nor an image suspected; and what may end a process goes nowhere it need not.
@@ -169,26 +169,26 @@ class TritonBackend:
             raise ImageQuarantined
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
-        member = power_of_two_choice(ready, self._generator)
-        if not member.gate.is_open:
+        replica = power_of_two_choice(ready, self._generator)
+        if not replica.gate.is_open:
             raise ModelUnavailable
-        with member.gate.enter():
-            return await member.models.infer(call)
+        with replica.gate.enter():
+            return await replica.models.infer(call)
 
     async def _hold(self, call: Call) -> None:
         """Keep a call back while no Triton is ready, as when the last one was scaled away; not beyond its deadline."""
         until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
         # No event, since Tritons come and go, each with a watch of its own.
         while time.monotonic() < until and not any(  # noqa: ASYNC110
-            member.watch.ready for member in self._tritons.members
+            replica.checker.ready for replica in self._tritons.replicas
         ):
             await asyncio.sleep(HOLD_STEP_SECONDS)
 
-    async def _together(self, call: Call, codes: Sequence[bytes]) -> InferResult:
+    async def _infer_batch(self, call: Call, codes: Sequence[bytes]) -> InferResult:
         """Send a batch in one call; where a process dies over it, its images once more, each alone."""
         tried: list[str] = []
         try:
-            return await self._ask(call, tried)
+            return await self._infer_with_retries(call, tried)
         except StubDied:
             self._quarantine.suspect(codes)
             if not self._ready(tried, call):
@@ -196,9 +196,11 @@ class TritonBackend:
         if not self._budget.withdraw():
             raise ModelUnavailable
         metrics.RETRIES.inc()
-        return _joined([(row, await self._alone(_rows(call, [row]), code, tried)) for row, code in enumerate(codes)])
+        return _joined(
+            [(row, await self._infer_alone(_rows(call, [row]), code, tried)) for row, code in enumerate(codes)]
+        )
 
-    async def _alone(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
+    async def _infer_alone(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
         """One image that was under way when a process died: nothing else that is suspected travels beside it.
 
         Its Triton has just answered with each of its instances and has no other call of this process, so that a process
@@ -208,7 +210,7 @@ class TritonBackend:
             async with asyncio.timeout(call.deadline.left_seconds):
                 await self._one_suspect.acquire()
             try:
-                return await self._try_suspect(call, code, tried)
+                return await self._infer_suspect(call, code, tried)
             finally:
                 self._one_suspect.release()
         except RequestError:
@@ -217,38 +219,38 @@ class TritonBackend:
             error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
             return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
 
-    async def _try_suspect(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
+    async def _infer_suspect(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
         if self._quarantine.is_convicted(code):
             raise ImageQuarantined
         ready = self._ready(tried, call)
         if not ready:
             raise ModelUnavailable
-        member = power_of_two_choice(ready, self._generator)
+        replica = power_of_two_choice(ready, self._generator)
         try:
-            async with asyncio.timeout(call.deadline.left_seconds), member.gate.alone():
-                if await member.watch.fails_anywhere(call.model_name, call.model_version):
+            async with asyncio.timeout(call.deadline.left_seconds), replica.gate.alone():
+                if await replica.checker.fails_anywhere(call.model_name, call.model_version):
                     raise ModelUnavailable
-                result = await self._ask_at(member, call)
+                result = await self._infer_at(replica, call)
         except StubDied as exc:
             self._quarantine.convict(code)
             metrics.IMAGES_QUARANTINED.inc()
-            event = {"triton": member.address, "model": exc.step, "image": code.hex()[:16]}
+            event = {"triton": replica.address, "model": exc.step, "image": code.hex()[:16]}
             log.warning("image_quarantined", **event, request_id=call.request_id)
             raise ImageQuarantined from exc
         self._quarantine.acquit(code)
         return result
 
-    async def _ask(self, call: Call, tried: list[str]) -> InferResult:
+    async def _infer_with_retries(self, call: Call, tried: list[str]) -> InferResult:
         """Ask one Triton after another, as far as that is safe; `tried` collects them. Raises StubDied after one."""
         while True:
-            member = self._choose(tried, call.model_name, call.model_version)
-            tried.append(member.address)
+            replica = self._choose(tried, call.model_name, call.model_version)
+            tried.append(replica.address)
             try:
-                if not member.gate.is_open:
+                if not replica.gate.is_open:
                     async with asyncio.timeout(call.deadline.left_seconds):
-                        await member.gate.opened()
-                with member.gate.enter():
-                    return await self._ask_at(member, call)
+                        await replica.gate.opened()
+                with replica.gate.enter():
+                    return await self._infer_at(replica, call)
             except TimeoutError as error:
                 raise DeadlineExceeded from error
             except (TritonUnreachable, ModelUnavailable) as error:
@@ -265,27 +267,27 @@ class TritonBackend:
                     raise DeadlineExceeded from error
                 metrics.RETRIES.inc()
 
-    async def _ask_at(self, member: Replica, call: Call) -> InferResult:
+    async def _infer_at(self, replica: Replica, call: Call) -> InferResult:
         started = time.monotonic()
         images = len(call.batch)
-        member.load.images += images
+        replica.load.images += images
         try:
-            result = await member.models.infer(call)
+            result = await replica.models.infer(call)
         except ModelNotFound as error:
-            if self._tritons.may_return(call.model_name, call.model_version, member):
+            if self._tritons.may_return(call.model_name, call.model_version, replica):
                 raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
             near = None
             with contextlib.suppress(GatewayError):  # a hint is no reason for another error
-                near = await member.models.near(call.model_name)
+                near = await replica.models.near(call.model_name)
             hint = f"did you mean {near!r}?" if near else "GET /models lists the models."
             raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
         except DeadlineExceeded:
-            member.load.observe(time.monotonic() - started)
+            replica.load.observe(time.monotonic() - started)
             raise
         finally:
-            member.load.images -= images
-        member.load.observe(time.monotonic() - started)
+            replica.load.images -= images
+        replica.load.observe(time.monotonic() - started)
         return result
 
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
@@ -295,12 +297,12 @@ class TritonBackend:
     def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Replica:
         """A Triton that answers and is not tried yet; where none is, any, so that its error is reported."""
         model_name = model_name or self._model_name
-        members = self._tritons.serving(model_name, model_version)
-        fresh = [member for member in members if member.address not in tried] or members
+        replicas = self._tritons.serving(model_name, model_version)
+        fresh = [replica for replica in replicas if replica.address not in tried] or replicas
         ready = self._tritons.ready(model_name, model_version, tried)
         # One where an image is tried alone makes other calls wait.
         return power_of_two_choice(
-            [member for member in ready if member.gate.is_open] or ready or fresh, self._generator
+            [replica for replica in ready if replica.gate.is_open] or ready or fresh, self._generator
         )
 
 

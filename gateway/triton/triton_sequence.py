@@ -26,16 +26,16 @@ ID_BITS = 63
 class TritonSequence:
     """The frames of one stream on the Triton that keeps their state; see gateway.inference.sequence.Sequence.
 
-    `places` gives the Tritons that answer for the stream's model, without some addresses.
+    `replicas` gives the Tritons that answer for the stream's model, without some addresses.
     """
 
     def __init__(
-        self, model_name: str, places: Callable[[Collection[str]], list[Replica]], generator: random.Random
+        self, model_name: str, replicas: Callable[[Collection[str]], list[Replica]], generator: random.Random
     ) -> None:
         self.model_name = model_name
-        self._places = places
+        self._replicas = replicas
         self._generator = generator
-        self._member: Replica | None = None
+        self._replica: Replica | None = None
         self._id = 0
         self._begun = False
         """Whether the last frame was answered; else the next one begins the sequence again."""
@@ -45,7 +45,7 @@ class TritonSequence:
     @property
     def address(self) -> str | None:
         """Where the state is kept; None before the first frame and after a fault."""
-        return self._member.address if self._member else None
+        return self._replica.address if self._replica else None
 
     async def add(
         self, scores: NDArray[np.float32], parameters: Parameters, deadline: Deadline, request_id: str
@@ -56,61 +56,61 @@ class TritonSequence:
         """
         tried: list[str] = []
         for attempt in range(MAX_ATTEMPTS):
-            member = self._member or self._enter(self._choose(tried))
+            replica = self._replica or self._enter(self._choose(tried))
             start, self._size = not self._begun, len(scores)
             step = SequenceStep(self.model_name, self._id, scores, start, False, parameters, deadline, request_id)  # noqa: FBT003
             self._begun = False  # unless it is answered
             try:
-                told = await member.endpoint.advance(step)
+                scores_so_far = await replica.endpoint.infer_sequence(step)
             except SequenceLost:
                 pass
             except (TritonUnreachable, ModelUnavailable) as error:
                 self._leave()
-                tried.append(member.address)
+                tried.append(replica.address)
                 if isinstance(error, StubDied):
-                    member.watch.lost(self.model_name)
-                if attempt + 1 == MAX_ATTEMPTS or not self._places(tried):
+                    replica.checker.process_died(self.model_name)
+                if attempt + 1 == MAX_ATTEMPTS or not self._replicas(tried):
                     raise
             else:
                 self._begun = True
-                return self._told(told, start=start)
+                return self._counted(scores_so_far, start=start)
             if deadline.passed:
                 raise DeadlineExceeded
         raise InferenceFailed from ValueError(f"{self.model_name!r} forgets sequences as soon as they have begun")
 
     async def close(self) -> None:
         """End the sequence, where one is open."""
-        member = self._leave()
-        if member is None:
+        replica = self._leave()
+        if replica is None:
             return
         scores = np.zeros(self._size, np.float32)
         deadline = Deadline.after(END_SECONDS)
         step = SequenceStep(self.model_name, self._id, scores, False, True, {}, deadline, "end")  # noqa: FBT003
         with contextlib.suppress(GatewayError):  # then it ends by Triton's own idle timeout
-            await member.endpoint.advance(step)
+            await replica.endpoint.infer_sequence(step)
 
     def _choose(self, tried: Collection[str]) -> Replica:
-        places = self._places(tried) or self._places(())
-        if not places:
+        replicas = self._replicas(tried) or self._replicas(())
+        if not replicas:
             raise ModelUnavailable
         # A stream lasts, and shows nothing of itself between its frames: streams are shared out by their number.
-        fewest = min(place.load.sequences for place in places)
-        return power_of_two_choice([place for place in places if place.load.sequences == fewest], self._generator)
+        fewest = min(each.load.sequences for each in replicas)
+        return power_of_two_choice([each for each in replicas if each.load.sequences == fewest], self._generator)
 
-    def _enter(self, member: Replica) -> Replica:
-        self._member, self._id, self._begun = member, secrets.randbits(ID_BITS) | 1, False
-        member.load.sequences += 1
-        return member
+    def _enter(self, replica: Replica) -> Replica:
+        self._replica, self._id, self._begun = replica, secrets.randbits(ID_BITS) | 1, False
+        replica.load.sequences += 1
+        return replica
 
     def _leave(self) -> Replica | None:
-        member, self._member = self._member, None
-        if member is not None:
-            member.load.sequences -= 1
-        return member
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            replica.load.sequences -= 1
+        return replica
 
-    def _told(self, told: SequenceScores, *, start: bool) -> SequenceScores:
+    def _counted(self, scores_so_far: SequenceScores, *, start: bool) -> SequenceScores:
         restarted = start and self._frames > 0
         if restarted:
             metrics.SEQUENCES_RESTARTED.inc()
         self._frames += 1
-        return SequenceScores(told.scores, told.frames, restarted=restarted)
+        return SequenceScores(scores_so_far.scores, scores_so_far.frames, restarted=restarted)

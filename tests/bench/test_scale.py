@@ -13,7 +13,7 @@ def test_a_gateway_asks_simulated_tritons_and_uses_all_of_them():
                 await client.run(rate=50, seconds=0.5)
                 assert len(client.latencies) == client.sent > 0
                 assert client.failed == 0
-                assert all(member.load.seconds is not None for member in members.members)
+                assert all(replica.load.seconds is not None for replica in members.replicas)
 
     asyncio.run(test())
 

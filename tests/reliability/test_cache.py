@@ -47,7 +47,7 @@ def label(gateway, encoded: bytes) -> str:
     return result["predictions"][0]["label"]
 
 
-def test_pictures_crafted_to_share_a_key_are_answered_alike_by_triton_alone(triton_client, pair):
+def test_triton_alone_confuses_images_with_equal_cache_keys(triton_client, pair):
     # What the seal is for. Where this fails, Triton has mended its cache.
     from tests.asking import ask_for_labels
 
@@ -57,7 +57,7 @@ def test_pictures_crafted_to_share_a_key_are_answered_alike_by_triton_alone(trit
     assert hits(triton_client) == before + 1
 
 
-def test_through_the_gateway_each_gets_its_own_answer_and_still_hits(triton_client, gateway, pair):
+def test_gateway_separates_colliding_images_and_still_hits(triton_client, gateway, pair):
     cat, coffee = (label(gateway, picture) for picture in pair)
     assert "cat" in cat.lower()
     assert coffee != cat
@@ -66,7 +66,7 @@ def test_through_the_gateway_each_gets_its_own_answer_and_still_hits(triton_clie
     assert hits(triton_client) == before + 2  # whichever worker was asked
 
 
-def test_gateways_with_one_secret_share_answers_and_others_do_not(triton, triton_client, start_gateway, gateway):
+def test_gateways_share_cache_entries_only_with_equal_secrets(triton, triton_client, start_gateway, gateway):
     picture = shrunk(photo("cat")) + b"\xff\xd9"
     settings = {"triton_url": triton.url, "cache_secret": "one secret for all of them"}
     with start_gateway(**settings) as first, start_gateway(**settings) as second:
@@ -78,7 +78,7 @@ def test_gateways_with_one_secret_share_answers_and_others_do_not(triton, triton
     assert hits(triton_client) == before + 1
 
 
-def test_who_asked_triton_directly_for_less_spoils_no_answer_of_the_gateway(triton_client, gateway):
+def test_direct_requests_to_triton_do_not_spoil_gateway_answers(triton_client, gateway):
     from tritonclient.grpc import InferRequestedOutput
 
     from gateway.triton.contract import PREDICTION

@@ -139,7 +139,7 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_a_slow_model_is_answered_with_504_in_time_and_files_already_answered_are_kept(gate, start_gated):
+def test_slow_model_gets_504_and_keeps_answered_files(gate, start_gated):
     with start_gated(batch_max_images=1) as gateway, gateway.client() as http:
         cat = photo("cat")
         gate.close()
@@ -164,7 +164,7 @@ def test_a_slow_model_is_answered_with_504_in_time_and_files_already_answered_ar
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
 
 
-def test_a_client_that_leaves_stops_its_work_and_harms_nobody(gate, start_gated, gated_triton):
+def test_disconnect_stops_the_work_and_affects_no_other_client(gate, start_gated, gated_triton):
     triton, _ = gated_triton
     with start_gated() as gateway, gateway.client() as http:
         gate.close()
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_stops_its_work_and_harms_nobody(gate, start_gated,
         assert events_of(gateway)[0]["client_gone"] is True
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_upload_is_no_fault(gateway_alone):
+def test_disconnect_during_upload_is_not_an_error(gateway_alone):
     with socket.create_connection(("127.0.0.1", int(gateway_alone.url.rpartition(":")[2]))) as client:
         client.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
@@ -194,7 +194,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_upload_is_no_fault(gateway_al
     assert "unexpected_error" not in gateway_alone.log.read_text()
 
 
-def test_many_clients_that_leave_do_not_bring_triton_down(start_triton, start_gateway):
+def test_many_disconnects_do_not_crash_triton(start_triton, start_gateway):
     triton = start_triton()
     with start_gateway(triton_url=triton.url) as gateway:
         end = time.monotonic() + 6
@@ -216,9 +216,7 @@ def test_many_clients_that_leave_do_not_bring_triton_down(start_triton, start_ga
         wait_for(lambda: ready_by_now(gateway))
 
 
-def test_a_model_that_breaks_the_contract_is_told_in_words_that_name_the_line(
-    repository, serve_repository, start_gateway
-):
+def test_contract_error_names_the_configuration_line(repository, serve_repository, start_gateway):
     ensemble = repository / "ensemble_model" / "config.pbtxt"
     change(ensemble, 'name: "IMAGE_STATUS"', 'name: "STATUS"')
     change(ensemble, 'key: "IMAGE_STATUS" value: "IMAGE_STATUS"', 'key: "IMAGE_STATUS" value: "STATUS"')
@@ -230,9 +228,7 @@ def test_a_model_that_breaks_the_contract_is_told_in_words_that_name_the_line(
         assert error["message"].startswith("ensemble_model/config.pbtxt: output 'IMAGE_STATUS' is missing")
 
 
-def test_a_model_without_labels_or_with_a_queue_policy_is_served_with_a_warning(
-    repository, serve_repository, start_gateway
-):
+def test_missing_labels_and_queue_policy_are_warnings(repository, serve_repository, start_gateway):
     classifier = repository / "classifier" / "config.pbtxt"
     change(classifier, 'label_filename: "labels.txt"', "")
     change(classifier, "max_queue_delay_microseconds: 0", "default_queue_policy { max_queue_size: 1024 }")

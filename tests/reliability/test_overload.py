@@ -13,7 +13,7 @@ from tests.reliability.conftest import Load
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
-def test_beyond_the_queue_requests_are_refused_at_once_and_the_rest_is_served(triton, start_gateway):
+def test_requests_beyond_the_queue_are_refused_at_once(triton, start_gateway):
     settings = {"max_images_in_flight": 2, "max_images_waiting": 2, "batch_max_images": 1, "request_max_calls": 1}
     settings["max_wait_seconds"] = 60  # so that a request that waits is told from one that is refused at once
     with (
@@ -36,7 +36,7 @@ def overloaded_answer(gateway) -> httpx.Response:
                 return answer
 
 
-def test_one_image_does_not_wait_behind_a_thousand(light_triton, start_gateway):
+def test_single_image_does_not_wait_behind_a_thousand(light_triton, start_gateway):
     with start_gateway(triton_url=light_triton.url) as gateway, gateway.client() as http:
         alone = median_seconds(http)
         bulk_seconds: list[float] = []

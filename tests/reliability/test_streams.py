@@ -38,7 +38,7 @@ def kill(triton: EmbeddedTriton) -> None:
     triton.stop()
 
 
-def test_a_stream_goes_on_when_its_triton_is_started_again(start_triton, start_gateway):
+def test_stream_continues_after_a_triton_restart(start_triton, start_gateway):
     own = start_triton()
     own.wait_ready()
     with start_gateway(triton_url=own.url, ready_interval_seconds=0.5) as gateway, opened(gateway) as client:
@@ -60,7 +60,7 @@ def test_a_stream_goes_on_when_its_triton_is_started_again(start_triton, start_g
         wait_for(lambda: ready(gateway))
 
 
-def test_a_stream_goes_on_at_another_triton_when_its_own_dies(start_triton, start_gateway):
+def test_stream_continues_on_another_triton(start_triton, start_gateway):
     tritons = [start_triton(), start_triton()]
     for triton in tritons:
         triton.wait_ready()

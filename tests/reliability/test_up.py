@@ -110,7 +110,7 @@ def shared_up(light_repository, tmp_path_factory) -> Iterator[Up]:
         yield up
 
 
-def test_a_second_up_beside_the_first_names_the_port(shared_up):
+def test_second_up_reports_the_port_in_use(shared_up):
     port = shared_up.url.rpartition(":")[2]
     second = subprocess.run(
         [sys.executable, "-m", "gateway_cli", "up", "--port", port],
@@ -134,7 +134,7 @@ BLOWS = [
 
 
 @pytest.mark.parametrize(("who", "blow"), BLOWS, ids=[f"{who}-{blow.name}" for who, blow in BLOWS])
-def test_whichever_process_is_hit_pictures_are_classified_again(shared_up, who, blow):
+def test_service_recovers_from_the_death_of_any_process(shared_up, who, blow):
     up = shared_up
     wait_for(lambda: classified(up) and up.find(who), timeout_seconds=90)
     victim = up.find(who)
@@ -149,7 +149,7 @@ def test_whichever_process_is_hit_pictures_are_classified_again(shared_up, who, 
 
 
 @pytest.mark.parametrize("step", ["preprocessor", "classifier"])
-def test_a_models_process_that_gets_sigterm_goes_on(shared_up, step):
+def test_model_process_ignores_sigterm(shared_up, step):
     up = shared_up
     wait_for(lambda: classified(up) and up.find(step), timeout_seconds=90)
     process = up.find(step)
@@ -158,7 +158,7 @@ def test_a_models_process_that_gets_sigterm_goes_on(shared_up, step):
     assert up.find(step).pid == process.pid
 
 
-def test_nothing_outlives_an_up_that_is_killed(shared_up):
+def test_killed_up_leaves_no_process_behind(shared_up):
     """The last of those that share it."""
     up = shared_up
     wait_for(lambda: classified(up) and up.find("worker"), timeout_seconds=90)
@@ -167,7 +167,7 @@ def test_nothing_outlives_an_up_that_is_killed(shared_up):
     wait_for(lambda: all(map(is_gone, family)), timeout_seconds=120)
 
 
-def test_up_says_what_it_does_and_leaves_no_process_behind(light_repository, tmp_path):
+def test_up_reports_progress_and_leaves_no_process_behind(light_repository, tmp_path):
     with running_up(
         tmp_path / "up.log",
         f"--model-repository={light_repository}",
@@ -189,7 +189,7 @@ def test_up_says_what_it_does_and_leaves_no_process_behind(light_repository, tmp
         assert not up.says("Exit timeout expired")
 
 
-def test_a_second_signal_ends_everything_at_once(light_repository, tmp_path):
+def test_second_signal_stops_everything_at_once(light_repository, tmp_path):
     with running_up(tmp_path / "up.log", f"--model-repository={light_repository}", shutdown_delay_seconds=200) as up:
         family = up.family()
         up.process.send_signal(signal.SIGINT)
@@ -200,7 +200,7 @@ def test_a_second_signal_ends_everything_at_once(light_repository, tmp_path):
         assert not psutil.wait_procs(family, timeout=60)[1]
 
 
-def test_a_stop_under_load_loses_nothing(light_repository, tmp_path):
+def test_stop_under_load_loses_no_request(light_repository, tmp_path):
     with running_up(
         tmp_path / "up.log", f"--model-repository={light_repository}", workers=2, shutdown_delay_seconds=1
     ) as up:

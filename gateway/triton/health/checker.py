@@ -44,35 +44,39 @@ class HealthChecker:
         *,
         model_name: str,
         schedule: Schedule,
-        healer: ModelReloader | None,
+        reloader: ModelReloader | None,
         expected: ExpectedModels | None = None,
-        tell: Callable[[str], None] = lambda _: None,
+        model_changed: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
-        self._known = HealthState(ModelHealthState(model_name))
-        self._default, self._records = self._known.default, self._known.records
+        self._state = HealthState(ModelHealthState(model_name))
+        self._default, self._records = self._state.default, self._state.records
         self._schedule = schedule
-        self._trials = Probes(endpoint, schedule, clock)
+        self._probes = Probes(endpoint, schedule, clock)
         self._expected = expected or ExpectedModels(model_name)
-        self._tell_model = tell
+        self._model_changed = model_changed
         self._clock = clock
-        self._suspicion, self._sickness, self._absence = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._mending = Recovery(
-            self._known,
+        self._probe_soon, self._recovery_needed, self._models_missing = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        self._recovery = Recovery(
+            self._state,
             self._expected,
-            self._trials,
-            healer,
+            self._probes,
+            reloader,
             schedule,
-            try_again=self._try,
-            tell=self._tell,
+            probe_again=self._probe,
+            report=self._report,
             clock=clock,
         )
         self._reached = False
-        self._reported: dict[tuple[str, str], ModelState] = {}
+        self._reported_missing: dict[tuple[str, str], ModelState] = {}
         """The missing models and versions that were logged."""
-        self._warned: tuple[str, ...] = ()
-        self._told: dict[str, bool] = {}
+        self._reported_warnings: tuple[str, ...] = ()
+        self._reported_ready: dict[str, bool] = {}
 
     @property
     def ready(self) -> bool:
@@ -102,20 +106,20 @@ class HealthChecker:
         return EndpointHealth(
             address=self.endpoint.address,
             ready=self.ready,
-            trial=self._default.trial,
+            last_probe=self._default.last_probe,
             models_not_ready=self._expected.missing,
             warnings=(
                 *(warning for record in self._records.values() for warning in record.warnings),
                 *self._expected.warnings,
             ),
-            healing=self._mending.status,
+            healing=self._recovery.status,
             models=tuple(record.health(ready=self._answers(record)) for record in self._records.values()),
         )
 
     def answered(self, ensemble: str, sent_at: float) -> None:
         """Take note of a request, sent at a moment of time.monotonic, that a model answered."""
         record = self._records.setdefault(ensemble, ModelHealthState(ensemble))
-        record.answered_at = record.asked_at = self._clock()
+        record.answered_at = record.used_at = self._clock()
         record.good_since = max(record.good_since, sent_at)
 
     def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
@@ -123,20 +127,20 @@ class HealthChecker:
         record = self._records.get(ensemble)
         if record is None:
             return  # a name that a client made up
-        record.answered_at, record.asked_at = float("-inf"), self._clock()
+        record.answered_at, record.used_at = float("-inf"), self._clock()
         if isinstance(error, StubDied):
-            if sent_at <= self._mending.mended_at:
+            if sent_at <= self._recovery.recovered_at:
                 return
-            self._mending.died(record.step(error.step))
+            self._recovery.died(record.step(error.step))
         elif isinstance(error, InferenceFailed) or sent_at <= record.good_since:
             return  # the next trial will tell; one bad request is no reason to leave a model out
         record.suspected = True
-        self._suspicion.set()
+        self._probe_soon.set()
 
-    def lost(self, model: str) -> None:
+    def process_died(self, model: str) -> None:
         """Take note that the process of a model died that is no ensemble's step, such as a stateful one."""
-        self._mending.lone.add(model)
-        self._sickness.set()
+        self._recovery.standalone.add(model)
+        self._recovery_needed.set()
 
     def expect(self, models: Collection[str]) -> None:
         """Load models that should be served from now on, where that has failed."""
@@ -148,7 +152,7 @@ class HealthChecker:
 
     def forget_metrics(self) -> None:
         """Report nothing of this Triton's models any more."""
-        for name, _ in self._reported:
+        for name, _ in self._reported_missing:
             metrics.forget_missing(self.endpoint.address, name)
 
     def forget(self, names: Collection[str]) -> None:
@@ -163,36 +167,36 @@ class HealthChecker:
     async def run(self) -> None:
         """Watch until cancelled, whatever goes wrong inside. Trials go on while something is being reloaded."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._again_and_again(self.try_all, self._suspicion))
-            group.create_task(self._again_and_again(self.heal, self._sickness))
+            group.create_task(self._repeat(self.probe_all, self._probe_soon))
+            group.create_task(self._repeat(self.recover, self._recovery_needed))
             # Beside the other, since a load may take minutes.
-            group.create_task(self._again_and_again(self.load_missing, self._absence))
+            group.create_task(self._repeat(self.load_missing, self._models_missing))
 
-    async def try_all(self) -> None:
+    async def probe_all(self) -> None:
         """Try every model whose turn it is."""
         with contextlib.suppress(GatewayError):
             await self._compare(await self.endpoint.index())
-        await asyncio.gather(*(self._try(record) for record in list(self._records.values()) if self._is_due(record)))
+        await asyncio.gather(*(self._probe(record) for record in list(self._records.values()) if self._is_due(record)))
         self._drop_unloaded()
-        self._tell()
+        self._report()
         if self._failing:
-            self._sickness.set()
+            self._recovery_needed.set()
         if self._expected.missing:
-            self._absence.set()
+            self._models_missing.set()
 
-    async def heal(self) -> None:
+    async def recover(self) -> None:
         """Mend what can be mended."""
-        await self._mending.mend()
+        await self._recovery.recover()
 
     async def load_missing(self) -> None:
         """Load models that should be served and are not."""
-        await self._mending.load_missing()
+        await self._recovery.load_missing()
 
-    async def _again_and_again(self, step: Callable[[], Awaitable[None]], sooner: asyncio.Event) -> None:
+    async def _repeat(self, action: Callable[[], Awaitable[None]], wake: asyncio.Event) -> None:
         while True:
-            sooner.clear()
+            wake.clear()
             try:
-                await step()
+                await action()
             except Exception:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.endpoint.address)
@@ -200,25 +204,25 @@ class HealthChecker:
             seconds = min(self._schedule.quick_seconds, seconds) if self._failing else seconds
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await sooner.wait()
+                    await wake.wait()
 
     @property
     def _failing(self) -> bool:
         # A model that is not loaded may stay so for days, and the index shows when it is; the default one is urgent.
-        return self._mending.needed or not all(
+        return self._recovery.needed or not all(
             record.sound or (record is not self._default and self.lacks(record.name))
             for record in self._records.values()
         )
 
     @property
-    def tried(self) -> bool:
+    def probed(self) -> bool:
         """Whether the default model was tried at all."""
-        return self._default.trial is not None
+        return self._default.last_probe is not None
 
     async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
         """Whether a model that is watched fails at any of its instances now; raises GatewayError as `infer` does."""
         for record in self._of(model_name, model_version):
-            if error := await self._trials.fault(record):
+            if error := await self._probes.failure(record):
                 self.suspect(record.name, error, float("inf"))
                 return True
         return False
@@ -228,29 +232,29 @@ class HealthChecker:
         names = [model_name, *([pinned(model_name, model_version)] if model_version else [])]
         return [self._records[name] for name in names if name in self._records]
 
-    async def _try(self, record: ModelHealthState) -> None:
+    async def _probe(self, record: ModelHealthState) -> None:
         """Try one model, and note what that shows."""
         record.suspected = False
-        tried = await self._trials.run(record)
-        error = tried.trial.error
+        outcome = await self._probes.run(record)
+        error = outcome.probe.error
         if isinstance(error, ModelNotFound | ModelUnavailable) and self.lacks(record.name):
             error = self._not_loaded(record.name, error)
-            tried = replace(tried, trial=replace(tried.trial, error=error))
+            outcome = replace(outcome, probe=replace(outcome.probe, error=error))
         self._reached = not isinstance(error, TritonUnreachable)
         if error is None:
-            record.passed(tried.trial, tried.sent_at, tried.ended_at)
+            record.passed(outcome.probe, outcome.sent_at, outcome.ended_at)
         elif not isinstance(error, StubDied):
-            record.failed(tried.trial, error, tried.ended_at)
-        elif tried.sent_at >= self._mending.mended_at:
-            record.failed(tried.trial, error, tried.ended_at)
-            self._mending.died(record.step(error.step))
+            record.failed(outcome.probe, error, outcome.ended_at)
+        elif outcome.sent_at >= self._recovery.recovered_at:
+            record.failed(outcome.probe, error, outcome.ended_at)
+            self._recovery.died(record.step(error.step))
         # Else it shows the death that a reload has mended since: to ask a dead process takes a second or two.
 
     async def _compare(self, index: RepositoryIndexResponse) -> None:
         """Take note of the models that Triton lists, and of those that it should serve and does not."""
-        if not self._mending.under_repair:  # what is being reloaded comes back
+        if not self._recovery.recovering:  # what is being reloaded comes back
             self._expected.update(index)
-        for name in await self._trials.ensembles(index, but=self._records):
+        for name in await self._probes.ensembles(index, but=self._records):
             self._records.setdefault(name, ModelHealthState(name))
 
     def _not_loaded(self, model: str, error: ModelNotFound | ModelUnavailable) -> ModelUnavailable:
@@ -263,7 +267,7 @@ class HealthChecker:
         return unavailable
 
     def _answers(self, record: ModelHealthState) -> bool:
-        if not record.sound or record.name in self._mending.under_repair or self._mending.hurts(record):
+        if not record.sound or record.name in self._recovery.recovering or self._recovery.affects(record):
             return False
         age_seconds = self._clock() - max(record.tried_at, record.answered_at)
         interval_seconds = self._schedule.interval_seconds * (
@@ -272,7 +276,7 @@ class HealthChecker:
         return age_seconds <= 1.5 * interval_seconds + 2 * self._schedule.timeout_seconds
 
     def _is_due(self, record: ModelHealthState) -> bool:
-        if record.name in self._mending.under_repair:
+        if record.name in self._recovery.recovering:
             return False
         if not record.sound:
             return True
@@ -287,39 +291,39 @@ class HealthChecker:
     def _drop_unloaded(self) -> None:
         """Watch no longer what is not loaded any more; what another gateway reloads is found again."""
         for record in list(self._records.values()):
-            error = record.trial.error if record.trial else None
+            error = record.last_probe.error if record.last_probe else None
             if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
-                under_repair = record.name in self._mending.under_repair
-                hurt = isinstance(error, StubDied) or under_repair or self._mending.hurts(record)
-                if not hurt and not self.lacks(record.name):
+                recovering = record.name in self._recovery.recovering
+                affected = isinstance(error, StubDied) or recovering or self._recovery.affects(record)
+                if not affected and not self.lacks(record.name):
                     self._drop(record.name)
 
     def _drop(self, name: str) -> None:
         self._records.pop(name, None)
-        self._told.pop(name, None)
-        self._tell_model(name)
+        self._reported_ready.pop(name, None)
+        self._model_changed(name)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Log and count what has changed."""
-        self._tell_missing()
+        self._report_missing()
         for record in list(self._records.values()):
             ready = self._answers(record)
-            if self._told.get(record.name) == ready or record.trial is None:
+            if self._reported_ready.get(record.name) == ready or record.last_probe is None:
                 continue
-            self._told[record.name] = ready
-            self._tell_model(record.name)
+            self._reported_ready[record.name] = ready
+            self._model_changed(record.name)
             if record is self._default:
                 metrics.TRITON_READY.labels(self.endpoint.address).set(ready)
             self._log(record, ready=ready)
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         for warning in self._expected.warnings:
-            if warning not in self._warned:
+            if warning not in self._reported_warnings:
                 log.warning("contract", triton=self.endpoint.address, problem=warning)
-        self._warned = self._expected.warnings
+        self._reported_warnings = self._expected.warnings
         missing = {(each.name, each.version): each for each in self._expected.missing}
         for key, each in missing.items():
-            before = self._reported.get(key)
+            before = self._reported_missing.get(key)
             if before is None or before.reason != each.reason:
                 log.warning(
                     "model_missing",
@@ -329,15 +333,15 @@ class HealthChecker:
                     state=each.state,
                     cause=each.reason,
                 )
-        names, names_before = ({name for name, _ in keys} for keys in (missing, self._reported))
+        names, names_before = ({name for name, _ in keys} for keys in (missing, self._reported_missing))
         for name in names ^ names_before:
             metrics.MODEL_MISSING.labels(self.endpoint.address, name).set(name in names)
             if name not in names:
                 log.info("model_not_missing", triton=self.endpoint.address, model=name)
-        self._reported = missing
+        self._reported_missing = missing
 
     def _log(self, record: ModelHealthState, *, ready: bool) -> None:
-        error = record.trial.error if record.trial else None
+        error = record.last_probe.error if record.last_probe else None
         if ready:
             log.info("triton_ready", triton=self.endpoint.address, model=record.name)
         elif error is not None:

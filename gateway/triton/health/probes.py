@@ -11,7 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed
-from gateway.inference.backend import Call, Trial
+from gateway.inference.backend import Call, ProbeResult
 from gateway.inference.probe import probe
 from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, has_labels
@@ -48,7 +48,7 @@ class Schedule:
 class ProbeOutcome:
     """A trial, and when it was sent and had ended by the watch's clock."""
 
-    trial: Trial
+    probe: ProbeResult
     sent_at: float
     ended_at: float
 
@@ -75,9 +75,9 @@ class Probes:
         except GatewayError as exc:
             error = exc
         now = self._clock()
-        return ProbeOutcome(Trial(at, now - started, error), started, now)
+        return ProbeOutcome(ProbeResult(at, now - started, error), started, now)
 
-    async def fault(self, record: ModelHealthState) -> StubDied | InferenceFailed | None:
+    async def failure(self, record: ModelHealthState) -> StubDied | InferenceFailed | None:
         """How a model fails at any of its instances now, if it does; raises GatewayError where it cannot be asked."""
         for _ in range(2 * record.instances):  # Triton gives requests one after another to its instances in turn
             try:

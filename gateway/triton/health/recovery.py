@@ -14,42 +14,42 @@ from gateway.triton.steps import Step
 
 FRESH_SECONDS = 1.0
 """A death that was seen so lately needs no further proof."""
-ASKED_SECONDS = 60.0
+RECENT_USE_SECONDS = 60.0
 """Whom no client has asked for so long, none misses."""
 
 
 class Recovery:
     """Decides what is reloaded, when, and what is out of service meanwhile; a Healer does it.
 
-    `try_again` tries a model after its reload, `tell` says what has changed.
+    `probe_again` tries a model after its reload, `tell` says what has changed.
     """
 
     def __init__(
         self,
-        known: HealthState,
+        state: HealthState,
         expected: ExpectedModels,
-        trials: Probes,
-        healer: ModelReloader | None,
+        probes: Probes,
+        reloader: ModelReloader | None,
         schedule: Schedule,
         *,
-        try_again: Callable[[ModelHealthState], Awaitable[None]],
-        tell: Callable[[], None],
+        probe_again: Callable[[ModelHealthState], Awaitable[None]],
+        report: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.lone: set[str] = set()
+        self.standalone: set[str] = set()
         """Models of which a process died, and through which no ensemble answers."""
-        self.under_repair: set[str] = set()
+        self.recovering: set[str] = set()
         """Ensembles whose steps are being reloaded."""
-        self.mended_at = float("-inf")
+        self.recovered_at = float("-inf")
         """When something was last reloaded."""
-        self._known, self._expected = known, expected
-        self._trials = trials
-        self._healer = healer
+        self._state, self._expected = state, expected
+        self._probes = probes
+        self._reloader = reloader
         self._schedule = schedule
-        self._try_again, self._tell, self._clock = try_again, tell, clock
+        self._probe_again, self._report, self._clock = probe_again, report, clock
         self._dead: dict[Step, float] = {}
         """Steps of which a process died, and when that was last seen."""
-        self._not_gently: set[tuple[Step, ...]] = set()
+        self._rolling_failed: set[tuple[Step, ...]] = set()
         """Steps that could not be loaded anew while others of their versions answer: for lack of memory, say."""
         self._left_to_others: dict[str, float] = {}
         """Steps that another gateway was reloading, and since when."""
@@ -62,42 +62,42 @@ class Recovery:
 
     @property
     def status(self) -> str:
-        """For people: off, or what the healer does."""
-        return self._healer.status if self._healer else "off"
+        """For people: off, or what the reloader does."""
+        return self._reloader.status if self._reloader else "off"
 
     @property
     def needed(self) -> bool:
         """Whether a process is known to be dead."""
-        return bool(self._dead or self.lone)
+        return bool(self._dead or self.standalone)
 
     def died(self, step: Step) -> None:
         """Take note that a process of a step is dead."""
         self._dead[step] = self._clock()
 
-    def hurts(self, record: ModelHealthState) -> bool:
+    def affects(self, record: ModelHealthState) -> bool:
         """Whether a process of one of its steps is dead, in the version that it asks."""
         return any(step.meets(self._dead) for step in record.steps)
 
-    async def mend(self) -> None:
+    async def recover(self) -> None:
         """Mend what can be mended."""
-        if self._healer is None:
+        if self._reloader is None:
             self._dead.clear()
-            self.lone.clear()
+            self.standalone.clear()
             return
-        for model in sorted(self.lone):
-            await self._reload_lone(self._healer, model)
+        for model in sorted(self.standalone):
+            await self._reload_standalone(self._reloader, model)
         for step in sorted(self._dead):
-            await self._reload(self._healer, (step,))
-        sound = {step for record in self._known.records.values() if record.sound for step in record.steps}
-        for record in list(self._known.records.values()):
+            await self._reload(self._reloader, (step,))
+        sound = {step for record in self._state.records.values() if record.sound for step in record.steps}
+        for record in list(self._state.records.values()):
             if record.failures >= self._schedule.failures and record.steps:
                 # A step through which other models answer is not at fault, unless every step is such a one.
                 own = tuple(step for step in record.steps if step not in sound)
-                await self._reload(self._healer, own or record.steps)
+                await self._reload(self._reloader, own or record.steps)
 
     async def load_missing(self) -> None:
         """Load models that should be served and are not, at growing intervals for as long as it takes."""
-        if self._healer is None:
+        if self._reloader is None:
             return
         now, missing = self._clock(), self._expected.missing
         for step, since in list(self._left_to_others.items()):
@@ -111,7 +111,7 @@ class Recovery:
         }
         not_listed = {each.name for each in missing if each.reason == NOT_LISTED}
         # Those that the repository has now, such as after its storage was mounted, are loaded without delay.
-        self._healer.no_longer_missing({each.name for each in missing} - (self._not_listed - not_listed))
+        self._reloader.reset_backoff_except({each.name for each in missing} - (self._not_listed - not_listed))
         self._not_listed = not_listed
         left_alone = self._reloading | {step.name for step in self._dead} | patient | not_listed
         failed = False
@@ -121,78 +121,78 @@ class Recovery:
             if each.name not in left_alone:
                 left_alone.add(each.name)
                 try:
-                    failed |= await self._healer.load(each.name) and has_failed(each)
+                    failed |= await self._reloader.load(each.name) and has_failed(each)
                 except LoadNotAllowed:
                     self._expected.expect_all()
                     return
 
-    async def _reload(self, healer: ModelReloader, wanted: tuple[Step, ...]) -> None:
+    async def _reload(self, reloader: ModelReloader, wanted: tuple[Step, ...]) -> None:
         names = {step.name for step in wanted}
-        using = [record for record in self._known.records.values() if names & {step.name for step in record.steps}]
-        using = using or [self._known.default]
-        hurt = [record for record in using if any(step.meets(wanted) for step in record.steps)] or using
-        gently = self._gently(wanted, using, hurt)
-        self.under_repair = {record.name for record in (hurt if gently else using)}
+        using = [record for record in self._state.records.values() if names & {step.name for step in record.steps}]
+        using = using or [self._state.default]
+        affected = [record for record in using if any(step.meets(wanted) for step in record.steps)] or using
+        rolling = self._can_roll(wanted, using, affected)
+        self.recovering = {record.name for record in (affected if rolling else using)}
         self._reloading = {*names, *(record.name for record in using)}
-        self._tell()
+        self._report()
 
         async def still_fails() -> bool:
             seen_at = max(self._dead.get(step, float("-inf")) for step in wanted)
             # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last
             # may be from before its reload.
-            fresh = self.mended_at < seen_at and self._clock() - seen_at < FRESH_SECONDS
+            fresh = self.recovered_at < seen_at and self._clock() - seen_at < FRESH_SECONDS
             if fresh and not self._left_to_others.keys() & names:
                 return True
-            for record in hurt:
+            for record in affected:
                 with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
-                    if await self._trials.fault(record):
+                    if await self._probes.failure(record):
                         return True
             return False
 
         try:
-            outcome = await healer.reload(names, [record.name for record in using], still_fails, gently=gently)
+            outcome = await reloader.reload(names, [record.name for record in using], still_fails, rolling=rolling)
             if outcome is ReloadOutcome.FAILED:
-                if gently:
-                    self._not_gently.add(wanted)
+                if rolling:
+                    self._rolling_failed.add(wanted)
                 else:
                     # Unloaded, and nobody else's to load.
                     self._dead.update(dict.fromkeys(wanted, self._clock()))
             if outcome in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
                 return
-            self._not_gently.discard(wanted)
+            self._rolling_failed.discard(wanted)
             for step in list(self._dead):
                 if step in wanted or (outcome is ReloadOutcome.RELOADED and step.name in names):
                     del self._dead[step]
-            self.mended_at = self._clock()
+            self.recovered_at = self._clock()
             if outcome is ReloadOutcome.OTHERS:
                 self._left_to_others.update(dict.fromkeys(names, self._clock()))
             for record in using:
-                await self._try_again(record)
+                await self._probe_again(record)
             if outcome is ReloadOutcome.RELOADED:
                 if failing := [record.name for record in using if not record.sound]:
-                    healer.report_ineffective(names, failing)
+                    reloader.report_ineffective(names, failing)
                 else:
-                    healer.proved(names)
+                    reloader.report_effective(names)
         finally:
-            self.under_repair, self._reloading = set(), set()
-            self._tell()
+            self.recovering, self._reloading = set(), set()
+            self._report()
 
-    def _gently(
-        self, wanted: tuple[Step, ...], using: Collection[ModelHealthState], hurt: Collection[ModelHealthState]
+    def _can_roll(
+        self, wanted: tuple[Step, ...], using: Collection[ModelHealthState], affected: Collection[ModelHealthState]
     ) -> bool:
         """Whether other versions answer that an unloading would take along.
 
         That takes memory for two of each. Where it has failed, only clients that miss the version justify an unloading.
         """
-        others_answer = any(record.sound and not self.hurts(record) for record in using if record not in hurt)
-        missed = any(self._clock() - record.asked_at < ASKED_SECONDS for record in hurt)
-        return others_answer and not (missed and wanted in self._not_gently)
+        others_answer = any(record.sound and not self.affects(record) for record in using if record not in affected)
+        missed = any(self._clock() - record.used_at < RECENT_USE_SECONDS for record in affected)
+        return others_answer and not (missed and wanted in self._rolling_failed)
 
-    async def _reload_lone(self, healer: ModelReloader, model: str) -> None:
+    async def _reload_standalone(self, reloader: ModelReloader, model: str) -> None:
         """Reload a model that no ensemble uses: nobody else is left without an answer meanwhile."""
 
         async def still_fails() -> bool:
-            return model in self.lone  # whoever asked it saw its process dead, and nobody has mended it since
+            return model in self.standalone  # whoever asked it saw its process dead, and nobody has mended it since
 
-        if await healer.reload((model,), (), still_fails) not in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
-            self.lone.discard(model)
+        if await reloader.reload((model,), (), still_fails) not in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
+            self.standalone.discard(model)

@@ -19,7 +19,7 @@ from gateway.triton.health.machine_lock import machine_lock
 
 log = structlog.get_logger("gateway")
 
-FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, VAIN_BACKOFF_SECONDS = 1.0, 60.0, 600.0
+FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, INEFFECTIVE_BACKOFF_SECONDS = 1.0, 60.0, 600.0
 JITTER_SECONDS = 0.3
 """Gateways on other machines, which no lock reaches, start at different moments and see what the first one does."""
 LOAD_JITTER = 0.15
@@ -55,18 +55,18 @@ class ModelReloader:
         *,
         jitter_seconds: float = JITTER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        take_turn: Callable[[str], AbstractContextManager[bool]] = machine_lock,
+        take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     ) -> None:
         self.status = "idle"
         self._endpoint = endpoint
         self._jitter_seconds = jitter_seconds
         self._clock = clock
-        self._take_turn = take_turn
+        self._take_lock = take_lock
         self._backoffs: dict[tuple[str, ...], tuple[float, float]] = {}
         """For sets of steps the moment before which they are left alone, and the seconds of the next interval."""
         self._load_backoffs: dict[str, tuple[float, float]] = {}
         """The same for models that are not loaded."""
-        self._owed: set[str] = set()
+        self._left_unloaded: set[str] = set()
         """What was unloaded here and could not be loaded: no other gateway is at that."""
 
     async def reload(
@@ -75,25 +75,25 @@ class ModelReloader:
         ensembles: Collection[str],
         still_fails: Callable[[], Awaitable[bool]],
         *,
-        gently: bool = False,
+        rolling: bool = False,
     ) -> ReloadOutcome:
         """Unload and load `steps`, and then load those of the `ensembles` over them that were in service.
 
-        `gently` nothing is unloaded: other versions of the steps answer until new instances of all can.
+        `rolling` nothing is unloaded: other versions of the steps answer until new instances of all can.
         """
         key = tuple(sorted(steps))
         if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
             return ReloadOutcome.TOO_EARLY
-        with self._take_turn(self._endpoint.address) as mine:
+        with self._take_lock(self._endpoint.address) as locked:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
-            if not mine:
+            if not locked:
                 self.status = "another gateway heals"
                 return ReloadOutcome.OTHERS
             try:
                 in_service = await self._in_service()
             except GatewayError:
                 return ReloadOutcome.TOO_EARLY  # Triton is away, and what comes back is another one
-            if not self._owed.intersection(steps):
+            if not self._left_unloaded.intersection(steps):
                 if not in_service.issuperset(steps):
                     self.status = "another gateway heals"
                     return ReloadOutcome.OTHERS
@@ -105,7 +105,7 @@ class ModelReloader:
                     return ReloadOutcome.OTHERS
             # What is unloaded is to be loaded, even when this gateway stops meanwhile.
             reloading = asyncio.ensure_future(
-                self._reload(key, sorted(in_service.intersection(ensembles)), gently=gently)
+                self._reload(key, sorted(in_service.intersection(ensembles)), rolling=rolling)
             )
             try:
                 return await asyncio.shield(reloading)
@@ -122,9 +122,9 @@ class ModelReloader:
         if self._clock() < self._load_backoffs.get(model, (0.0, 0.0))[0]:
             return False
         # A lock for each model: one whose load hangs must not delay the others.
-        with self._take_turn(f"{self._endpoint.address} {model}") as mine:
+        with self._take_lock(f"{self._endpoint.address} {model}") as locked:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
-            if not mine:
+            if not locked:
                 return False
             try:
                 rows = [each for each in (await self._endpoint.index()).models if each.name == model]
@@ -149,7 +149,7 @@ class ModelReloader:
                 self._load_backoffs[model] = (self._clock() + pause_seconds, min(2 * seconds, LAST_BACKOFF_SECONDS))
         return True
 
-    def no_longer_missing(self, missing: Container[str]) -> None:
+    def reset_backoff_except(self, missing: Container[str]) -> None:
         """Load any model but the `missing` ones without delay when it is missing the next time."""
         self._load_backoffs = {model: kept for model, kept in self._load_backoffs.items() if model in missing}
 
@@ -160,7 +160,7 @@ class ModelReloader:
         except GatewayError:
             return set()
 
-    def proved(self, steps: Collection[str]) -> None:
+    def report_effective(self, steps: Collection[str]) -> None:
         """Steps that were reloaded have answered: the next death is a new one, and is mended as quickly."""
         self._backoffs[tuple(sorted(steps))] = (self._clock() + FIRST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS)
 
@@ -169,21 +169,21 @@ class ModelReloader:
         self.status = f"reloading does not repair {', '.join(sorted(models))}: restart this Triton"
         metrics.HEALINGS.labels("in vain").inc()
         log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
-        self._back_off(tuple(sorted(steps)), VAIN_BACKOFF_SECONDS)
+        self._back_off(tuple(sorted(steps)), INEFFECTIVE_BACKOFF_SECONDS)
 
-    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str], *, gently: bool) -> ReloadOutcome:
+    async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str], *, rolling: bool) -> ReloadOutcome:
         started = self._clock()
         self.status = f"reloading {', '.join(steps)}"
         log.warning("healing", triton=self._endpoint.address, models=list(steps))
         try:
             for step in steps:
-                if gently:
-                    await self._endpoint.renew(step)
+                if rolling:
+                    await self._endpoint.force_reload(step)
                     continue
-                self._owed.add(step)
+                self._left_unloaded.add(step)
                 await self._endpoint.unload(step)
                 await self._endpoint.load(step)
-                self._owed.discard(step)
+                self._left_unloaded.discard(step)
             for ensemble in ensembles:
                 await self._endpoint.load(ensemble)
         except GatewayError as exc:
@@ -193,7 +193,7 @@ class ModelReloader:
         self.status = f"healed in {seconds:.1f} s"
         metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
-        # Until the models have proved themselves, a model that dies at once is not reloaded without pause.
+        # Until the models have report_effective themselves, a model that dies at once is not reloaded without pause.
         self._back_off(steps)
         return ReloadOutcome.RELOADED
 

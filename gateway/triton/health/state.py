@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, InferenceFailed
-from gateway.inference.backend import ModelHealth, Trial
+from gateway.inference.backend import ModelHealth, ProbeResult
 from gateway.triton.steps import Step
 
 
@@ -18,28 +18,28 @@ class ModelHealthState:
     checked: bool = False
     """Whether its configuration was seen to keep the contract."""
     warnings: tuple[str, ...] = ()
-    trial: Trial | None = None
+    last_probe: ProbeResult | None = None
     tried_at: float = float("-inf")
     """When the last trial ended."""
     good_since: float = float("-inf")
     """When the last request or trial that went well was sent: older failures say nothing of what is now."""
     answered_at: float = float("-inf")
     """When the last client got an answer through it."""
-    asked_at: float = float("-inf")
+    used_at: float = float("-inf")
     """When the last client asked it, whatever came of it."""
     suspected: bool = False
     """Whether a request has failed since the last trial."""
     failures: int = 0
     """Trials in a row that Triton answered with an error that no unloading or overload explains."""
 
-    def passed(self, trial: Trial, sent_at: float, now: float) -> None:
+    def passed(self, probe: ProbeResult, sent_at: float, now: float) -> None:
         """Note a trial that went well."""
-        self.trial, self.tried_at, self.failures = trial, now, 0
+        self.last_probe, self.tried_at, self.failures = probe, now, 0
         self.good_since = max(self.good_since, sent_at)
 
-    def failed(self, trial: Trial, error: GatewayError, now: float) -> None:
+    def failed(self, probe: ProbeResult, error: GatewayError, now: float) -> None:
         """Note a trial that failed."""
-        self.trial, self.tried_at = trial, now
+        self.last_probe, self.tried_at = probe, now
         self.answered_at = float("-inf")
         self.checked = False  # what comes back may be another Triton, with another model
         self.failures = self.failures + 1 if isinstance(error, InferenceFailed) else 0
@@ -51,11 +51,11 @@ class ModelHealthState:
     @property
     def sound(self) -> bool:
         """Whether the last trial went well, and no request has failed since."""
-        return self.trial is not None and self.trial.error is None and not self.suspected
+        return self.last_probe is not None and self.last_probe.error is None and not self.suspected
 
     def health(self, *, ready: bool) -> ModelHealth:
         """Its public form."""
-        return ModelHealth(self.name, ready=ready, trial=self.trial)
+        return ModelHealth(self.name, ready=ready, last_probe=self.last_probe)
 
 
 class HealthState:

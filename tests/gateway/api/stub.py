@@ -39,7 +39,7 @@ class StubBackend:
         pass
 
     def health(self) -> Sequence[EndpointHealth]:
-        return [EndpointHealth("127.0.0.1:8001", ready=True, trial=None)]
+        return [EndpointHealth("127.0.0.1:8001", ready=True, last_probe=None)]
 
     async def infer(self, call: Call) -> InferResult:
         if self.fault is not None:

@@ -64,7 +64,7 @@ def asked():
         each.loop.close()
 
 
-def test_a_frame_is_decoded_once_it_has_its_permit_and_called_for_while_the_next_one_is(asked):
+def test_next_frame_is_decoded_while_the_last_one_is_inferred(asked):
     request = asked()
     assert (request.in_flight, len(request.decoders.pending), len(request.backend.pending)) == (1, 1, 0)
     request.decode()
@@ -81,7 +81,7 @@ def test_a_frame_is_decoded_once_it_has_its_permit_and_called_for_while_the_next
     ]
 
 
-def test_while_no_permit_is_free_no_frame_is_decoded(asked):
+def test_no_frame_is_decoded_without_a_permit(asked):
     request = asked(max_images=1)
     request.decode()
     assert (request.in_flight, len(request.decoders.pending), len(request.backend.pending)) == (1, 0, 1)
@@ -93,7 +93,7 @@ def test_while_no_permit_is_free_no_frame_is_decoded(asked):
     assert len(request.loop.finish(request.task)[0].frames) == 3
 
 
-def test_frames_that_come_in_time_keep_their_answers_when_the_time_is_up(asked):
+def test_frames_answered_before_the_deadline_are_kept(asked):
     request = asked(timeout_seconds=5)
     request.decode()
     request.answer()
@@ -106,14 +106,14 @@ def test_frames_that_come_in_time_keep_their_answers_when_the_time_is_up(asked):
     assert (result.error, result.frames[1].seconds) == (None, None)
 
 
-def test_a_file_without_any_frame_in_time_has_the_error_itself(asked):
+def test_file_without_an_answered_frame_has_the_error(asked):
     request = asked(timeout_seconds=5)
     request.loop.pass_time(6)
     (result,) = request.loop.finish(request.task)
     assert (result.error.code, result.frames) == ("deadline_exceeded", ())
 
 
-def test_a_frame_that_is_too_costly_gives_its_permit_back_and_ends_the_file(asked):
+def test_costly_frame_releases_its_permit_and_ends_the_file(asked):
     request = asked()
     request.decode()
     request.decode(TooCostly())
@@ -123,7 +123,7 @@ def test_a_frame_that_is_too_costly_gives_its_permit_back_and_ends_the_file(aske
     assert [frame.error and frame.error.code for frame in result.frames] == [None, "too_costly"]
 
 
-def test_a_client_that_leaves_in_the_midst_of_a_file_leaves_nothing(asked):
+def test_disconnect_during_a_file_releases_everything(asked):
     request = asked()
     request.decode()
     assert request.in_flight == 2

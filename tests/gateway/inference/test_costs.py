@@ -42,11 +42,11 @@ def test_black_images_beyond_the_account_are_refused(loop):
     assert codes[300:].count("ok") >= 18
 
 
-def test_as_many_photographs_as_files_are_allowed_are_answered(loop):
+def test_maximum_number_of_photographs_is_answered(loop):
     assert set(answered(loop, *[PHOTO] * 1_000)) == {"ok"}
 
 
-def test_a_costly_image_before_photographs_does_not_starve_them(loop):
+def test_costly_image_does_not_starve_photographs(loop):
     assert set(answered(loop, BLACK, *[PHOTO] * 100, BLACK)) == {"ok"}
 
 
@@ -58,6 +58,6 @@ def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
     assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
 
 
-def test_still_images_of_which_frames_are_asked_for_are_charged(loop):
+def test_still_images_are_charged_when_frames_are_requested(loop):
     codes = answered(loop, *[BLACK] * 200, frames=Wanted(10, 3))
     assert set(codes) == {"ok", "too_costly"}

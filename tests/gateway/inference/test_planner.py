@@ -17,18 +17,18 @@ def drain(waiting: BatchPlanner[int]) -> list[list[int]]:
     return batches
 
 
-def test_an_empty_planner_has_no_batch():
+def test_empty_planner_has_no_batch():
     assert planner().take() == []
 
 
-def test_a_large_image_does_not_travel_with_small_ones():
+def test_large_and_small_images_are_not_batched_together():
     waiting = planner(max_bytes=10**9)
     for size in (10, 1_000_000, 12, 14):
         waiting.add(size)
     assert sorted(map(tuple, drain(waiting))) == [(10, 12, 14), (1_000_000,)]
 
 
-def test_groups_take_turns():
+def test_groups_alternate():
     waiting = planner(max_items=1)
     for size in (100, 101, 102, 10):
         waiting.add(size)
@@ -36,7 +36,7 @@ def test_groups_take_turns():
 
 
 @given(st.lists(st.integers(1, 5_000)), st.integers(1, 10), st.integers(1, 3_000))
-def test_every_image_travels_once_within_the_bounds(sizes: list[int], max_items: int, max_bytes: int):
+def test_every_image_is_sent_once_within_the_bounds(sizes: list[int], max_items: int, max_bytes: int):
     waiting = planner(max_items, max_bytes)
     for size in sizes:
         waiting.add(size)

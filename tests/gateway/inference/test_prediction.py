@@ -10,7 +10,7 @@ from gateway.inference.prediction import Prediction, Predictions
 FEW = [Prediction("cat", 7, 0.5), Prediction("dog", 2, 0.25), Prediction("mouse", 0, 0.125)]
 
 
-def test_they_are_a_sequence_like_any_other():
+def test_predictions_behave_like_any_sequence():
     known = Predictions.of(FEW)
     assert list(known) == FEW == [known[number] for number in range(len(known))]
     assert known[-1] == FEW[-1]
@@ -24,7 +24,7 @@ def test_they_are_a_sequence_like_any_other():
         known[3]
 
 
-def test_a_thousand_are_small_and_nothing_that_the_collector_has_to_follow():
+def test_thousand_predictions_are_small_and_untracked_by_gc():
     labels = [f"label {number}" for number in range(1_000)]
     known = Predictions.of(Prediction(label, number, 0.5) for number, label in enumerate(labels))
     held = sum(map(sys.getsizeof, (known.labels, known.class_ids, known.scores)))

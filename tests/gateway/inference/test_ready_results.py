@@ -15,7 +15,7 @@ MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREA
 
 
 @pytest.mark.parametrize(("results", "waits"), [(4, False), (5, True)])
-def test_at_the_limit_nobody_waits_and_past_it_somebody_does(results, waits):
+def test_queue_blocks_past_its_limit(results, waits):
     async def fill() -> None:
         ready = ReadyResults()
         for number in range(results):
@@ -29,7 +29,7 @@ def test_at_the_limit_nobody_waits_and_past_it_somebody_does(results, waits):
     asyncio.run(fill())
 
 
-def test_a_request_whose_answers_nobody_takes_reads_no_further_until_somebody_does():
+def test_request_stops_reading_until_results_are_taken():
     loop = Loop()
     backend = ScriptedBackend()
     backend.at_once = lambda call: call.outcome.set_result(

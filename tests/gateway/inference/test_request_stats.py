@@ -30,7 +30,7 @@ def test_time_in_a_stage_adds_up(clock):
     assert (stage.began, stage.ended) == (100, 113)
 
 
-def test_what_many_do_at_once_counts_once(clock):
+def test_concurrent_images_count_a_stage_once(clock):
     stage = Stage()
     with stage:
         clock(1)
@@ -42,7 +42,7 @@ def test_what_many_do_at_once_counts_once(clock):
     assert stage.seconds == 15
 
 
-def test_a_stage_that_goes_on_counts_up_to_now(clock):
+def test_running_stage_counts_up_to_now(clock):
     stage = Stage()
     with stage:
         clock(5)
@@ -51,7 +51,7 @@ def test_a_stage_that_goes_on_counts_up_to_now(clock):
     assert stage.seconds == 6
 
 
-def test_a_stage_that_fails_ends(clock):
+def test_failed_stage_ends(clock):
     stage = Stage()
 
     def fail() -> None:
@@ -65,7 +65,7 @@ def test_a_stage_that_fails_ends(clock):
     assert stage.seconds == 1
 
 
-def test_stages_stand_in_the_order_in_which_they_were_come_to():
+def test_stages_are_in_order_of_first_entry():
     tally = RequestStats()
     for name in ("read", "infer", "read"):
         with tally.stages[name]:
@@ -73,7 +73,7 @@ def test_stages_stand_in_the_order_in_which_they_were_come_to():
     assert list(tally.stages) == ["read", "infer"]
 
 
-def test_every_image_is_counted_and_the_first_fault_of_the_service_is_kept():
+def test_images_are_counted_and_first_service_fault_is_kept():
     tally, first = RequestStats(), TritonUnreachable("first")
     for error, version in [(None, "2"), (EmptyFile(), None), (first, None), (TritonUnreachable(), None), (None, "2")]:
         tally.count(error, version)

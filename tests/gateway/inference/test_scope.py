@@ -27,13 +27,13 @@ async def in_scope(*works, fault: Exception | None = None) -> None:
             raise fault
 
 
-def test_its_end_is_that_of_its_tasks(loop):
+def test_scope_ends_with_its_tasks(loop):
     ended: list[str] = []
     loop.finish(start(loop, in_scope(stubborn(0, ended), stubborn(0, ended))))
     assert len(ended) == 2
 
 
-def test_a_task_that_swallows_its_cancellation_is_cancelled_again(loop):
+def test_task_that_swallows_its_cancellation_is_cancelled_again(loop):
     ended: list[str] = []
     task = start(loop, in_scope(stubborn(3, ended)))
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_a_task_that_swallows_its_cancellation_is_cancelled_again(loop):
     assert ended
 
 
-def test_who_is_cancelled_while_it_ends_waits_for_the_end_and_is_cancelled_then(loop):
+def test_cancellation_of_close_is_raised_after_all_tasks_end(loop):
     ended: list[str] = []
     task = start(loop, in_scope(stubborn(1, ended)))
     loop.settle()
@@ -54,7 +54,7 @@ def test_who_is_cancelled_while_it_ends_waits_for_the_end_and_is_cancelled_then(
     assert ended
 
 
-def test_what_its_body_raises_is_raised_as_it_is(loop):
+def test_exception_of_the_body_is_raised_unchanged(loop):
     task = start(loop, in_scope(stubborn(0, []), fault=KeyError("x")))
     loop.settle()
     assert isinstance(task.exception(), KeyError)

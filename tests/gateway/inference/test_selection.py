@@ -22,40 +22,40 @@ def told(*, multi_label: bool = False, **wishes) -> list[str]:
     return [each.label for each in selection.apply(known, multi_label=multi_label)]
 
 
-def test_a_single_label_model_tells_its_best():
+def test_single_label_model_returns_its_best_classes():
     assert told() == ["crane, bird", "crane"]
     assert told(top_k=3) == ["crane, bird", "crane", "bird"]
 
 
-def test_a_multi_label_model_tells_each_class_that_is_more_likely_than_not():
+def test_multi_label_model_returns_classes_above_its_threshold():
     assert told(multi_label=True) == ["crane, bird", "crane", "bird"]
     assert told(multi_label=True, threshold=0.6) == ["crane, bird", "crane"]
     assert told(multi_label=True, threshold=0.95) == []
 
 
-def test_who_says_how_many_gets_as_many_also_of_a_multi_label_model():
+def test_top_k_applies_to_multi_label_models():
     assert told(multi_label=True, top_k=4) == ["crane, bird", "crane", "bird", "cat"]
 
 
-def test_a_threshold_tells_all_from_it_on():
+def test_threshold_returns_all_classes_from_it_on():
     assert told(threshold=0.4999) == ["crane, bird", "crane", "bird", "cat"]
     assert told(threshold=0.4999, top_k=1) == ["crane, bird"]
     assert told(threshold=0.5) == ["crane, bird", "crane", "bird"]
 
 
-def test_no_more_are_told_than_the_limit():
+def test_selection_never_exceeds_the_limit():
     assert len(told(threshold=0.0)) == 5
     assert len(told(labels=LABELS)) == 5
 
 
-def test_labels_are_told_whatever_their_score():
+def test_requested_labels_are_returned_with_any_score():
     assert told(labels=("mouse", "cat")) == ["cat", "mouse"]
     assert told(labels=("mouse", "cat"), multi_label=True) == ["cat", "mouse"]
     assert told(labels=("mouse", "cat"), top_k=1) == ["cat"]
     assert told(labels=("mouse", "cat"), threshold=0.2) == ["cat"]
 
 
-def test_labels_come_with_commas_between_them_or_within_them():
+def test_labels_may_be_separated_by_or_contain_commas():
     assert told(labels=("dog,cat",)) == ["cat", "dog"]
     assert told(labels=("crane, bird",)) == ["crane, bird"]
     assert told(labels=("bird, crane",)) == ["crane", "bird"]
@@ -70,14 +70,14 @@ def test_labels_come_with_commas_between_them_or_within_them():
         ("Bird", "did you mean 'bird' or 'crane, bird'?"),
     ],
 )
-def test_an_unknown_label_is_named_with_what_may_have_been_meant(label, hint):
+def test_unknown_label_error_has_suggestions(label, hint):
     with pytest.raises(InvalidParameter) as caught:
         told(labels=(label,))
     assert repr(label) in caught.value.message
     assert hint in caught.value.message
 
 
-def test_an_unknown_label_is_compared_with_few_of_many(monkeypatch):
+def test_unknown_label_is_compared_with_few_labels(monkeypatch):
     compared = []
     close = difflib.get_close_matches
     monkeypatch.setattr(

@@ -35,7 +35,7 @@ GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
 
 @pytest.mark.parametrize("error", [ModelNotFound(), InvalidParameter("'labels': the model has no label 'dgo'")])
 @pytest.mark.parametrize("supports_cancellation", [True, False])
-def test_an_error_of_the_whole_request_ends_it_at_once_however_many_files_it_has(loop, error, supports_cancellation):
+def test_request_error_ends_the_request_at_once(loop, error, supports_cancellation):
     backend = ScriptedBackend(supports_cancellation=supports_cancellation)
     backend.at_once = lambda call: call.fail(error)
     service = service_of(backend)
@@ -48,7 +48,7 @@ def test_an_error_of_the_whole_request_ends_it_at_once_however_many_files_it_has
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
-def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loop, supports_cancellation):
+def test_request_error_ends_the_request_during_other_calls(loop, supports_cancellation):
     backend = ScriptedBackend(supports_cancellation=supports_cancellation)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(*[PNG] * 200), query()))
@@ -66,7 +66,7 @@ def test_an_error_while_others_of_its_calls_are_out_ends_the_request_at_once(loo
     assert not service.uncancelled
 
 
-def test_a_call_that_must_not_be_cancelled_keeps_its_permits_until_its_true_end(loop):
+def test_uncancellable_call_keeps_its_permits_until_it_ends(loop):
     backend = ScriptedBackend(supports_cancellation=False)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query()))
@@ -83,7 +83,7 @@ def test_a_call_that_must_not_be_cancelled_keeps_its_permits_until_its_true_end(
     assert not backend.calls[0].cancelled
 
 
-def test_a_call_that_is_late_is_answered_at_the_deadline_and_keeps_its_permit(loop):
+def test_late_call_is_answered_at_the_deadline_and_keeps_its_permit(loop):
     backend = ScriptedBackend(supports_cancellation=False)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query(timeout_seconds=5)))
@@ -97,7 +97,7 @@ def test_a_call_that_is_late_is_answered_at_the_deadline_and_keeps_its_permit(lo
     assert idle(service)
 
 
-def test_a_call_that_bears_it_is_cancelled_at_the_deadline(loop):
+def test_cancellable_call_is_cancelled_at_the_deadline(loop):
     backend = ScriptedBackend()
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query(timeout_seconds=5)))
@@ -109,7 +109,7 @@ def test_a_call_that_bears_it_is_cancelled_at_the_deadline(loop):
     assert idle(service)
 
 
-def test_the_calls_deadline_is_that_of_its_oldest_image(loop):
+def test_call_deadline_is_that_of_its_oldest_image(loop):
     backend = ScriptedBackend()
     service = service_of(backend)
     body = Body()
@@ -131,7 +131,7 @@ def test_the_calls_deadline_is_that_of_its_oldest_image(loop):
     assert len(loop.finish(request)) == 4
 
 
-def test_a_client_that_leaves_ends_its_request(loop):
+def test_disconnect_ends_the_request(loop):
     backend = ScriptedBackend()
     service = service_of(backend)
     gone = asyncio.Event()
@@ -149,7 +149,7 @@ def test_a_client_that_leaves_ends_its_request(loop):
     assert idle(service)
 
 
-def test_a_body_that_breaks_off_ends_its_request_and_is_closed(loop):
+def test_truncated_body_ends_the_request_and_is_closed(loop):
     backend = ScriptedBackend()
     service = service_of(backend)
     body = Body()
@@ -163,7 +163,7 @@ def test_a_body_that_breaks_off_ends_its_request_and_is_closed(loop):
     assert idle(service)
 
 
-def test_who_stops_asking_for_results_ends_the_request(loop):
+def test_leaving_the_result_iteration_ends_the_request(loop):
     backend = ScriptedBackend()
     backend.at_once = lambda call: call.answer()
     service = service_of(backend)
@@ -179,7 +179,7 @@ def test_who_stops_asking_for_results_ends_the_request(loop):
     assert idle(service)
 
 
-def test_what_the_consumer_raises_is_raised_as_it_is(loop):
+def test_exception_of_the_consumer_is_raised_unchanged(loop):
     service = service_of(ScriptedBackend())
 
     async def scenario() -> None:
@@ -192,7 +192,7 @@ def test_what_the_consumer_raises_is_raised_as_it_is(loop):
     assert idle(service)
 
 
-def test_a_decode_that_is_late_ends_at_the_deadline_with_its_permit(loop):
+def test_late_decode_ends_at_the_deadline_with_its_permit(loop):
     decoders = ScriptedDecoders()
     backend = ScriptedBackend()
     service = service_of(backend, decoders=decoders)
@@ -208,7 +208,7 @@ def test_a_decode_that_is_late_ends_at_the_deadline_with_its_permit(loop):
 
 
 @pytest.mark.parametrize("resize", [None, Resize((224,), "bicubic", (13, 0), fast=True)])
-def test_a_picture_is_decoded_to_the_size_that_its_model_wants_where_that_is_known(loop, resize):
+def test_image_is_decoded_to_the_size_of_the_model_input(loop, resize):
     decoders, backend = ScriptedDecoders(), ScriptedBackend()
     backend.wanted = resize
     service = service_of(backend, decoders=decoders)
@@ -222,7 +222,7 @@ def test_a_picture_is_decoded_to_the_size_that_its_model_wants_where_that_is_kno
     assert result.error is None
 
 
-def test_a_first_image_whose_turn_does_not_come_soon_ends_its_request(loop):
+def test_first_image_that_waits_too_long_ends_the_request(loop):
     backend = ScriptedBackend()
     service = service_of(backend, max_images=1, max_wait_seconds=2)
     first = start(loop, collected(service, body_of(PNG), query()))
@@ -236,7 +236,7 @@ def test_a_first_image_whose_turn_does_not_come_soon_ends_its_request(loop):
     assert idle(service)
 
 
-def test_a_later_image_waits_until_its_deadline(loop):
+def test_later_image_waits_until_its_deadline(loop):
     backend = ScriptedBackend()
     service = service_of(backend, max_images=1, max_wait_seconds=2)
     request = start(loop, collected(service, body_of(PNG, PNG), query(timeout_seconds=5)))
@@ -250,7 +250,7 @@ def test_a_later_image_waits_until_its_deadline(loop):
     assert idle(service)
 
 
-def test_a_request_that_has_begun_goes_before_the_newest_that_has_not(loop):
+def test_started_request_goes_before_the_newest_waiting_one(loop):
     backend = ScriptedBackend()
     service = service_of(backend, max_images=1, max_images_waiting=1)
     bulk_body = Body()
@@ -270,7 +270,7 @@ def test_a_request_that_has_begun_goes_before_the_newest_that_has_not(loop):
     assert idle(service)
 
 
-def test_where_all_who_wait_have_begun_one_more_image_of_a_begun_request_is_refused_alone(loop):
+def test_full_queue_of_started_requests_refuses_a_single_image(loop):
     backend = ScriptedBackend()
     service = service_of(backend, max_images=2, max_images_waiting=1)
     bodies = [Body(), Body()]
@@ -292,7 +292,7 @@ def test_where_all_who_wait_have_begun_one_more_image_of_a_begun_request_is_refu
     assert idle(service)
 
 
-def test_a_split_to_a_version_that_is_not_loaded_is_the_operators_fault(loop):
+def test_split_to_an_unloaded_version_is_a_service_error(loop):
     backend = ScriptedBackend()
     backend.at_once = lambda call: call.fail(ModelNotFound())
     service = service_of(backend)
@@ -301,7 +301,7 @@ def test_a_split_to_a_version_that_is_not_loaded_is_the_operators_fault(loop):
     assert isinstance(request.exception(), ModelUnavailable)
 
 
-def test_the_end_of_the_service_waits_for_what_cannot_be_stopped_but_not_for_ever(loop):
+def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
     backend = ScriptedBackend(supports_cancellation=False)
     service = service_of(backend)
     request = start(loop, collected(service, body_of(PNG), query()))

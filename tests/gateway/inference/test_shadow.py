@@ -78,7 +78,7 @@ def differences() -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("scores", "outcome", "apart"), [((0.8, 0.2), "same", 0.1), ((0.3, 0.7), "different", 0.6)])
-def test_what_was_answered_is_asked_of_the_shadow_and_compared(loop, scores, outcome, apart):
+def test_answered_images_are_sent_to_the_shadow_and_compared(loop, scores, outcome, apart):
     backend = backend_of()
     service = service_of(backend, shadow=ALWAYS)
     count, total = differences()
@@ -86,7 +86,7 @@ def test_what_was_answered_is_asked_of_the_shadow_and_compared(loop, scores, out
         (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
         assert (result.error, result.model_version) == (None, "1")  # and the shadow has not answered yet
         (shadow,) = backend.pending
-        assert (shadow.call.model_version, shadow.call.selection, shadow.call.aside) == ("2", None, True)
+        assert (shadow.call.model_version, shadow.call.selection, shadow.call.best_effort) == ("2", None, True)
         assert list(shadow.call.batch.images) == list(backend.calls[0].call.batch.images)
         assert idle(service)
         looks(shadow, *scores)
@@ -97,7 +97,7 @@ def test_what_was_answered_is_asked_of_the_shadow_and_compared(loop, scores, out
     assert not service.shadows
 
 
-def test_a_shadow_gets_its_share_and_no_more(loop):
+def test_shadow_gets_its_share(loop):
     backend = ScriptedBackend()
     throws = [0.0, 0.099, 0.1, 0.5, 0.999]
     shadows, _ = shadows_of(backend, {"m": {"2": 10}}, throws)
@@ -108,7 +108,7 @@ def test_a_shadow_gets_its_share_and_no_more(loop):
     close(loop, shadows)
 
 
-def test_two_versions_may_look_on_each_on_its_own_share(loop):
+def test_two_shadows_get_their_own_shares(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, {"m": {"2": 50, "3": 50}}, [0.1, 0.9, 0.2, 0.2], max_images=40)
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_two_versions_may_look_on_each_on_its_own_share(loop):
     ],
     ids=["the version that answered", "another model", "chosen labels", "undecoded", "no class", "failed"],
 )
-def test_what_cannot_be_compared_is_not_asked(loop, asked, answer):
+def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
     backend = ScriptedBackend()
     shadows, spare = shadows_of(backend)
     loop.call_soon(shadows.offer, asked, [PNG], answer or answered())
@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_is_not_asked(loop, asked, answer):
     assert spare.images == 0
 
 
-def test_of_a_batch_only_the_images_go_that_were_answered(loop):
+def test_only_answered_images_of_a_batch_are_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend)
     rows = (Row(decoded=False), answered().rows[0])
@@ -149,7 +149,7 @@ def test_of_a_batch_only_the_images_go_that_were_answered(loop):
     close(loop, shadows)
 
 
-def test_of_a_batch_that_is_larger_than_all_places_a_part_is_looked_at(loop):
+def test_part_of_a_batch_beyond_spare_capacity_is_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, max_images=8)
     with counted() as found:
@@ -160,7 +160,7 @@ def test_of_a_batch_that_is_larger_than_all_places_a_part_is_looked_at(loop):
     close(loop, shadows)
 
 
-def test_while_somebody_waits_the_shadow_is_skipped(loop):
+def test_shadow_is_skipped_while_requests_wait(loop):
     backend = ScriptedBackend()
     service = service_of(backend, shadow=ALWAYS, max_images=1)
     requests = [start(loop, collected(service, body_of(PNG), query())) for _ in range(2)]
@@ -178,7 +178,7 @@ def test_while_somebody_waits_the_shadow_is_skipped(loop):
     loop.finish(start(loop, service.close()))
 
 
-def test_a_shadow_at_work_takes_nobodys_permit(loop):
+def test_running_shadow_takes_no_permit(loop):
     backend = backend_of()
     service = service_of(backend, shadow=ALWAYS, max_images=1)
     loop.finish(start(loop, collected(service, body_of(PNG), query())))
@@ -193,7 +193,7 @@ def test_a_shadow_at_work_takes_nobodys_permit(loop):
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
-def test_a_slow_shadow_is_given_up_and_keeps_its_place_only_as_long_as_it_must(loop, supports_cancellation):
+def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellation):
     backend = backend_of(supports_cancellation=supports_cancellation)
     service = service_of(backend, shadow=ALWAYS)
     with counted() as found:
@@ -219,7 +219,7 @@ def test_a_slow_shadow_is_given_up_and_keeps_its_place_only_as_long_as_it_must(l
         (RuntimeError("a bug"), "internal_error"),
     ],
 )
-def test_a_shadow_that_fails_is_counted_and_costs_nothing(loop, error, outcome):
+def test_failing_shadow_is_counted_and_affects_no_client(loop, error, outcome):
     backend = backend_of()
     service = service_of(backend, shadow=ALWAYS)
     with counted() as found:
@@ -241,7 +241,7 @@ def test_a_shadow_that_fails_is_counted_and_costs_nothing(loop, error, outcome):
         (Row(decoded=True, scores=np.zeros(0, np.float32)), "contract_broken"),
     ],
 )
-def test_an_image_of_which_a_shadow_makes_nothing_is_counted_as_such(loop, row, outcome):
+def test_image_that_the_shadow_cannot_decode_is_counted(loop, row, outcome):
     backend = backend_of()
     service = service_of(backend, shadow=ALWAYS)
     before = differences()
@@ -253,7 +253,7 @@ def test_an_image_of_which_a_shadow_makes_nothing_is_counted_as_such(loop, row, 
     assert differences() == before
 
 
-def test_a_shadow_outlives_the_request_it_looks_at_and_ends_with_the_service(loop):
+def test_shadow_outlives_the_request_and_ends_with_the_service(loop):
     backend = backend_of()
     service = service_of(backend, shadow=ALWAYS)
     request = start(loop, collected(service, body_of(PNG), query()))
@@ -266,7 +266,7 @@ def test_a_shadow_outlives_the_request_it_looks_at_and_ends_with_the_service(loo
     assert (service.shadows._spare.images, len(service.shadows)) == (0, 0)
 
 
-def test_a_call_that_must_not_be_cancelled_is_abandoned_to_its_owner_at_the_end(loop):
+def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
     backend = backend_of(supports_cancellation=False)
     service = service_of(backend, shadow=ALWAYS)
     loop.finish(start(loop, collected(service, body_of(PNG), query())))
@@ -291,12 +291,12 @@ def test_a_call_that_must_not_be_cancelled_is_abandoned_to_its_owner_at_the_end(
         ({1: 0.4}, (0.0, 0.1, 0.9), False, 0.5),
     ],
 )
-def test_the_difference_is_the_largest_among_the_classes_of_the_answer(answer, scores, same, apart):
+def test_difference_is_the_largest_among_the_answered_classes(answer, scores, same, apart):
     row = Row(decoded=True, predictions=tuple(Prediction(str(number), number, p) for number, p in answer.items()))
     assert difference(row, np.array(scores, np.float32)) == (same, pytest.approx(apart, abs=1e-6))
 
 
-def test_of_all_scores_all_are_compared():
+def test_all_scores_are_compared():
     row = Row(decoded=True, scores=np.array([0.6, 0.3, 0.1], np.float32))
     assert difference(row, np.array([0.5, 0.3, 0.2], np.float32)) == (True, pytest.approx(0.1, abs=1e-6))
 
@@ -332,7 +332,7 @@ def close(loop: Loop, shadows: Shadows) -> None:
     assert not shadows
 
 
-def test_the_beginning_of_a_failure_and_its_end_are_logged_once(loop):
+def test_start_and_end_of_a_failure_are_logged_once(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend)
     outcomes: list[GatewayError | None] = [ModelNotFound(), ModelNotFound(), None, None]
@@ -350,7 +350,7 @@ def test_the_beginning_of_a_failure_and_its_end_are_logged_once(loop):
     assert (captured[0]["model"], captured[0]["version"], captured[0]["code"]) == ("m", "2", "model_not_found")
 
 
-def test_the_setting_reaches_the_service():
+def test_shadow_setting_reaches_the_service():
     class Recording(StubBackend):
         def __init__(self) -> None:
             super().__init__()
@@ -364,4 +364,4 @@ def test_the_setting_reaches_the_service():
     with client_of(backend, model_shadow={MODEL.name: {"2": 100}}) as client:
         for _ in range(2):  # while the second is answered, the shadow of the first is asked
             assert client.post("/predict", files={"f": ("a.png", PNG)}).status_code == 200
-    assert ("2", True) in [(call.model_version, call.aside) for call in backend.calls]
+    assert ("2", True) in [(call.model_version, call.best_effort) for call in backend.calls]

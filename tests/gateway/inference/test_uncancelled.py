@@ -18,7 +18,7 @@ async def ended(event: asyncio.Event, outcome: str | Exception = "done") -> str:
     return outcome
 
 
-def test_who_waits_gets_the_result(loop):
+def test_waiting_caller_gets_the_result(loop):
     owner, end = Uncancelled(), asyncio.Event()
     waiting = start(loop, owner.run(ended(end)))
     end.set()
@@ -26,7 +26,7 @@ def test_who_waits_gets_the_result(loop):
     assert not owner
 
 
-def test_who_waits_gets_the_error(loop):
+def test_waiting_caller_gets_the_error(loop):
     owner, end = Uncancelled(), asyncio.Event()
     waiting = start(loop, owner.run(ended(end, KeyError("x"))))
     end.set()
@@ -34,7 +34,7 @@ def test_who_waits_gets_the_error(loop):
     assert isinstance(waiting.exception(), KeyError)
 
 
-def test_it_runs_on_when_nobody_waits_any_more_and_its_error_is_nobodys(loop):
+def test_abandoned_work_runs_on_and_its_error_is_consumed(loop):
     owner, end = Uncancelled(), asyncio.Event()
     waiting = start(loop, owner.run(ended(end, KeyError("x"))))
     waiting.cancel()
@@ -46,7 +46,7 @@ def test_it_runs_on_when_nobody_waits_any_more_and_its_error_is_nobodys(loop):
     assert not owner
 
 
-def test_a_permit_that_is_released_meanwhile_comes_back_at_the_end_of_the_work(loop):
+def test_permit_released_meanwhile_is_free_when_the_work_ends(loop):
     admission, owner, end = gate(), Uncancelled(), asyncio.Event()
     with admission.permits() as permits:
         permit = permits.try_acquire(10)
@@ -59,7 +59,7 @@ def test_a_permit_that_is_released_meanwhile_comes_back_at_the_end_of_the_work(l
     assert admission.images_in_flight == 0
 
 
-def test_a_permit_that_is_not_released_stays_its_requests(loop):
+def test_unreleased_permit_stays_with_its_request(loop):
     admission, owner, end = gate(), Uncancelled(), asyncio.Event()
     with admission.permits() as permits:
         waiting = start(loop, owner.run(ended(end), [permits.try_acquire(10)]))
@@ -69,7 +69,7 @@ def test_a_permit_that_is_not_released_stays_its_requests(loop):
     assert admission.images_in_flight == 0
 
 
-def test_its_owner_ends_with_it_or_after_a_while_without_it(loop):
+def test_close_waits_for_the_work_up_to_the_grace_period(loop):
     owner, end = Uncancelled(), asyncio.Event()
     waiting = start(loop, owner.run(ended(end)))
     closing = start(loop, owner.close(grace_seconds=5))

@@ -34,21 +34,21 @@ async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None
         await asyncio.sleep(0.005)
 
 
-def watch_of(
+def checker_of(
     triton: FakeTriton,
     *,
     heal: bool = True,
     schedule: Schedule = SCHEDULE,
     jitter_seconds: float = 0.0,
-    take_turn: Callable[[str], AbstractContextManager[bool]] = machine_lock,
+    take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     splits: Sequence[Shares] = (),
     load: Sequence[str] = (),
     **options: object,
 ) -> HealthChecker:
     endpoint = FakeEndpoint("10.0.0.1:8001", triton)
-    healer = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_turn=take_turn) if heal else None
+    reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock) if heal else None
     expected = ExpectedModels(MODEL, splits=splits, load=load)
-    return HealthChecker(endpoint, model_name=MODEL, schedule=schedule, healer=healer, expected=expected, **options)
+    return HealthChecker(endpoint, model_name=MODEL, schedule=schedule, reloader=reloader, expected=expected, **options)
 
 
 class Fleet:
@@ -59,7 +59,7 @@ class Fleet:
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
         self.quarantine = quarantine
-        self.members = TritonPool(
+        self.pool = TritonPool(
             ["triton:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,
@@ -69,7 +69,7 @@ class Fleet:
             lookup=self._look_up,
         )
         self.backend = TritonBackend(
-            self.members, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=quarantine, **options
+            self.pool, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=quarantine, **options
         )
 
     def _connect(self, address: str) -> FakeEndpoint:

@@ -32,39 +32,39 @@ def seen(*answers: Sequence[str] | OSError, lookups: int) -> list[list[str]]:
     return asyncio.run(look())
 
 
-def test_a_lookup_that_fails_keeps_the_addresses_and_is_counted():
+def test_failed_lookup_keeps_the_addresses_and_is_counted():
     before = metrics.DNS_FAILURES._value.get()
     assert seen([ONE, TWO], OSError("server failure"), lookups=5) == [[ONE, TWO]] * 5
     assert metrics.DNS_FAILURES._value.get() == before + 4
 
 
-def test_an_answer_without_addresses_keeps_them_too():
+def test_empty_lookup_keeps_the_addresses():
     assert seen([ONE, TWO], [], lookups=4) == [[ONE, TWO]] * 4
 
 
-def test_a_lookup_that_takes_too_long_is_one_that_fails():
+def test_slow_lookup_fails():
     assert seen([ONE], TimeoutError(), lookups=3) == [[ONE]] * 3
 
 
-def test_an_address_that_is_missing_once_stays_and_one_that_is_missing_twice_leaves():
+def test_address_is_removed_after_two_lookups_without_it():
     assert seen([ONE, TWO], [ONE], [ONE, TWO], lookups=3) == [[ONE, TWO]] * 3
     assert seen([ONE, TWO], [ONE], [ONE], lookups=3) == [[ONE, TWO], [ONE, TWO], [ONE]]
 
 
-def test_a_new_address_is_there_at_once():
+def test_new_address_is_added_at_once():
     assert seen([ONE], [ONE, TWO], lookups=2) == [[ONE], [ONE, TWO]]
 
 
-def test_a_name_that_was_never_found_stays_a_name_until_it_is():
+def test_unresolved_name_stays_a_name():
     assert seen(OSError("no such name"), [ONE], lookups=2) == [["triton:8001"], [ONE]]
 
 
-def test_an_address_is_not_looked_up():
+def test_ip_address_is_not_looked_up():
     addresses = Addresses(["127.0.0.1:8001", "[::1]:8001"], Dns(OSError("asked")))
     assert asyncio.run(addresses.current()) == ["127.0.0.1:8001", "[::1]:8001"]
 
 
-def test_tritons_stay_in_use_while_dns_is_away():
+def test_tritons_stay_in_use_while_dns_fails():
     async def test() -> None:
         async with fleet_of(3) as fleet:
             addresses = fleet.addresses

@@ -23,13 +23,13 @@ class Place:
     load: Load = field(default_factory=lambda: Load(CLOCK))
 
 
-def test_a_place_with_fewer_images_in_flight_is_taken():
+def test_replica_with_fewer_images_in_flight_is_chosen():
     busy, idle = Place("busy"), Place("idle")
     busy.load.images = 4
     assert all(power_of_two_choice([busy, idle], random.Random(seed)) is idle for seed in range(50))
 
 
-def test_a_place_that_answers_five_times_slower_gets_a_call_only_where_others_have_five_times_as_many():
+def test_cost_is_images_in_flight_times_latency():
     slow, quick = Place("slow"), Place("quick")
     slow.load.observe(0.5)
     quick.load.observe(0.1)
@@ -39,7 +39,7 @@ def test_a_place_that_answers_five_times_slower_gets_a_call_only_where_others_ha
     assert power_of_two_choice([slow, quick], random.Random(0)) is slow
 
 
-def test_a_new_place_gets_its_share_at_once():
+def test_new_replica_gets_its_share_at_once():
     places = [Place(str(number)) for number in range(4)]
     for place in places[:3]:
         place.load.observe(0.1)
@@ -48,7 +48,7 @@ def test_a_new_place_gets_its_share_at_once():
     assert taken["3"] > 300
 
 
-def test_what_a_place_has_shown_is_forgotten():
+def test_latency_of_a_replica_decays():
     load = Load(CLOCK)
     load.observe(1.0)
     assert load.latency_seconds(0.1) == 1.0
@@ -56,7 +56,7 @@ def test_what_a_place_has_shown_is_forgotten():
     assert abs(load.latency_seconds(0.0) - 0.5) < 1e-9
 
 
-def test_a_place_that_turns_slow_is_noticed_within_some_calls():
+def test_slow_replica_is_detected_within_a_few_calls():
     load = Load(CLOCK)
     load.observe(0.1)
     for _ in range(20):
@@ -64,6 +64,6 @@ def test_a_place_that_turns_slow_is_noticed_within_some_calls():
     assert load.latency_seconds(0.1) > 0.4
 
 
-def test_one_place_alone_is_taken():
+def test_single_replica_is_chosen():
     place = Place("only")
     assert power_of_two_choice([place], random.Random(0)) is place

@@ -148,27 +148,27 @@ def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
-def test_a_model_runs_on_all_its_instances_however_long_the_load(url, model):
+def test_model_keeps_running_on_all_instances_under_load(url, model):
     assert asyncio.run(comes_to(lambda most: most == INSTANCES, url, model))
 
 
 @pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
-def test_nothing_waits_beside_a_free_instance(url, model):
+def test_no_request_waits_while_an_instance_is_free(url, model):
     """Of some bursts one suffices: what a busy machine holds up now and then, a queue policy does again and again."""
     assert not has_queue_policy(slow(BATCHINGS[model]))
     assert not all(asyncio.run(is_held_back(url, ONE + model)) for _ in range(BURSTS))
 
 
 @pytest.mark.triton
-def test_with_a_queue_policy_triton_leaves_requests_waiting_beside_a_free_instance(url):
+def test_queue_policy_delays_requests_while_an_instance_is_free(url):
     """Why the rule is there; a Triton in which this fails needs it no longer."""
     assert has_queue_policy(slow(BOUNDED["bounded"]))
     assert any(asyncio.run(is_held_back(url, f"{ONE}bounded")) for _ in range(20 * BURSTS))
 
 
 @pytest.mark.triton
-def test_with_a_delay_beside_it_the_embedded_triton_loses_instances(url):
+def test_queue_policy_with_a_delay_loses_instances(url):
     assert has_queue_policy(slow(BOUNDED["impatient"]))
     assert asyncio.run(comes_to(lambda most: most < INSTANCES, url, "impatient"))
 
@@ -178,12 +178,12 @@ def test_with_a_delay_beside_it_the_embedded_triton_loses_instances(url):
     [{"max_queue_size": 1}, {"default_timeout_microseconds": 1}, {"allow_timeout_override": True}],
     ids=lambda policy: next(iter(policy)),
 )
-def test_a_bound_a_timeout_and_its_override_are_each_a_policy(policy):
+def test_bound_timeout_and_override_are_queue_policies(policy):
     batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
     assert not has_queue_policy(slow(batching))
     batching.default_queue_policy.CopyFrom(ModelQueuePolicy(**policy))
     assert has_queue_policy(slow(batching))
 
 
-def test_priorities_are_a_policy():
+def test_priorities_are_a_queue_policy():
     assert has_queue_policy(slow(ModelDynamicBatching(priority_levels=2, default_priority_level=1)))

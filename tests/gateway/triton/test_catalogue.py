@@ -20,7 +20,7 @@ def triton():
     return FakeTriton({"good": ("preprocessor", "net"), "bad": ("preprocessor", "broken")}, failing={"broken"})
 
 
-def test_a_model_that_failed_does_not_take_the_list_with_it(triton):
+def test_failed_model_does_not_break_the_list(triton):
     bad, good = asyncio.run(Models(FakeEndpoint("10.0.0.1:8001", triton)).all())
     assert (good.name, good.ready, good.labels) == ("good", True, ("cat", "dog"))
     assert (bad.name, bad.ready, bad.labels) == ("bad", False, ())
@@ -29,7 +29,7 @@ def test_a_model_that_failed_does_not_take_the_list_with_it(triton):
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("goood", "good"), ("zzz", None), ("good", None), ("brokn", None)])
-def test_a_name_that_is_not_there_is_like_a_model_that_is_and_never_like_a_step(triton, asked, meant):
+def test_unknown_name_suggests_models_and_never_steps(triton, asked, meant):
     assert asyncio.run(Models(FakeEndpoint("10.0.0.1:8001", triton)).near(asked)) == meant
 
 
@@ -37,7 +37,7 @@ def test_a_name_that_is_not_there_is_like_a_model_that_is_and_never_like_a_step(
     ("data_type", "tensor"),
     [(DataType.TYPE_FP32, "fp32"), (DataType.TYPE_UINT8, "uint8"), (DataType.TYPE_FP16, None)],
 )
-def test_a_model_tells_what_its_network_gets(data_type, tensor):
+def test_model_reports_its_input_tensor(data_type, tensor):
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)))
     (good,) = asyncio.run(models.all())
     assert (good.tensor, good.input_height, good.input_width) == (tensor, 224, 224)
@@ -47,7 +47,7 @@ def test_a_model_tells_what_its_network_gets(data_type, tensor):
     ("size", "wanted", "given"),
     [(3, Vectors.NEEDED, 3), (3, Vectors.IF_ANY, 3), (3, Vectors.NONE, None), (0, Vectors.IF_ANY, None)],
 )
-def test_vectors_are_asked_for_where_they_are_wanted_and_there_are_some(size, wanted, given):
+def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(vector_size=size)))
     (row,) = asyncio.run(models.infer(call(wanted))).rows
     assert (None if row.vector is None else len(row.vector)) == given
@@ -55,7 +55,7 @@ def test_vectors_are_asked_for_where_they_are_wanted_and_there_are_some(size, wa
     assert info.vector_size == size
 
 
-def test_a_model_without_vectors_names_the_command_and_is_not_suspected():
+def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     evidence = SimpleNamespace(suspect=lambda *told: seen.append(told), answered=lambda *told: seen.append(told))
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), evidence)
@@ -64,7 +64,7 @@ def test_a_model_without_vectors_names_the_command_and_is_not_suspected():
     assert seen == []
 
 
-def test_what_is_known_of_a_version_is_read_of_the_ensemble_that_answers_for_it():
+def test_version_is_described_by_its_own_ensemble():
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good.v2": ("preprocessor", "net")})))
     assert asyncio.run(models.labels("good", "2")) == ("cat", "dog")
     assert asyncio.run(models.sequence_model("good", "2")) == SEQUENCE_MODEL
@@ -73,7 +73,7 @@ def test_what_is_known_of_a_version_is_read_of_the_ensemble_that_answers_for_it(
             asyncio.run(read("good", "3"))
 
 
-def test_a_model_is_loaded_with_its_versions_and_unloaded_with_the_steps_that_no_other_needs():
+def test_model_is_loaded_and_unloaded_with_versions_and_own_steps():
     ensembles = {"good": ("shared", "net"), "good.v2": ("shared", "net:2"), "other": ("shared", "its own")}
     triton = FakeTriton(ensembles)
     models = Models(FakeEndpoint("10.0.0.1:8001", triton))
@@ -84,7 +84,7 @@ def test_a_model_is_loaded_with_its_versions_and_unloaded_with_the_steps_that_no
     assert set(triton.done) == {("unload", "good"), ("unload", "good.v2"), ("unload", "net")}
 
 
-def test_what_triton_refuses_to_load_is_said_with_its_reason():
+def test_failed_load_reports_the_reason_of_triton():
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(refuses_to_load={"ensemble_model"})))
     with pytest.raises(
         LoadFailed, match=r"Triton cannot load 'ensemble_model': load failed for model 'ensemble_model': no memory"

@@ -25,7 +25,7 @@ def place(config: ModelConfig, group: str) -> None:
     text_format.Merge(f"instance_group [ {{ {group} }} ]", config)
 
 
-def test_the_models_that_are_shipped_leave_nothing_on_a_gpu(configs):
+def test_shipped_models_leave_no_tensors_on_a_gpu(configs):
     assert instances_on_gpus(configs["preprocessor"], gpus=2) == {}
     assert instances_on_gpus(configs["classifier"], gpus=2) == {0: 2, 1: 2}
     assert pool_bytes(configs, gpus=2, images_in_flight=256) == {}
@@ -33,7 +33,7 @@ def test_the_models_that_are_shipped_leave_nothing_on_a_gpu(configs):
 
 
 @pytest.mark.parametrize("group", ["kind: KIND_GPU count: 2", "kind: KIND_AUTO count: 2", "count: 2"])
-def test_a_preprocessor_on_the_gpu_needs_room_for_its_batches_the_networks_and_what_waits(configs, group):
+def test_pool_holds_running_batches_and_waiting_images(configs, group):
     place(configs["preprocessor"], group)
     batches = 64 * 2 + 64 * 2
     sizes = pool_bytes(configs, gpus=1, images_in_flight=256)
@@ -42,7 +42,7 @@ def test_a_preprocessor_on_the_gpu_needs_room_for_its_batches_the_networks_and_w
     assert sizes[0] > DEFAULT_POOL_BYTES
 
 
-def test_kind_auto_is_the_cpu_where_there_is_no_gpu(configs):
+def test_kind_auto_is_the_cpu_without_a_gpu(configs):
     place(configs["preprocessor"], "kind: KIND_AUTO count: 2")
     assert pool_bytes(configs, gpus=0, images_in_flight=256) == {}
 
@@ -53,7 +53,7 @@ def test_each_gpu_has_a_pool_for_its_own_instances(configs):
     assert pool_bytes(configs, gpus=2, images_in_flight=10) == {1: IMAGE_BYTES * (64 * 3 + 64 * 2 + 10)}
 
 
-def test_a_pool_grows_with_batch_instances_and_images_in_flight(configs):
+def test_pool_grows_with_batch_instances_and_images_in_flight(configs):
     def size(group="kind: KIND_GPU count: 1", batch=64, in_flight=32):
         place(configs["preprocessor"], group)
         configs["preprocessor"].max_batch_size = batch
@@ -64,12 +64,12 @@ def test_a_pool_grows_with_batch_instances_and_images_in_flight(configs):
     assert size() < size(in_flight=1_000)
 
 
-def test_a_pool_that_the_default_holds_is_left_alone():
+def test_no_option_is_set_below_the_default_pool_size():
     assert arguments({0: DEFAULT_POOL_BYTES}) == []
     assert arguments({0: 5, 1: DEFAULT_POOL_BYTES + 1}) == [f"--cuda-memory-pool-byte-size=1:{DEFAULT_POOL_BYTES + 1}"]
 
 
-def test_a_cache_behind_a_preprocessor_on_a_gpu_is_named(configs):
+def test_cache_after_a_gpu_preprocessor_is_reported(configs):
     configs["classifier"].response_cache.enable = True
     assert uncacheable(configs, gpus=1) == []
     place(configs["preprocessor"], "kind: KIND_GPU")

@@ -15,12 +15,12 @@ from gateway.errors import (
 from gateway.triton.error_table import BY_STATUS, StubDied, translate
 
 
-def test_no_grpc_status_lacks_a_meaning():
+def test_every_grpc_status_is_translated():
     assert set(BY_STATUS) == set(grpc.StatusCode)
 
 
 @pytest.mark.parametrize("status", grpc.StatusCode)
-def test_a_status_without_telling_words_is_translated_by_itself(status):
+def test_status_without_known_text_is_translated(status):
     error = translate(InferenceServerException("words never heard", status=str(status)))
     assert type(error) is BY_STATUS[status]
 
@@ -36,16 +36,16 @@ def test_a_status_without_telling_words_is_translated_by_itself(status):
         ("StatusCode.INTERNAL", "Stub process 'a_b_0_1' is not healthy.", StubDied),
     ],
 )
-def test_the_words_tell_more_than_the_status(status: str, words: str, meaning: type[GatewayError]):
+def test_known_text_takes_precedence_over_the_status(status: str, words: str, meaning: type[GatewayError]):
     assert type(translate(InferenceServerException(words, status=status))) is meaning
 
 
-def test_a_model_that_is_not_loaded_is_told_as_such_and_where_the_reason_stands():
+def test_error_of_an_unloaded_model_names_where_the_reason_is():
     error = translate(InferenceServerException("Request for unknown model: 'm' is not ready"))
     assert error.message == "The model is not loaded, or not yet; GET /models says why."
 
 
-def test_a_dead_process_is_told_by_its_model():
+def test_dead_process_error_names_its_model():
     words = "in ensemble 'ensemble_model', Stub process 'my_model_2_0_1' is not healthy."
     error = translate(InferenceServerException(words, status="StatusCode.INTERNAL"))
     assert isinstance(error, StubDied)
@@ -53,6 +53,6 @@ def test_a_dead_process_is_told_by_its_model():
     assert error.code == "model_unavailable"
 
 
-def test_a_public_message_has_none_of_tritons_words():
+def test_public_message_contains_no_text_of_triton():
     error = translate(InferenceServerException("/srv/secret/path broke", status="StatusCode.INTERNAL"))
     assert "secret" not in error.message

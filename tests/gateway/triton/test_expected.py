@@ -10,7 +10,7 @@ from gateway import metrics
 from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.triton.fake_endpoint import FakeTriton
 from gateway.triton.health.expected import NOT_LISTED, ExpectedModels
-from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run, wait_until, watch_of
+from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, run, wait_until
 
 STEPS = ("preprocessor", "net")
 TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
@@ -174,7 +174,7 @@ def test_model_that_failed_to_load_is_loaded_once_it_can_be(broken):
             assert (listed.name, listed.ready) == (MODEL, False)
             (health,) = fleet.backend.health()
             assert broken in {each.name for each in health.models_not_ready}
-            assert health.trial.error.code == "model_unavailable"
+            assert health.last_probe.error.code == "model_unavailable"
             triton.refuses_to_load = set()
             await fleet.all_ready()
             await fleet.backend.infer(call_of(b"image"))
@@ -242,20 +242,20 @@ def test_model_that_one_triton_has_is_asked_only_there():
 def test_missing_model_is_logged_once_and_counted():
     async def test() -> None:
         triton = FakeTriton(refuses_to_load={"net"})
-        watch = watch_of(triton)
+        checker = checker_of(triton)
         with structlog.testing.capture_logs() as captured:
             triton.restart()
             for _ in range(3):
-                await watch.try_all()
+                await checker.probe_all()
             gauge = metrics.MODEL_MISSING.labels("10.0.0.1:8001", "net")
             assert gauge._value.get() == 1
             triton.refuses_to_load = set()
-            await watch.load_missing()
-            await watch.try_all()
+            await checker.load_missing()
+            await checker.probe_all()
             assert gauge._value.get() == 0
         events = [event for event in captured if event["event"] == "model_missing" and event["model"] == "net"]
         assert [event["cause"] for event in events] == ["no memory"]
-        assert watch.ready
+        assert checker.ready
 
     run(test())
 
@@ -264,13 +264,13 @@ def test_triton_that_lets_nobody_load_models_is_reported():
     async def test() -> None:
         triton = FakeTriton(refuses_to_load={"net"}, loads_by_itself=True)
         triton.restart()
-        watch = watch_of(triton)
-        task = asyncio.create_task(watch.run())
-        await wait_until(lambda: "--model-control-mode=explicit" in watch.health().healing)
-        assert watch.lacks(MODEL)
+        checker = checker_of(triton)
+        task = asyncio.create_task(checker.run())
+        await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
+        assert checker.lacks(MODEL)
         triton.loads_by_itself, triton.refuses_to_load = False, set()
         triton.restart()  # by its operator
-        await wait_until(lambda: watch.ready)
+        await wait_until(lambda: checker.ready)
         task.cancel()
 
     run(test())
@@ -280,24 +280,24 @@ def test_without_recovery_nothing_is_loaded():
     async def test() -> None:
         triton = FakeTriton(refuses_to_load={"net"})
         triton.restart()
-        watch = watch_of(triton, heal=False)
-        await watch.try_all()
-        await watch.load_missing()
+        checker = checker_of(triton, heal=False)
+        await checker.probe_all()
+        await checker.load_missing()
         assert triton.done == []
-        assert watch.lacks(MODEL)
+        assert checker.lacks(MODEL)
 
     run(test())
 
 
-def lacking(watch) -> list[str]:
-    return [warning for warning in watch.health().warnings if "so its share of the requests" in warning]
+def lacking(checker) -> list[str]:
+    return [warning for warning in checker.health().warnings if "so its share of the requests" in warning]
 
 
-def test_a_version_that_a_split_names_and_nobody_serves_is_named_with_what_to_do():
+def test_missing_version_of_a_split_is_a_warning_with_a_remedy():
     async def test() -> None:
-        watch = watch_of(FakeTriton(), splits=[{MODEL: {"1": 90, "7": 10}}])
-        await watch.try_all()
-        (warning,) = lacking(watch)
+        checker = checker_of(FakeTriton(), splits=[{MODEL: {"1": 90, "7": 10}}])
+        await checker.probe_all()
+        (warning,) = lacking(checker)
         assert warning.startswith(f"{MODEL} has no version 7 ")
         assert "--version 7" in warning
         assert f"POST /models/{MODEL}/load" in warning
@@ -306,37 +306,37 @@ def test_a_version_that_a_split_names_and_nobody_serves_is_named_with_what_to_do
     run(test())
 
 
-def test_the_triton_stays_ready_for_the_shares_that_are_there():
+def test_triton_stays_ready_for_the_served_versions():
     async def test() -> None:
-        watch = watch_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
-        await watch.try_all()
-        assert lacking(watch)
-        assert watch.ready
+        checker = checker_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
+        await checker.probe_all()
+        assert lacking(checker)
+        assert checker.ready
 
     run(test())
 
 
-def test_a_version_may_have_an_ensemble_of_its_own():
+def test_version_may_have_its_own_ensemble():
     async def test() -> None:
-        watch = watch_of(FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}), splits=[{MODEL: {"7": 100}}])
-        await watch.try_all()
-        assert lacking(watch) == []
+        checker = checker_of(FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}), splits=[{MODEL: {"7": 100}}])
+        await checker.probe_all()
+        assert lacking(checker) == []
 
     run(test())
 
 
-def test_a_version_that_is_unloaded_lacks_until_it_is_loaded_and_is_logged_once():
+def test_unloaded_version_is_missing_and_logged_once():
     async def test() -> None:
         triton = FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}, unloaded={f"{MODEL}.v7"})
-        watch = watch_of(triton, splits=[{MODEL: {"7": 100}}])
+        checker = checker_of(triton, splits=[{MODEL: {"7": 100}}])
         with structlog.testing.capture_logs() as captured:
-            await watch.try_all()
-            assert lacking(watch)
+            await checker.probe_all()
+            assert lacking(checker)
             triton.unloaded.clear()
 
             async def try_again() -> bool:
-                await watch.try_all()
-                return not lacking(watch)
+                await checker.probe_all()
+                return not lacking(checker)
 
             while not await try_again():
                 pass
@@ -346,10 +346,10 @@ def test_a_version_that_is_unloaded_lacks_until_it_is_loaded_and_is_logged_once(
     run(test())
 
 
-def test_without_a_split_nothing_is_lacking():
+def test_nothing_is_missing_without_a_split():
     async def test() -> None:
-        watch = watch_of(FakeTriton())
-        await watch.try_all()
-        assert lacking(watch) == []
+        checker = checker_of(FakeTriton())
+        await checker.probe_all()
+        assert lacking(checker) == []
 
     run(test())

@@ -15,7 +15,7 @@ from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, run, wai
 def holding(fleet: Fleet, seconds: float) -> TritonBackend:
     """A second backend over the fleet's Tritons, which holds calls."""
     return TritonBackend(
-        fleet.members,
+        fleet.pool,
         model_name=MODEL,
         seal=Seal(b"secret of a test"),
         quarantine=Quarantine(600),
@@ -29,7 +29,7 @@ async def all_away(fleet: Fleet) -> None:
     await wait_until(lambda: fleet.ready() == 0)
 
 
-def test_calls_are_answered_once_a_triton_has_come():
+def test_held_calls_are_answered_once_a_triton_is_ready():
     async def test() -> None:
         async with fleet_of(2) as fleet:
             await all_away(fleet)
@@ -45,7 +45,7 @@ def test_calls_are_answered_once_a_triton_has_come():
     run(test())
 
 
-def test_a_call_is_refused_when_none_comes_in_time():
+def test_held_call_is_refused_after_the_hold_time():
     async def test() -> None:
         async with fleet_of(1) as fleet:
             await all_away(fleet)
@@ -57,7 +57,7 @@ def test_a_call_is_refused_when_none_comes_in_time():
     run(test())
 
 
-def test_a_call_is_not_held_beyond_its_deadline():
+def test_call_is_not_held_beyond_its_deadline():
     async def test() -> None:
         async with fleet_of(1) as fleet:
             await all_away(fleet)
@@ -68,7 +68,7 @@ def test_a_call_is_not_held_beyond_its_deadline():
     run(test())
 
 
-def test_without_the_setting_a_call_is_refused_at_once():
+def test_call_is_refused_at_once_without_the_setting():
     async def test() -> None:
         async with fleet_of(1) as fleet:
             await all_away(fleet)

@@ -30,7 +30,7 @@ def parsed(batch: Batch, version: str = "", class_count: int | None = 5, *, vect
     st.sampled_from(["", "1", "12"]),
     st.none() | st.integers(1, 2**31 - 1),
 )
-def test_tritons_own_client_would_send_the_same(images, version, class_count):
+def test_request_equals_that_of_the_triton_client(images, version, class_count):
     tensors = zip(TENSORS.items(), pad(images), strict=True)
     theirs = _get_inference_request(
         model_name="flowers",
@@ -49,7 +49,7 @@ def test_tritons_own_client_would_send_the_same(images, version, class_count):
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
-def test_a_seal_stands_at_the_end_of_its_row_behind_the_longest_image(images):
+def test_seal_is_at_the_end_of_its_row(images):
     batch = Batch(images)
     codes = Seal(b"secret of a test").apply(batch)
     request = parsed(batch)
@@ -63,11 +63,11 @@ def test_a_seal_stands_at_the_end_of_its_row_behind_the_longest_image(images):
     assert struct.unpack(f"<{len(images)}i", request.raw_input_contents[1]) == tuple(map(len, images))
 
 
-def test_a_large_image_is_told_with_its_length():
+def test_large_image_is_sent_with_its_length():
     assert len(parsed(Batch([bytes(5_000_000)])).raw_input_contents[0]) == 5_000_000
 
 
-def test_another_set_of_outputs_is_another_picture_to_the_cache():
+def test_other_outputs_have_another_cache_key():
     """Triton's cache forgets which outputs were asked for: with another seal it cannot find the other answer."""
     batch = Batch([b"one", b"another"])
     codes = list(Seal(b"secret of a test").apply(batch))

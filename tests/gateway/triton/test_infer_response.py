@@ -28,7 +28,7 @@ def read(*rows: Sequence[bytes]) -> InferResult:
     return asyncio.run(read_answer(answer_of(*rows), rows=len(rows), classified=True))
 
 
-def test_classes_are_read_whatever_their_labels():
+def test_classes_are_read_with_any_label():
     told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
     assert [list(row.predictions) for row in told.rows] == [
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
@@ -42,12 +42,12 @@ def test_images_share_the_texts_of_their_labels():
 
 
 @pytest.mark.parametrize("text", [b"", b"0.5", b"x:1:cat", b"0.5:x:cat", b"0.5:99999999999999999999:cat"])
-def test_what_is_no_class_is_a_fault(text):
+def test_malformed_class_is_an_inference_error(text):
     with pytest.raises(InferenceFailed):
         read([text])
 
 
-def test_labels_of_models_that_are_gone_are_not_held_for_ever():
+def test_labels_of_removed_models_are_released():
     labels = Labels(most=2)
     kept = labels.text(b"a")
     assert labels.text(b"a") is kept
@@ -55,7 +55,7 @@ def test_labels_of_models_that_are_gone_are_not_held_for_ever():
     assert len(labels._texts) == 2
 
 
-def test_vectors_are_read_where_they_were_asked_for():
+def test_requested_embeddings_are_read():
     response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
     response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
@@ -65,7 +65,7 @@ def test_vectors_are_read_where_they_were_asked_for():
 
 
 @pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
-def test_an_answer_without_the_vectors_is_a_fault(datatype, shape):
+def test_response_without_requested_embeddings_is_an_error(datatype, shape):
     response = answer_of([b"0.7:1:cat"])
     if datatype:
         response.outputs.add(name=FEATURES, datatype=datatype, shape=shape)

@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "quarantine"
 
 
-def test_what_one_worker_learns_all_of_them_know(path):
+def test_notes_are_shared_by_all_workers(path):
     now = 100.0
     one, other = (Quarantine(60, lambda: now, Notes(path)) for _ in range(2))
     one.suspect([b"a", b"b", b"c"])
@@ -32,7 +32,7 @@ def test_what_one_worker_learns_all_of_them_know(path):
     other.close()
 
 
-def test_a_worker_that_starts_later_knows_what_the_others_met(path):
+def test_new_worker_reads_earlier_notes(path):
     first = Quarantine(60, notes=Notes(path))
     first.convict(b"a")
     later = Quarantine(60, notes=Notes(path))
@@ -41,7 +41,7 @@ def test_a_worker_that_starts_later_knows_what_the_others_met(path):
     later.close()
 
 
-def test_answers_leave_no_note_and_the_file_has_a_bound(path, monkeypatch):
+def test_answers_write_no_note_and_the_file_is_bounded(path, monkeypatch):
     notes = Notes(path)
     quarantine = Quarantine(60, notes=notes)
     for number in range(100):
@@ -54,14 +54,14 @@ def test_answers_leave_no_note_and_the_file_has_a_bound(path, monkeypatch):
     quarantine.close()
 
 
-def test_without_a_file_each_worker_learns_by_itself(tmp_path):
+def test_workers_are_independent_without_a_file(tmp_path):
     quarantine = Quarantine(60, notes=Notes(tmp_path / "no folder" / "file"))
     quarantine.convict(b"a")
     assert quarantine.is_convicted(b"a")
     quarantine.close()
 
 
-def test_half_a_line_is_passed_over(path):
+def test_truncated_line_is_ignored(path):
     notes = Notes(path)
     path.write_bytes(b"convict 6\nconvict 61 1e9\n")
     assert list(notes.new()) == [("convict", b"a", 1e9)]
@@ -69,7 +69,7 @@ def test_half_a_line_is_passed_over(path):
     notes.close()
 
 
-def test_several_workers_have_a_folder_while_they_run_and_a_lone_one_has_none(monkeypatch):
+def test_only_multiple_workers_have_a_shared_folder(monkeypatch):
     # set, so that what the block changes is taken back
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.setenv("TRITON_IMAGE_GATEWAY_WORKERS", "")

@@ -1,4 +1,4 @@
-"""A gateway watches and uses its share of many Tritons, and leaves none unwatched by accident."""
+"""A gateway checkers and uses its share of many Tritons, and leaves none unwatched by accident."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from gateway.triton.balancing import rendezvous_order, subset_size
 from tests.gateway.triton.fleet import call_of, fleet_of, run, wait_until
 
 
-def test_of_many_tritons_a_gateway_watches_its_share():
+def test_gateway_uses_its_subset_of_many_tritons():
     async def test() -> None:
         async with fleet_of(20, aperture=4) as fleet:
             assert len(fleet.backend.health()) == 4
@@ -20,7 +20,7 @@ def test_of_many_tritons_a_gateway_watches_its_share():
     run(test())
 
 
-def test_one_of_the_share_that_fails_is_replaced_until_it_answers_again():
+def test_failed_replica_is_replaced_until_it_recovers():
     async def test() -> None:
         async with fleet_of(20, aperture=4) as fleet:
             first = fleet.backend.health()[0].address
@@ -33,7 +33,7 @@ def test_one_of_the_share_that_fails_is_replaced_until_it_answers_again():
     run(test())
 
 
-def test_an_admins_load_reaches_every_triton_also_those_that_are_not_used():
+def test_load_request_reaches_unused_tritons():
     async def test() -> None:
         async with fleet_of(6, aperture=2) as fleet:
             await fleet.backend.load("ensemble_model")
@@ -42,13 +42,13 @@ def test_an_admins_load_reaches_every_triton_also_those_that_are_not_used():
     run(test())
 
 
-def test_the_share_is_wide_enough_for_what_a_gateway_may_have_in_flight():
+def test_subset_is_large_enough_for_images_in_flight():
     assert subset_size(8, 32) == 8
     assert subset_size(8, 256) == 32
     assert subset_size(0, 256) == 0
 
 
-def test_shares_of_many_gateways_cover_all_tritons_evenly_and_change_little():
+def test_subsets_cover_all_tritons_evenly_and_change_little():
     addresses = [f"10.0.0.{number}:8001" for number in range(64)]
     shares = [set(rendezvous_order(addresses, f"gateway {number}")[:8]) for number in range(200)]
     used = [sum(address in share for share in shares) for address in addresses]
@@ -58,7 +58,7 @@ def test_shares_of_many_gateways_cover_all_tritons_evenly_and_change_little():
     assert all(len(before - after) <= 1 for before, after in zip(shares, without, strict=True))
 
 
-def test_a_watch_that_ends_is_counted_and_begun_again(monkeypatch):
+def test_health_checker_that_ends_is_counted_and_restarted(monkeypatch):
     monkeypatch.setattr(pool, "RESTART_SECONDS", 0.01)
 
     class Ends:
@@ -71,9 +71,9 @@ def test_a_watch_that_ends_is_counted_and_begun_again(monkeypatch):
                 raise RuntimeError("inside")
 
     async def test() -> None:
-        watch, before = Ends(), metrics.WATCH_FAULTS._value.get()
-        task = asyncio.create_task(pool._keep_watching(watch))
-        await wait_until(lambda: watch.runs > 3)
+        checker, before = Ends(), metrics.WATCH_FAULTS._value.get()
+        task = asyncio.create_task(pool._run_checker(checker))
+        await wait_until(lambda: checker.runs > 3)
         task.cancel()
         assert metrics.WATCH_FAULTS._value.get() >= before + 3
 

@@ -11,7 +11,7 @@ class Clock:
         return self.now
 
 
-def test_a_suspect_is_let_go_by_an_answer_and_by_time():
+def test_suspect_is_released_by_an_answer_or_by_time():
     clock = Clock()
     quarantine = Quarantine(60, clock)
     quarantine.suspect([b"a", b"b"])
@@ -21,7 +21,7 @@ def test_a_suspect_is_let_go_by_an_answer_and_by_time():
     assert not quarantine.is_suspect(b"b")
 
 
-def test_a_convicted_image_is_refused_until_its_time_is_over():
+def test_convicted_image_is_refused_until_it_expires():
     clock = Clock()
     quarantine = Quarantine(60, clock)
     quarantine.suspect([b"a"])
@@ -32,7 +32,7 @@ def test_a_convicted_image_is_refused_until_its_time_is_over():
     assert not quarantine.is_convicted(b"a")
 
 
-def test_it_never_grows_beyond_its_bound_and_forgets_the_oldest_first(monkeypatch):
+def test_quarantine_is_bounded_and_drops_the_oldest(monkeypatch):
     monkeypatch.setattr(module, "REMEMBERED", 3)
     quarantine = Quarantine(60, Clock())
     quarantine.suspect(bytes([number]) for number in range(5))
@@ -52,7 +52,7 @@ def test_flood_of_suspects_displaces_no_convict(monkeypatch):
     assert [quarantine.is_convicted(bytes([number])) for number in range(4)] == [True, True, True, False]
 
 
-def test_it_can_be_turned_off():
+def test_quarantine_can_be_turned_off():
     quarantine = Quarantine(0)
     quarantine.suspect([b"a"])
     quarantine.convict(b"a")

@@ -11,13 +11,13 @@ def allowed(budget: RetryBudget) -> int:
     return count
 
 
-def test_a_fresh_budget_has_its_reserve_and_no_more():
+def test_new_budget_has_its_reserve():
     budget = RetryBudget(reserve=3)
     assert allowed(budget) == 3
     assert not budget.withdraw()
 
 
-def test_a_request_earns_its_fraction_of_a_retry():
+def test_request_earns_its_fraction_of_a_retry():
     budget = RetryBudget(earned=0.25, reserve=8)
     allowed(budget)
     for _ in range(3):
@@ -27,14 +27,14 @@ def test_a_request_earns_its_fraction_of_a_retry():
     assert allowed(budget) == 1
 
 
-def test_requests_that_need_no_retry_save_up_no_more_than_the_reserve():
+def test_balance_never_exceeds_the_reserve():
     budget = RetryBudget(earned=0.5, reserve=2)
     for _ in range(1_000):
         budget.deposit()
     assert allowed(budget) == 2
 
 
-def test_where_every_request_fails_only_the_earned_share_is_tried_again():
+def test_retries_are_limited_when_every_request_fails():
     budget = RetryBudget(earned=0.25)
     allowed(budget)
     retries = 0

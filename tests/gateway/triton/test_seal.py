@@ -24,12 +24,12 @@ def sealed(*payloads: bytes, secret: bytes = b"secret of a test") -> Batch:
     return batch
 
 
-def test_the_same_picture_has_the_same_code_whoever_seals_it_with_the_secret():
+def test_equal_images_and_secrets_have_equal_codes():
     assert sealed(b"image").seals == sealed(b"image").seals
     assert sealed(b"image").seals != sealed(b"image", secret=b"another secret..").seals
 
 
-def test_codes_identify_pictures_whatever_travels_with_them():
+def test_code_is_independent_of_the_batch():
     batch, alone = Batch([b"one", b"another one"]), Batch([b"one"])
     seal = Seal(b"secret of a test")
     codes = seal.apply(batch)
@@ -39,7 +39,7 @@ def test_codes_identify_pictures_whatever_travels_with_them():
     assert batch.seals == codes
 
 
-def test_an_openssl_without_blake2b_makes_no_other_codes(monkeypatch):
+def test_codes_are_equal_without_blake2b_in_openssl(monkeypatch):
     expected = sealed(b"image", b"another one").seals
 
     def no_such_hash(name: str, data: bytes = b"") -> None:
@@ -49,7 +49,7 @@ def test_an_openssl_without_blake2b_makes_no_other_codes(monkeypatch):
     assert sealed(b"image", b"another one").seals == expected
 
 
-def test_crafted_pictures_with_one_key_have_two_once_they_are_sealed():
+def test_seal_separates_images_with_colliding_cache_keys():
     generator = np.random.default_rng(1)
     cat, orange = (encode(generator.integers(0, 256, (24, width, 3), np.uint8), ".jpg") for width in (24, 40))
     before = start(ENSEMBLE_MODEL, 1, RAW_IMAGE)
@@ -64,7 +64,7 @@ def test_crafted_pictures_with_one_key_have_two_once_they_are_sealed():
     assert len(keys) == 2
 
 
-def test_sealing_costs_little_beside_what_it_seals():
+def test_sealing_takes_little_time():
     batch, seal = Batch([bytes(8 * 2**20)]), Seal(b"secret of a test")
     started = time.process_time()
     seal.apply(batch)

@@ -19,7 +19,7 @@ def outcomes(result) -> list[str]:
     return [row.error.code if row.error else "ok" for row in result.rows]
 
 
-def test_a_lone_triton_that_comes_back_within_the_attempts_answers():
+def test_single_triton_that_returns_during_retries_answers():
     async def test() -> None:
         async with fleet_of(1) as fleet:
             (triton,) = fleet.tritons.values()
@@ -30,7 +30,7 @@ def test_a_lone_triton_that_comes_back_within_the_attempts_answers():
     run(test())
 
 
-def test_a_triton_that_went_away_costs_no_request_its_answer():
+def test_requests_succeed_when_one_triton_disappears():
     async def test() -> None:
         async with fleet_of(3) as fleet:
             fleet.tritons["10.0.0.1:8001"].away = True
@@ -40,7 +40,7 @@ def test_a_triton_that_went_away_costs_no_request_its_answer():
     run(test())
 
 
-def test_where_every_triton_is_away_the_request_is_told():
+def test_request_fails_when_every_triton_is_unreachable():
     async def test() -> None:
         async with fleet_of(2) as fleet:
             for triton in fleet.tritons.values():
@@ -51,7 +51,7 @@ def test_where_every_triton_is_away_the_request_is_told():
     run(test())
 
 
-def test_an_unknown_model_is_told_by_the_name_that_was_asked_for():
+def test_unknown_model_error_has_the_requested_name():
     async def test() -> None:
         async with fleet_of(2) as fleet:
             with pytest.raises(ModelNotFound, match="'nope' version 3"):
@@ -60,7 +60,7 @@ def test_an_unknown_model_is_told_by_the_name_that_was_asked_for():
     run(test())
 
 
-def test_a_misspelt_model_is_answered_with_the_one_that_was_meant():
+def test_misspelt_model_error_suggests_a_model():
     async def test() -> None:
         async with fleet_of(1) as fleet:
             with pytest.raises(ModelNotFound, match="did you mean 'ensemble_model'"):
@@ -71,7 +71,7 @@ def test_a_misspelt_model_is_answered_with_the_one_that_was_meant():
     run(test())
 
 
-def test_a_picture_that_kills_ends_two_processes_at_most_and_its_neighbours_are_answered():
+def test_crashing_image_ends_at_most_two_processes():
     async def test() -> None:
         async with fleet_of(4, load_seconds=0.05) as fleet:
             before = metrics.IMAGES_QUARANTINED._value.get()
@@ -81,7 +81,7 @@ def test_a_picture_that_kills_ends_two_processes_at_most_and_its_neighbours_are_
             assert metrics.IMAGES_QUARANTINED._value.get() == before + 1
 
             await fleet.all_ready()
-            healings = sum(triton.healings("preprocessor") for triton in fleet.tritons.values())
+            healings = sum(triton.reloads("preprocessor") for triton in fleet.tritons.values())
             assert healings == 2
             for _ in range(5):  # at the door now, and nothing dies of it any more
                 assert outcomes(await fleet.backend.infer(call_of(KILLER, b"good"))) == ["image_quarantined", "ok"]
@@ -90,7 +90,7 @@ def test_a_picture_that_kills_ends_two_processes_at_most_and_its_neighbours_are_
     run(test())
 
 
-def test_with_a_lone_triton_the_second_death_convicts():
+def test_second_crash_convicts_with_a_single_triton():
     async def test() -> None:
         async with fleet_of(1) as fleet:
             (triton,) = fleet.tritons.values()
@@ -101,7 +101,7 @@ def test_with_a_lone_triton_the_second_death_convicts():
             assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
             await fleet.all_ready()
             assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
-            assert triton.healings("preprocessor") == 2
+            assert triton.reloads("preprocessor") == 2
 
     run(test())
 
@@ -126,7 +126,7 @@ def test_honest_suspect_is_not_convicted_of_another_image():
     run(test())
 
 
-def test_images_that_were_under_way_when_a_process_was_killed_from_outside_are_answered_elsewhere():
+def test_images_in_flight_during_a_kill_are_answered_elsewhere():
     async def test() -> None:
         async with fleet_of(2, heal=False) as fleet:
             fleet.tritons["10.0.0.1:8001"].kill("net")
@@ -138,7 +138,7 @@ def test_images_that_were_under_way_when_a_process_was_killed_from_outside_are_a
     run(test())
 
 
-def test_no_image_is_convicted_at_a_triton_whose_process_had_died_before():
+def test_no_image_is_convicted_on_an_already_dead_process():
     async def test() -> None:
         async with fleet_of(2, heal=False, instances=2) as fleet:
             first, second = fleet.tritons.values()
@@ -157,15 +157,15 @@ def test_no_image_is_convicted_at_a_triton_whose_process_had_died_before():
     run(test())
 
 
-def test_a_quarantined_picture_is_a_fault_of_its_own_with_a_code_of_its_own():
+def test_quarantined_image_has_its_own_error_code():
     error = ImageQuarantined()
     assert (error.status, error.code) == (422, "image_quarantined")
 
 
-def test_the_default_model_down_leaves_the_others_in_service():
+def test_other_models_serve_while_the_default_model_is_down():
     async def test() -> None:
         ensembles = {MODEL: ("preprocessor", "net"), "flowers": ("flowers_preprocessor", "flowers_net")}
-        async with fleet_of(2, ensembles=ensembles, mended_by_reload=False) as fleet:
+        async with fleet_of(2, ensembles=ensembles, recovers_on_reload=False) as fleet:
             for triton in fleet.tritons.values():
                 triton.failing.add("net")
             await wait_until(lambda: fleet.ready() == 0)
@@ -175,10 +175,10 @@ def test_the_default_model_down_leaves_the_others_in_service():
 
 
 def aside(*images: bytes) -> Call:
-    return replace(call_of(*images), aside=True)
+    return replace(call_of(*images), best_effort=True)
 
 
-def test_what_nobody_waits_for_is_asked_once_and_no_retry_is_paid_for():
+def test_best_effort_call_is_never_retried():
     async def test() -> None:
         async with fleet_of(3, heal=False) as fleet:
             balance, retries = fleet.backend._budget._balance, metrics.RETRIES._value.get()
@@ -186,14 +186,14 @@ def test_what_nobody_waits_for_is_asked_once_and_no_retry_is_paid_for():
                 triton.unloaded.add("net")
             with pytest.raises(ModelUnavailable):
                 await fleet.backend.infer(aside(b"image"))
-            calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.aside]
+            calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.best_effort]
             assert len(calls) <= 1
             assert (fleet.backend._budget._balance, metrics.RETRIES._value.get()) == (balance, retries)
 
     run(test())
 
 
-def test_what_nobody_waits_for_is_not_asked_where_no_triton_answers():
+def test_best_effort_call_needs_a_ready_triton():
     async def test() -> None:
         async with fleet_of(1, heal=False) as fleet:
             (triton,) = fleet.tritons.values()
@@ -203,12 +203,12 @@ def test_what_nobody_waits_for_is_not_asked_where_no_triton_answers():
             triton.away = False
             with pytest.raises(ModelUnavailable):
                 await fleet.backend.infer(aside(b"image"))
-            assert not any(call.aside for call in triton.calls)
+            assert not any(call.best_effort for call in triton.calls)
 
     run(test())
 
 
-def test_what_nobody_waits_for_puts_no_image_under_suspicion_and_none_at_risk():
+def test_best_effort_call_does_not_affect_the_quarantine():
     async def test() -> None:
         async with fleet_of(2, heal=False) as fleet:
             with pytest.raises(StubDied):
@@ -224,8 +224,8 @@ def test_what_nobody_waits_for_puts_no_image_under_suspicion_and_none_at_risk():
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_what_nobody_waits_for_is_no_evidence_of_a_models_health(dead):
-    class Evidence:
+def test_best_effort_call_does_not_affect_model_health(dead):
+    class HealthObserver:
         def __init__(self) -> None:
             self.told: list[str] = []
 
@@ -236,12 +236,12 @@ def test_what_nobody_waits_for_is_no_evidence_of_a_models_health(dead):
             self.told.append("suspect")
 
     async def test() -> None:
-        evidence = Evidence()
+        observer = HealthObserver()
         triton = FakeTriton(dead={"net"} if dead else set())
-        models = Models(FakeEndpoint("10.0.0.1:8001", triton), evidence)
+        models = Models(FakeEndpoint("10.0.0.1:8001", triton), observer)
         for call in (aside(b"image"), call_of(b"image")):
             with contextlib.suppress(StubDied):
                 await models.infer(call)
-        assert evidence.told == ["suspect" if dead else "answered"]  # by the second call alone
+        assert observer.told == ["suspect" if dead else "answered"]  # by the second call alone
 
     run(test())

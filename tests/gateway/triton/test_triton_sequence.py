@@ -20,7 +20,7 @@ class Watch:
     def __init__(self) -> None:
         self.dead: list[str] = []
 
-    def lost(self, model: str) -> None:
+    def process_died(self, model: str) -> None:
         self.dead.append(model)
 
 
@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self, address: str) -> None:
         self.endpoint = FakeEndpoint(address, FakeTriton())
-        self.watch, self.load, self.address = Watch(), Load(), address
+        self.checker, self.load, self.address = Watch(), Load(), address
 
     @property
     def triton(self) -> FakeTriton:
@@ -61,12 +61,12 @@ def at(places: list[Place], sequence: TritonSequence) -> Place:
     return next(place for place in places if place.address == sequence.address)
 
 
-def test_every_frame_of_a_sequence_goes_to_one_triton(places, sequence):
+def test_sequence_stays_on_one_triton(places, sequence):
     assert add(sequence, 5) == [(number, False) for number in range(1, 6)]
     assert sorted(len(place.triton.sequences) for place in places) == [0, 1]
 
 
-def test_streams_are_shared_out_by_their_number_and_one_that_ends_makes_room(places):
+def test_streams_are_balanced_by_their_number(places):
     def begun() -> TritonSequence:
         sequence = TritonSequence("sequence_model", lambda tried: places, random.Random(0))
         add(sequence)
@@ -83,7 +83,7 @@ def test_streams_are_shared_out_by_their_number_and_one_that_ends_makes_room(pla
     assert {begun().address for _ in range(3)} == {"b:1"}
 
 
-def test_when_its_triton_dies_it_begins_again_on_another_and_says_so_once(places, sequence):
+def test_sequence_restarts_on_another_triton_and_reports_it_once(places, sequence):
     add(sequence, 3)
     first = at(places, sequence)
     first.triton.away = True
@@ -91,7 +91,7 @@ def test_when_its_triton_dies_it_begins_again_on_another_and_says_so_once(places
     assert at(places, sequence) is not first
 
 
-def test_when_its_state_is_gone_it_begins_again_where_it_was(places, sequence):
+def test_sequence_with_lost_state_restarts_on_the_same_triton(places, sequence):
     add(sequence, 3)
     first = at(places, sequence)
     first.triton.sequences.clear()  # idle for too long, or the model was reloaded
@@ -99,16 +99,16 @@ def test_when_its_state_is_gone_it_begins_again_where_it_was(places, sequence):
     assert at(places, sequence) is first
 
 
-def test_a_dead_process_of_the_stateful_model_is_reported_and_left(places, sequence):
+def test_dead_stateful_process_is_reported_and_left(places, sequence):
     add(sequence)
     first = at(places, sequence)
     first.triton.dead.add("sequence_model")
     assert add(sequence) == [(1, True)]
-    assert first.watch.dead == ["sequence_model"]
+    assert first.checker.dead == ["sequence_model"]
     assert at(places, sequence) is not first
 
 
-def test_with_no_other_triton_the_frame_has_no_state_and_the_next_one_begins_again(places, sequence):
+def test_next_frame_restarts_the_sequence_without_another_triton(places, sequence):
     del places[1]
     add(sequence, 2)
     places[0].triton.dead.add("sequence_model")
@@ -118,13 +118,13 @@ def test_with_no_other_triton_the_frame_has_no_state_and_the_next_one_begins_aga
     assert add(sequence) == [(1, True)]
 
 
-def test_without_any_triton_it_says_so(places, sequence):
+def test_sequence_without_a_triton_raises(places, sequence):
     places.clear()
     with pytest.raises(ModelUnavailable):
         add(sequence)
 
 
-def test_closing_ends_it_in_triton_and_is_quiet_where_that_cannot_be(places, sequence):
+def test_close_ends_the_sequence_and_ignores_errors(places, sequence):
     asyncio.run(sequence.close())  # before the first frame
     add(sequence)
     place = at(places, sequence)

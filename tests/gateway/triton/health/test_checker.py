@@ -10,7 +10,7 @@ from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.triton.error_table import StubDied
 from gateway.triton.fake_endpoint import FakeTriton
 from gateway.triton.health.recovery import FRESH_SECONDS
-from tests.gateway.triton.fleet import MODEL, SCHEDULE, run, wait_until, watch_of
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, run, wait_until
 
 THREE = {
     MODEL: ("preprocessor", "net"),
@@ -19,217 +19,217 @@ THREE = {
 }
 
 
-async def settled(watch) -> None:
+async def settled(checker) -> None:
     for _ in range(3):
-        await watch.try_all()
-        await watch.heal()
+        await checker.probe_all()
+        await checker.recover()
 
 
-def ready(watch) -> dict[str, bool]:
-    return {model.name: model.ready for model in watch.health().models}
+def ready(checker) -> dict[str, bool]:
+    return {model.name: model.ready for model in checker.health().models}
 
 
-def test_every_ensemble_that_triton_lists_and_that_keeps_the_contract_is_tried():
+def test_every_ensemble_that_keeps_the_contract_is_probed():
     async def test() -> None:
-        watch = watch_of(FakeTriton(ensembles=THREE))
-        await settled(watch)
-        assert ready(watch) == dict.fromkeys(THREE, True)
+        checker = checker_of(FakeTriton(ensembles=THREE))
+        await settled(checker)
+        assert ready(checker) == dict.fromkeys(THREE, True)
 
     run(test())
 
 
 @pytest.mark.parametrize("step", ["preprocessor", "net", "flowers_preprocessor", "flowers_net"])
-def test_a_dead_step_of_any_model_is_reloaded_and_every_ensemble_over_it_answers_again(step):
+def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
     async def test() -> None:
         triton = FakeTriton(ensembles=THREE)
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.kill(step)
         using = {name for name, steps in THREE.items() if step in steps}
-        watch.suspect(next(iter(using)), StubDied(step), float("inf"))
-        assert {name for name, answers in ready(watch).items() if not answers} == using
-        await settled(watch)
-        assert ready(watch) == dict.fromkeys(THREE, True)
+        checker.suspect(next(iter(using)), StubDied(step), float("inf"))
+        assert {name for name, answers in ready(checker).items() if not answers} == using
+        await settled(checker)
+        assert ready(checker) == dict.fromkeys(THREE, True)
         assert triton.done[:2] == [("unload", step), ("load", step)]
         assert {name for what, name in triton.done if what == "load"} == {step, *using}
 
     run(test())
 
 
-def test_the_default_models_death_leaves_the_others_ready():
+def test_other_models_stay_ready_when_the_default_model_dies():
     async def test() -> None:
         triton = FakeTriton(ensembles=THREE)
-        watch = watch_of(triton, heal=False)
-        await settled(watch)
+        checker = checker_of(triton, heal=False)
+        await settled(checker)
         triton.kill("net")
         for _ in range(4):
-            await watch.try_all()
+            await checker.probe_all()
             await asyncio.sleep(0.02)
-        assert not watch.ready
-        assert watch.answers("flowers")
-        assert watch.answers("flowers", "1")
+        assert not checker.ready
+        assert checker.answers("flowers")
+        assert checker.answers("flowers", "1")
 
     run(test())
 
 
-def test_a_model_that_fails_every_request_is_reloaded_though_nothing_died():
+def test_model_that_fails_every_request_is_reloaded():
     async def test() -> None:
         triton = FakeTriton(ensembles=THREE)
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.failing.add("net")
-        task = asyncio.create_task(watch.run())
-        await wait_until(lambda: triton.healings("net") == 1)
-        await wait_until(lambda: watch.ready)
+        task = asyncio.create_task(checker.run())
+        await wait_until(lambda: triton.reloads("net") == 1)
+        await wait_until(lambda: checker.ready)
         task.cancel()
-        assert triton.healings("flowers_net") == 0
+        assert triton.reloads("flowers_net") == 0
 
     run(test())
 
 
-def test_one_failed_trial_is_no_reason_to_reload():
+def test_single_failed_probe_does_not_reload():
     async def test() -> None:
         triton = FakeTriton()
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.failing.add("net")
         for _ in range(SCHEDULE.failures - 1):
             await asyncio.sleep(0.02)
-            await watch.try_all()
-            await watch.heal()
+            await checker.probe_all()
+            await checker.recover()
         triton.failing.clear()
-        await settled(watch)
-        assert watch.ready
+        await settled(checker)
+        assert checker.ready
         assert triton.done == []
 
     run(test())
 
 
-def test_what_reloading_does_not_mend_is_said_and_left_alone_longer_each_time():
+def test_ineffective_reload_is_reported_and_backed_off():
     async def test() -> None:
-        triton = FakeTriton(mended_by_reload=False)
-        watch = watch_of(triton)
-        await settled(watch)
+        triton = FakeTriton(recovers_on_reload=False)
+        checker = checker_of(triton)
+        await settled(checker)
         before = metrics.HEALINGS.labels("in vain")._value.get()
         triton.failing.add("net")
-        task = asyncio.create_task(watch.run())
-        await wait_until(lambda: "does not repair" in watch.health().healing)
-        assert "restart this Triton" in watch.health().healing
+        task = asyncio.create_task(checker.run())
+        await wait_until(lambda: "does not repair" in checker.health().healing)
+        assert "restart this Triton" in checker.health().healing
         assert metrics.HEALINGS.labels("in vain")._value.get() == before + 1
-        reloads = triton.healings("net")
+        reloads = triton.reloads("net")
         trials = len(triton.calls)
         await wait_until(lambda: len(triton.calls) > trials + 20)
-        assert triton.healings("net") == reloads  # trials go on, reloads do not
+        assert triton.reloads("net") == reloads  # trials go on, reloads do not
         task.cancel()
 
     run(test())
 
 
-def test_a_model_that_cannot_be_mended_does_not_hold_up_the_mending_of_another():
+def test_unrecoverable_model_does_not_delay_other_recoveries():
     async def test() -> None:
-        triton = FakeTriton(ensembles=THREE, mended_by_reload=False)
-        watch = watch_of(triton)
-        await settled(watch)
+        triton = FakeTriton(ensembles=THREE, recovers_on_reload=False)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.failing.add("net")
-        task = asyncio.create_task(watch.run())
-        await wait_until(lambda: "does not repair" in watch.health().healing)
+        task = asyncio.create_task(checker.run())
+        await wait_until(lambda: "does not repair" in checker.health().healing)
         triton.kill("flowers_net")
-        await wait_until(lambda: triton.healings("flowers_net") == 1 and watch.answers("flowers"))
+        await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.answers("flowers"))
         task.cancel()
 
     run(test())
 
 
-def test_a_step_that_could_not_be_loaded_again_is_loaded_later():
+def test_failed_load_of_a_step_is_retried():
     async def test() -> None:
         triton = FakeTriton(refuses_to_load={"net"})
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.kill("net")
-        task = asyncio.create_task(watch.run())
+        task = asyncio.create_task(checker.run())
         await wait_until(lambda: ("load", "net") in triton.done)
-        assert not watch.ready
+        assert not checker.ready
         triton.refuses_to_load.clear()
-        await wait_until(lambda: watch.ready)
+        await wait_until(lambda: checker.ready)
         task.cancel()
 
     run(test())
 
 
-def test_a_suspicion_that_is_out_of_date_reloads_nothing():
+def test_outdated_failure_report_does_not_reload():
     async def test() -> None:
         clock = [0.0]
         triton = FakeTriton()
-        watch = watch_of(triton, clock=lambda: clock[0])
-        await settled(watch)
-        watch.suspect(MODEL, StubDied("net"), float("inf"))
+        checker = checker_of(triton, clock=lambda: clock[0])
+        await settled(checker)
+        checker.suspect(MODEL, StubDied("net"), float("inf"))
         clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
-        await settled(watch)
-        assert watch.ready
+        await settled(checker)
+        assert checker.ready
         assert triton.done == []
 
     run(test())
 
 
-def test_a_trial_from_before_a_reload_is_no_reason_for_another_one_nor_to_leave_the_model_out():
+def test_probe_sent_before_a_reload_is_ignored():
     async def test() -> None:
         triton, over = FakeTriton(), asyncio.Event()
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.kill("net")
-        run_trial = watch._trials.run
+        run_trial = checker._probes.run
 
         async def slowly(record):
-            watch._trials.run = run_trial  # the next one takes no longer than it does
+            checker._probes.run = run_trial  # the next one takes no longer than it does
             tried = await run_trial(record)
             await over.wait()
             return tried
 
-        watch._trials.run = slowly
-        watch.suspect(MODEL, StubDied("net"), float("inf"))
-        trial = asyncio.create_task(watch.try_all())
-        await wait_until(lambda: watch._trials.run is run_trial)
-        await watch.heal()
-        assert triton.healings("net") == 1
-        assert watch.ready
+        checker._probes.run = slowly
+        checker.suspect(MODEL, StubDied("net"), float("inf"))
+        trial = asyncio.create_task(checker.probe_all())
+        await wait_until(lambda: checker._probes.run is run_trial)
+        await checker.recover()
+        assert triton.reloads("net") == 1
+        assert checker.ready
         over.set()
         await trial
-        assert watch.ready
-        await settled(watch)
-        assert watch.ready
-        assert triton.healings("net") == 1
+        assert checker.ready
+        await settled(checker)
+        assert checker.ready
+        assert triton.reloads("net") == 1
 
     run(test())
 
 
-def test_after_another_gateway_was_at_it_a_death_that_was_just_seen_is_proved_first():
+def test_death_is_probed_again_after_another_gateway_reloads():
     async def test() -> None:
         triton, turns = FakeTriton(), [False]
-        watch = watch_of(triton, take_turn=lambda _: contextlib.nullcontext(turns[0]))
-        await settled(watch)
+        checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(turns[0]))
+        await settled(checker)
         triton.kill("net")
-        watch.suspect(MODEL, StubDied("net"), float("inf"))
-        await watch.heal()
+        checker.suspect(MODEL, StubDied("net"), float("inf"))
+        await checker.recover()
         triton.dead.clear()  # the other one has reloaded it, and here a late answer comes from before that
         turns[0] = True
-        watch.suspect(MODEL, StubDied("net"), float("inf"))
-        await settled(watch)
-        assert watch.ready
+        checker.suspect(MODEL, StubDied("net"), float("inf"))
+        await settled(checker)
+        assert checker.ready
         assert triton.done == []
 
     run(test())
 
 
-def test_of_two_gateways_that_notice_at_once_one_reloads():
+def test_only_one_of_two_gateways_reloads():
     async def test() -> None:
         triton = FakeTriton(instances=2, load_seconds=0.05)
         # They run on different machines.
-        watches = [watch_of(triton, take_turn=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
-        tasks = [asyncio.create_task(watch.run()) for watch in watches]
-        await wait_until(lambda: all(watch.ready for watch in watches))
+        checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
+        tasks = [asyncio.create_task(checker.run()) for checker in checkers]
+        await wait_until(lambda: all(checker.ready for checker in checkers))
         triton.kill("net")
-        await wait_until(lambda: triton.healings("net") > 0)
-        await wait_until(lambda: all(watch.ready for watch in watches))
+        await wait_until(lambda: triton.reloads("net") > 0)
+        await wait_until(lambda: all(checker.ready for checker in checkers))
         for task in tasks:
             task.cancel()
         assert not triton.dead
@@ -237,125 +237,125 @@ def test_of_two_gateways_that_notice_at_once_one_reloads():
     run(test())
 
 
-def test_a_model_left_unloaded_by_a_gateway_that_died_is_loaded():
+def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
     async def test() -> None:
         triton = FakeTriton()
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.unloaded.add("net")
-        task = asyncio.create_task(watch.run())
-        await wait_until(lambda: not watch.ready)
-        await wait_until(lambda: watch.ready)
+        task = asyncio.create_task(checker.run())
+        await wait_until(lambda: not checker.ready)
+        await wait_until(lambda: checker.ready)
         task.cancel()
         assert triton.unloaded == set()
 
     run(test())
 
 
-def test_what_raises_inside_a_watch_is_counted_and_the_watch_goes_on():
+def test_health_loop_survives_exceptions():
     async def test() -> None:
         triton = FakeTriton()
-        watch = watch_of(triton)
+        checker = checker_of(triton)
         before = metrics.WATCH_FAULTS._value.get()
         triton.ensembles = None  # no Triton's error: a fault of the code
-        task = asyncio.create_task(watch.run())
+        task = asyncio.create_task(checker.run())
         await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
         triton.ensembles = {MODEL: ("preprocessor", "net")}
-        await wait_until(lambda: watch.ready)
+        await wait_until(lambda: checker.ready)
         task.cancel()
 
     run(test())
 
 
-def test_answers_to_clients_make_trials_rarer_but_do_not_replace_them():
+def test_client_answers_reduce_but_do_not_replace_probes():
     async def test() -> None:
         clock = [0.0]
         triton = FakeTriton()
-        watch = watch_of(triton, clock=lambda: clock[0])
-        await settled(watch)
+        checker = checker_of(triton, clock=lambda: clock[0])
+        await settled(checker)
         trials = len(triton.calls)
         for _ in range(200):
             clock[0] += SCHEDULE.interval_seconds / 10
-            watch.answered(MODEL, clock[0])
-            await watch.try_all()
-        assert watch.ready
+            checker.answered(MODEL, clock[0])
+            await checker.probe_all()
+        assert checker.ready
         # 20 intervals: every fourth has a trial.
         assert 4 <= len(triton.calls) - trials <= 8
 
     run(test())
 
 
-def test_without_traffic_every_interval_has_a_trial():
+def test_every_interval_without_traffic_has_a_probe():
     async def test() -> None:
         clock = [0.0]
         triton = FakeTriton()
-        watch = watch_of(triton, clock=lambda: clock[0])
-        await settled(watch)
+        checker = checker_of(triton, clock=lambda: clock[0])
+        await settled(checker)
         trials = len(triton.calls)
         for _ in range(20):
             clock[0] += SCHEDULE.interval_seconds
-            await watch.try_all()
+            await checker.probe_all()
         assert len(triton.calls) - trials == 20
 
     run(test())
 
 
-def test_a_failed_request_brings_the_next_trial_forward():
+def test_failed_request_brings_the_next_probe_forward():
     async def test() -> None:
         clock = [0.0]
         triton = FakeTriton()
-        watch = watch_of(triton, clock=lambda: clock[0])
-        await settled(watch)
+        checker = checker_of(triton, clock=lambda: clock[0])
+        await settled(checker)
         triton.away = True
-        watch.suspect(MODEL, TritonUnreachable(), 1.0)
-        assert not watch.ready
+        checker.suspect(MODEL, TritonUnreachable(), 1.0)
+        assert not checker.ready
         trials = len(triton.calls)
         triton.away = False
-        await watch.try_all()
+        await checker.probe_all()
         assert len(triton.calls) == trials + 1
-        assert watch.ready
+        assert checker.ready
 
     run(test())
 
 
-def test_one_request_that_failed_leaves_no_model_out():
+def test_single_failed_request_keeps_the_model_ready():
     async def test() -> None:
-        watch = watch_of(FakeTriton())
-        await settled(watch)
-        watch.suspect(MODEL, InferenceFailed(), float("inf"))
-        assert watch.ready
+        checker = checker_of(FakeTriton())
+        await settled(checker)
+        checker.suspect(MODEL, InferenceFailed(), float("inf"))
+        assert checker.ready
 
     run(test())
 
 
-def test_a_model_that_was_unloaded_on_purpose_is_watched_no_longer_and_stays_unloaded():
+def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
     async def test() -> None:
         triton = FakeTriton(ensembles=dict(THREE))
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.unloaded.update({"flowers", "flowers.v1"})
-        watch.forget({"flowers", "flowers.v1"})
-        task = asyncio.create_task(watch.run())
+        checker.forget({"flowers", "flowers.v1"})
+        task = asyncio.create_task(checker.run())
         trials = len(triton.calls)
         await wait_until(lambda: len(triton.calls) > trials + 10)
         task.cancel()
-        assert ready(watch) == {MODEL: True}
+        assert ready(checker) == {MODEL: True}
         assert triton.done == []
 
     run(test())
 
 
-def test_a_dead_step_shared_with_an_unloaded_ensemble_does_not_bring_that_back():
+def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
     async def test() -> None:
         triton = FakeTriton(ensembles=dict(THREE))
-        watch = watch_of(triton)
-        await settled(watch)
+        checker = checker_of(triton)
+        await settled(checker)
         triton.unloaded.add("flowers.v1")
         triton.kill("flowers_net")
-        watch.suspect("flowers", StubDied("flowers_net"), float("inf"))
-        await settled(watch)
+        checker.suspect("flowers", StubDied("flowers_net"), float("inf"))
+        await settled(checker)
         assert "flowers.v1" in triton.unloaded
-        assert watch.answers("flowers")
+        assert checker.answers("flowers")
 
     run(test())
 

@@ -17,23 +17,23 @@ def reason(triton: FakeTriton, patience_seconds: float = 0.1, later=None) -> str
     return asyncio.run(ask())
 
 
-def test_a_triton_that_answers_is_alive_at_once():
+def test_triton_that_answers_is_alive():
     assert reason(FakeTriton(), patience_seconds=60) is None
 
 
-def test_one_whose_model_fails_all_the_time_is_dead_and_the_model_is_named():
+def test_model_that_always_fails_is_named_as_the_reason():
     assert MODEL in reason(FakeTriton(failing={"net"}))
 
 
-def test_one_that_does_not_answer_at_all_is_dead():
+def test_unreachable_triton_is_dead():
     assert "127.0.0.1:8001" in reason(FakeTriton(away=True))
 
 
-def test_one_that_is_mended_meanwhile_is_alive():
+def test_triton_that_recovers_in_time_is_alive():
     triton = FakeTriton(failing={"net"})
     assert reason(triton, patience_seconds=30, later=triton.failing.clear) is None
 
 
-def test_a_model_that_is_not_loaded_is_no_reason_to_restart():
+def test_unloaded_model_is_no_reason_to_restart():
     assert reason(FakeTriton(unloaded={"net"})) is None
     assert reason(FakeTriton(ensembles={})) is None

@@ -77,9 +77,7 @@ def triton_of_two(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("step", ["flowers_preprocessor", "flowers_classifier"])
-def test_every_model_is_mended_with_all_its_versions_while_the_default_one_stays_ready(
-    triton_of_two, start_gateway, step, capsys
-):
+def test_model_recovers_while_the_default_model_stays_ready(triton_of_two, start_gateway, step, capsys):
     triton = triton_of_two
     with start_gateway(triton_url=triton.url, model="signs", ready_interval_seconds=1) as gateway:
         asked = [{"model": "flowers"}, {"model": "flowers", "version": "1"}, {"model": "flowers", "version": "2"}]
@@ -109,7 +107,7 @@ def models(gateway: Gateway) -> dict[str, bool]:
     return report.json()["models"]
 
 
-def test_a_picture_that_kills_ends_two_processes_at_most_and_is_refused_from_then_on(serve, start_gateway, tmp_path):
+def test_crashing_image_is_quarantined_after_two_processes(serve, start_gateway, tmp_path):
     add_small(tmp_path / "models", "signs")
     make_vulnerable(tmp_path / "models" / "signs_preprocessor" / "1" / "model.py")
     tritons = [serve(), serve()]

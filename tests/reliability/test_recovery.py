@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])
-def test_a_killed_stub_under_load_is_told_and_mended(light_triton, light_repository, start_gateway, model: str, capsys):
+def test_killed_process_under_load_is_recovered(light_triton, light_repository, start_gateway, model: str, capsys):
     triton = light_triton
     with start_gateway(triton_url=triton.url) as gateway, Load(gateway.url) as load:
         wait_for(lambda: load.outcomes()[200] > 20)
@@ -45,7 +45,7 @@ def told_meanwhile(gateway: Gateway) -> httpx.Response:
     return httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=60)
 
 
-def test_only_one_of_several_gateways_heals(light_triton, light_repository, start_gateway, monkeypatch):
+def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repository, start_gateway, monkeypatch):
     log: list[str] = []
     triton = light_triton
     monkeypatch.setattr(triton, "_on_log", log.append)
@@ -78,7 +78,7 @@ def healing(gateway: Gateway) -> set[str]:
     return {endpoint["healing"] for answer in answers for endpoint in answer["endpoints"]}
 
 
-def test_healing_can_be_turned_off(start_triton, start_gateway):
+def test_recovery_can_be_turned_off(start_triton, start_gateway):
     triton = start_triton()
     with start_gateway(triton_url=triton.url, heal="false", ready_interval_seconds=0.5) as gateway:
         for process in stub_processes(triton, "classifier"):
@@ -90,7 +90,7 @@ def test_healing_can_be_turned_off(start_triton, start_gateway):
         assert not stub_processes(triton, "classifier")
 
 
-def test_a_gateway_started_before_its_triton_turns_ready_with_it(start_triton, light_repository, start_gateway):
+def test_gateway_started_before_triton_becomes_ready_with_it(start_triton, light_repository, start_gateway):
     with ExitStack() as running:
         with starting_waits(light_repository):
             triton = start_triton()
@@ -101,7 +101,7 @@ def test_a_gateway_started_before_its_triton_turns_ready_with_it(start_triton, l
         wait_for(lambda: ready(gateway))
 
 
-def test_one_of_two_tritons_dies_under_load_and_no_request_fails(start_triton, start_gateway):
+def test_no_request_fails_when_one_of_two_tritons_dies(start_triton, start_gateway):
     tritons = [start_triton(), start_triton()]
     for triton in tritons:
         triton.wait_ready()

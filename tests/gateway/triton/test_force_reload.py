@@ -9,7 +9,7 @@ from gateway.triton.grpc_endpoint import GrpcEndpoint
 from tests.gateway.triton.fleet import run
 
 
-def test_each_renewal_brings_the_models_configuration_and_a_change():
+def test_force_reload_sends_a_changed_configuration():
     sent: list[pb.RepositoryModelLoadRequest] = []
 
     class Stub:
@@ -26,7 +26,7 @@ def test_each_renewal_brings_the_models_configuration_and_a_change():
         endpoint._stub = Stub()
         try:
             for _ in range(2):
-                await endpoint.renew("net")
+                await endpoint.force_reload("net")
                 await asyncio.sleep(0.001)  # a clock may be coarse
         finally:
             await endpoint.close()
