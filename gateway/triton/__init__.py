@@ -1,1 +1,1 @@
-"""Everything that knows Triton: its gRPC interface, its health, and the server out of the PyPI wheel."""
+"""The gRPC client of Triton: endpoints, models and versions, balancing, health and recovery."""

@@ -1,4 +1,4 @@
-"""From what GATEWAY_TRITON_URL says to the addresses behind it."""
+"""Resolves the names in GATEWAY_TRITON_URL to addresses."""
 
 import asyncio
 import ipaddress
@@ -13,29 +13,29 @@ log = structlog.get_logger("gateway")
 
 LOOKUP_SECONDS = 5.0
 MISSES = 2
-"""An address leaves when so many lookups in a row succeeded without it: DNS answers may be cut short or flap."""
+"""Successful lookups in a row without an address after which it is dropped: DNS answers may be incomplete or flap."""
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]
 """From a name and a port to host:port of each address; raises OSError."""
 
 
 async def resolve(urls: Iterable[str]) -> list[str]:
-    """Each `host:port` as the addresses that its name has now, in a steady order; a name without any stays a name."""
+    """Each `host:port` as the current addresses of its name, in a stable order; a name without any stays a name."""
     return await Addresses(urls).current()
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """Ask the system's resolver; raises OSError."""
+    """Resolve with the system's resolver; raises OSError."""
     async with asyncio.timeout(LOOKUP_SECONDS):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = sorted({str(sockaddr[0]) for *_, sockaddr in found})
     v4 = [address for address in addresses if ":" not in address]
-    # Names often have an address of each kind for one server; two endpoints would be made of it.
+    # A server often has an IPv4 and an IPv6 address; both together would count as two endpoints.
     return [f"{address}:{port}" for address in v4] or [f"[{address}]:{port}" for address in addresses]
 
 
 class Addresses:
-    """The addresses of some `host:port`. A lookup that fails, or finds nothing, keeps what the last one found."""
+    """The addresses of some `host:port`. A lookup that fails or finds nothing keeps the addresses of the last one."""
 
     def __init__(self, urls: Iterable[str], lookup: Lookup = look_up) -> None:
         self._urls = tuple(urls)
@@ -45,7 +45,7 @@ class Addresses:
         self._failing: set[str] = set()
 
     async def current(self) -> list[str]:
-        """The addresses now, each once, in a steady order; a name that never had any stays a name. It never raises."""
+        """The current addresses, each once, in a stable order; a name that never had any stays a name. Never raises."""
         resolved = await asyncio.gather(*(self._resolve(url) for url in self._urls))
         return list(dict.fromkeys(address for addresses in resolved for address in addresses))
 
@@ -57,7 +57,7 @@ class Addresses:
         try:
             found = await self._lookup(host, int(port))
             if not found:
-                raise OSError("the name has no addresses")  # noqa: TRY301  # as a resolver says it
+                raise OSError("the name has no addresses")  # noqa: TRY301  # handled like the resolver's own error
         except OSError as exc:  # TimeoutError is one
             metrics.DNS_FAILURES.inc()
             if url not in self._failing:

@@ -1,4 +1,4 @@
-"""Which Tritons a gateway uses, and which of them gets the next call."""
+"""Which Tritons a gateway uses, and which of them gets the next call (power of two choices)."""
 
 import hashlib
 import random
@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 HALF_LIFE_SECONDS = 5.0
-"""How fast what a Triton has shown is forgotten: a slow one gets another chance, and one that turns slow is noticed."""
+"""Half-life of the measured latency: a slow Triton gets calls again, and one that becomes slow is detected."""
 IMAGES_EACH = 8
-"""So many images in flight are enough to keep one Triton busy; a gateway that may have more uses more Tritons."""
+"""Images in flight that keep one Triton busy; a gateway that may have more uses more Tritons."""
 
 
 class Load:
-    """What one Triton has of this gateway's images and sequences, and how quickly it answered lately."""
+    """The images and sequences that this gateway has at one Triton, and the latency of its calls there."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.images = 0
         self.sequences = 0
-        """Sequences of frames whose state it keeps."""
+        """Sequences whose state this Triton keeps."""
         self._clock = clock
         self._seconds: float | None = None
         self._at = 0.0
 
     def latency_seconds(self, usual: float) -> float:
-        """Seconds of a call there; the older its last answer, the more it is taken to be like the `usual` of others."""
+        """Estimated seconds of a call; it decays to `usual`, the mean of the others, as the last answer gets older."""
         if self._seconds is None:
             return usual
         weight: float = 0.5 ** ((self._clock() - self._at) / HALF_LIFE_SECONDS)
@@ -36,19 +36,19 @@ class Load:
         return self._seconds
 
     def observe(self, seconds: float) -> None:
-        """Note that a call was answered after some seconds."""
+        """Record the latency of a call."""
         now = self._clock()
         if self._seconds is None:
             self._seconds = seconds
         else:
-            # Calls that come close together count less each, so that a burst does not wipe out what came before.
+            # Calls in quick succession count less each, so that a burst does not erase earlier measurements.
             weight = max(0.1, 1 - 0.5 ** ((now - self._at) / HALF_LIFE_SECONDS))
             self._seconds += weight * (seconds - self._seconds)
         self._at = now
 
 
 class HasLoad(Protocol):
-    """What has a load."""
+    """Anything with a load, such as a replica."""
 
     load: Load
 
@@ -56,22 +56,22 @@ class HasLoad(Protocol):
 T = TypeVar("T", bound=HasLoad)
 
 
-def power_of_two_choice(places: Sequence[T], generator: random.Random) -> T:
-    """Of two places taken at random the one where a call will wait less: images in flight × seconds of a call.
+def power_of_two_choice(replicas: Sequence[T], generator: random.Random) -> T:
+    """Of two random replicas, the one with the lower cost: images in flight × seconds of a call.
 
-    Two choices are nearly as good as all of them, and gateways that know nothing of each other do not all pick the same
-    place (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 1996).
+    Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
+    (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 1996).
     """
-    if len(places) == 1:
-        return places[0]
-    known = [seconds for place in places if (seconds := place.load.seconds) is not None]
+    if len(replicas) == 1:
+        return replicas[0]
+    known = [seconds for replica in replicas if (seconds := replica.load.seconds) is not None]
     usual = sum(known) / len(known) if known else 1.0
-    first, second = generator.sample(places, 2)
+    first, second = generator.sample(replicas, 2)
 
-    def cost(place: T) -> float:
-        return (place.load.images + 1) * place.load.latency_seconds(usual)
+    def cost(replica: T) -> float:
+        return (replica.load.images + 1) * replica.load.latency_seconds(usual)
 
-    # A hair more is no more: equal places take turns by chance.
+    # A tolerance of 0.1 %, so that the choice between equal replicas is random.
     return first if cost(first) <= 1.001 * cost(second) else second
 
 
@@ -81,9 +81,9 @@ def subset_size(aperture: int, max_images_in_flight: int) -> int:
 
 
 def rendezvous_order(addresses: Iterable[str], gateway: str) -> list[str]:
-    """Addresses in a gateway's own order, the same each time (rendezvous hashing).
+    """The addresses in the gateway's own stable order (rendezvous hashing).
 
-    Its first ones are its subset. One that leaves is replaced by the next in order, and no other changes; over many
-    gateways the subsets cover all addresses evenly.
+    The first ones are its subset. An address that is removed is replaced by the next in order, and nothing else
+    changes; over many gateways the subsets cover all addresses evenly.
     """
     return sorted(addresses, key=lambda address: hashlib.blake2b(f"{gateway}|{address}".encode()).digest())

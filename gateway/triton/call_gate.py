@@ -1,4 +1,4 @@
-"""Calls to one Triton: many at a time, or one alone."""
+"""Calls to one Triton: many at a time, or one exclusively."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, contextmanager
 
 
 class CallGate:
-    """A lock for readers and one writer: calls share it, and an image that may end a process is alone with it.
+    """A readers-writer lock: calls share it, and an image that may crash a process gets it exclusively.
 
-    Only then a process that dies has died of that image, and no other image is refused in its place. It holds for the
-    calls of one gateway process.
+    If a process crashes during an exclusive call, that image was the cause, and no other image is refused instead. The
+    gate covers the calls of one gateway process.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class CallGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether a call need not wait."""
+        """Whether a call can enter without waiting."""
         return self._open.is_set()
 
     @contextmanager
@@ -42,7 +42,7 @@ class CallGate:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Close the gate, and wait for the calls inside; one task at a time may do that."""
+        """Close the gate and wait for the calls inside to end; one task at a time may do so."""
         self._open.clear()
         try:
             await self._idle.wait()

@@ -39,13 +39,13 @@ from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.model_config import parameters, steps
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
-"""Before a model that was just there is asked for again."""
+"""Pauses before a retry of a model that answered before and is not found."""
 NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reason to clients with a key."
 T = TypeVar("T")
 
 
 class HealthObserver(Protocol):
-    """Who wants to know what requests show about the health of models."""
+    """Gets the results of requests, as evidence of the health of models."""
 
     def answered(self, ensemble: str, sent_at: float) -> None:
         """A request, sent at a moment of time.monotonic, was answered."""
@@ -84,7 +84,7 @@ class Models:
         """Classify a batch; see Backend.infer."""
         if not call.model_version and call.model_name in self._answered:
             for pause_seconds in SWITCH_PAUSES_SECONDS:
-                # Between Triton's choice of the version in use and its turn, another one may have taken its place.
+                # The version in use may have been replaced after Triton had chosen it for the call.
                 with contextlib.suppress(ModelNotFound):
                     return await self._infer(call)
                 await asyncio.sleep(pause_seconds)
@@ -142,7 +142,7 @@ class Models:
         return [described[name] for name in sorted(described)]
 
     async def near(self, name: str) -> str | None:
-        """The model that somebody who asked for this name may have meant; None where there is it, or none like it."""
+        """The most similar model name; None if the model exists, or if no name is similar."""
         index = await self._endpoint.index()
         names = _names(index)
         if name in names:
@@ -158,7 +158,7 @@ class Models:
         return await self._first(model_name, model_version, self._descriptions.labels)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
-        """How one version's images are resized, as its preprocessor's parameters say it; see Backend.resize."""
+        """How one version's images are resized, by its preprocessor's parameters; see Backend.resize."""
         until, resize = self._resizes.get((model_name, model_version), (0.0, None))
         if time.monotonic() >= until:
             resize = await self._first(model_name, model_version, self._descriptions.resize)
@@ -176,23 +176,23 @@ class Models:
                 raise ModelUnavailable(NOT_LOADED) from exc
             raise ModelNotFound(
                 f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
-                f"repository, or ask with 'smoothing=none'."
+                f"repository, or request 'smoothing=none'."
             ) from exc
         if SEQUENCE_PREDICTION not in given:
             raise ContractBroken(f"The model {name!r} gives no {SEQUENCE_PREDICTION}, and so cannot follow a stream.")
         return name
 
     async def load(self, name: str) -> None:
-        """Load a model with all its versions, or take up what has changed in its files.
+        """Load a model with all its versions, or reload it if its files have changed.
 
-        The old ones answer until the new ones can. Raises ModelNotFound, or LoadFailed with Triton's reason.
+        The old instances answer meanwhile. Raises ModelNotFound, or LoadFailed with Triton's reason.
         """
         index = await self._index_with(name)
         models = (name, *pinned_versions(name, _names(index)))
         if self._observer is not None:
             self._observer.expect(models)
         try:
-            # Its steps come with it, with what has changed in them.
+            # Triton loads the steps with the ensemble, including changed files.
             for model in models:
                 await self._endpoint.load(model)
         except GatewayError as exc:
@@ -200,9 +200,9 @@ class Models:
         self._forget(name)
 
     async def unload(self, name: str) -> set[str]:
-        """Let go of a model, its versions, and those of its steps that no other model needs; returns its ensembles.
+        """Unload a model, its versions, and the steps that no other model needs; returns its ensembles.
 
-        What they are working on is finished first. Raises ModelNotFound, or LoadFailed with Triton's reason.
+        Requests in progress are finished first. Raises ModelNotFound, or LoadFailed with Triton's reason.
         """
         index = await self._index_with(name)
         own = {name, *pinned_versions(name, _names(index))}
@@ -220,14 +220,14 @@ class Models:
         return own
 
     def _ensembles(self, model_name: str, model_version: str) -> Iterator[tuple[str, str]]:
-        """Which ensembles, with which version of their own, may answer for a model's version."""
+        """The ensembles, each with its own version, that may answer for a model's version."""
         both = [(model_name, model_version)]
         if model_version:
             both.append((pinned(model_name, model_version), ""))
         return iter(both[::-1] if (model_name, model_version) in self._pinned else both)
 
     async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
-        """What is read of the first of these ensembles that there is; raises the last one's ModelNotFound."""
+        """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
             try:
@@ -237,7 +237,7 @@ class Models:
         raise self._not_served(model_name, model_version, missing)
 
     def _not_served(self, model_name: str, model_version: str, error: ModelNotFound) -> GatewayError:
-        """The error of a model that Triton does not find: one that it should serve is only missing for the moment."""
+        """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
         if self._observer is not None and self._observer.lacks(model_name, model_version):
             unavailable = ModelUnavailable(NOT_LOADED)
             unavailable.__cause__ = error.__cause__
@@ -260,7 +260,7 @@ def _names(index: RepositoryIndexResponse) -> set[str]:
 
 
 def _wants_vectors(call: Call, traits: Traits) -> bool:
-    """Whether to ask for FEATURES; raises NoFeatures where the call needs what the model does not give."""
+    """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
     if call.vectors is Vectors.NEEDED and not traits.vector_size:
         raise no_features(call.model_name)
     return call.vectors is not Vectors.NONE and traits.vector_size > 0
@@ -277,6 +277,6 @@ def _select(row: Row, selection: Selection | None, *, multi_label: bool) -> Row:
 
 
 def _reason(error: GatewayError) -> str:
-    """What Triton says, without the traceback of a Python model."""
+    """Triton's message, without the traceback of a Python model."""
     words = error.__cause__.message() if isinstance(error.__cause__, InferenceServerException) else error.message
     return words.partition("\n\nAt:")[0].strip()

@@ -3,7 +3,7 @@
     RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1]  →  PREDICTION fp32 [N, classes], IMAGE_STATUS int32 [N, 1],
                                                               and FEATURES fp32 [N, size] of models that give vectors
 
-The same names stand in every ensemble's config.pbtxt; nothing else ties the two together.
+Every ensemble's config.pbtxt has the same names; nothing else couples the two.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,27 +20,27 @@ RAW_IMAGE_LENGTH = "RAW_IMAGE_LENGTH"
 PREDICTION = "PREDICTION"
 """A score for each class: fp32 [N, classes]."""
 FEATURES = "FEATURES"
-"""The vector of each image, where a model gives some: fp32 [N, size]."""
+"""The embedding of each image, if the model has this output: fp32 [N, size]."""
 IMAGE_STATUS = "IMAGE_STATUS"
 """0 for an image that was decoded: int32 [N, 1]."""
 
 SEQUENCE_MODEL = "sequence_model"
-"""The stateful model of the default repository, which goes with every model that names no other."""
+"""The stateful model of the default repository, used by every model that names no other."""
 SEQUENCE_PREDICTION = "SEQUENCE_PREDICTION"
-"""What a stateful model gives for PREDICTION of one frame: the scores of the sequence so far, fp32 [1, classes]."""
+"""Output of a stateful model for the PREDICTION of one frame: scores of the sequence so far, fp32 [1, classes]."""
 SEQUENCE_FRAMES = "SEQUENCE_FRAMES"
-"""Of how many frames that is: int32 [1, 1]."""
+"""Number of frames in SEQUENCE_PREDICTION: int32 [1, 1]."""
 SEQUENCE_PARAMETER = "sequence_model"
 """Parameter of an ensemble: the stateful model for its streams."""
 
 PREPROCESSED_IMAGE = "PREPROCESSED_IMAGE"
-"""What passes between an ensemble's steps: RGB [N, 3, height, width], in one of IMAGE_TYPES."""
+"""The tensor between an ensemble's steps: RGB [N, 3, height, width], in one of IMAGE_TYPES."""
 IMAGE_TYPES = {"fp32": "TYPE_FP32", "uint8": "TYPE_UINT8"}
-"""Normalised by the preprocessor, or pixels that the network normalises itself; by the names that people use."""
+"""Data types by their usual names: normalised by the preprocessor, or pixels that the network normalises."""
 CLASSIFIER_INPUT, CLASSIFIER_OUTPUT = "input__0", "output__0"
 """The names that Triton's libtorch backend gives to a TorchScript model's first input and output."""
 CLASSIFIER_FEATURES = "output__1"
-"""And to its second output: the vectors of a network that gives some."""
+"""The name of its second output: the embeddings, if the network has them."""
 
 MODEL_PARAMETER, VERSION_PARAMETER = "model", "version"
 """Parameters of an ensemble: the name and the version that it answers for.
@@ -56,7 +56,7 @@ DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 
 
 def image_tensor(data_type: int) -> str | None:
-    """The name in IMAGE_TYPES of a tensor's data_type; None where no network here takes such."""
+    """The name in IMAGE_TYPES of a tensor's data_type; None for any other type."""
     return next((name for name, kind in IMAGE_TYPES.items() if DataType.Name(data_type) == kind), None)
 
 
@@ -66,7 +66,7 @@ def pinned(name: str, version: int | str) -> str:
 
 
 def pinned_versions(name: str, ensembles: Iterable[str]) -> dict[str, str]:
-    """Those of the ensembles that answer for one version of a model each, and the version."""
+    """The ensembles that answer for one version of the model each, with that version."""
     start = pinned(name, "")
     numbers = {ensemble: ensemble.removeprefix(start) for ensemble in ensembles if ensemble.startswith(start)}
     return {ensemble: number for ensemble, number in numbers.items() if number.isdecimal()}
@@ -79,7 +79,7 @@ DIMS = {RAW_IMAGE: [-1], RAW_IMAGE_LENGTH: [1], IMAGE_STATUS: [1]}
 
 
 def breaches(config: ModelConfig) -> list[str]:
-    """What keeps a model from serving images, in words that name its config.pbtxt's lines; [] where nothing does."""
+    """Violations of the contract in a model's config.pbtxt, one message each; [] if there are none."""
     found = []
     for kind, needed, tensors in (("input", INPUTS, config.input), ("output", OUTPUTS, config.output)):
         given = {tensor.name: tensor for tensor in tensors}
@@ -95,7 +95,7 @@ def breaches(config: ModelConfig) -> list[str]:
             if name == PREDICTION and len(dims) != 1:
                 found.append(f"{kind} {name!r} has dims {dims}, not [ the number of classes ]")
             if name == FEATURES and (len(dims) != 1 or dims[0] < 1):
-                found.append(f"{kind} {name!r} has dims {dims}, not [ how many numbers a vector has ]")
+                found.append(f"{kind} {name!r} has dims {dims}, not [ the size of the embedding ]")
             if name in DIMS and dims != DIMS[name]:
                 found.append(f"{kind} {name!r} has dims {dims}, not {DIMS[name]}")
         found += [f"{kind} {name!r} is not part of the contract" for name in given if name not in wanted]
@@ -105,12 +105,12 @@ def breaches(config: ModelConfig) -> list[str]:
 
 
 def vector_size(config: ModelConfig) -> int:
-    """How many numbers the vectors of a model that keeps the contract have; 0 where it gives none."""
+    """Size of the embeddings of a model that keeps the contract; 0 if it has none."""
     return next((int(output.dims[0]) for output in config.output if output.name == FEATURES), 0)
 
 
 def mismatches(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:
-    """Where a step of an ensemble takes another tensor than the step before it gives; [] where all fit."""
+    """Steps of an ensemble whose input differs from the output of the step before, one message each."""
     given: dict[str, tuple[str, str]] = {}
     found = []
     for step in configs[name].ensemble_scheduling.step:
@@ -131,5 +131,5 @@ def _described(tensor: ModelInput | ModelOutput) -> str:
 
 
 def has_labels(step: ModelConfig) -> bool:
-    """Whether a model, the last step of an ensemble, gives its classes names."""
+    """Whether a model, the last step of an ensemble, has labels for its classes."""
     return any(output.label_filename for output in step.output)

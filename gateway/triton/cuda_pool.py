@@ -1,9 +1,9 @@
-"""How large Triton's pool of GPU memory must be, so that no tensor between two steps falls out of it.
+"""The size of Triton's pool of GPU memory that holds all tensors between steps.
 
-What a step of an ensemble leaves on a GPU, Triton takes from a pool of `--cuda-memory-pool-byte-size`, 64 MiB by
+Triton allocates the tensors that a step leaves on a GPU from a pool of `--cuda-memory-pool-byte-size`, 64 MiB by
 default: 111 images of 224 × 224. When the pool is full Triton falls back to pinned host memory, which the Python
-backend's process copies as if it were its own, and only logs that this failed: the next step then reads a buffer that
-nobody has filled, and the answer is wrong without an error (Triton's server issues 7148 and 8177).
+backend's process copies as if it were its own; a failure is only logged. The next step then reads an uninitialised
+buffer, and the answer is wrong without an error (Triton's server issues 7148 and 8177).
 """
 
 import math
@@ -25,9 +25,9 @@ Configs = Mapping[str, ModelConfig]
 def pool_bytes(configs: Configs, gpus: int, images_in_flight: int) -> dict[int, int]:
     """The least size of the pool of each GPU; {} where no Python step leaves its tensors on one.
 
-    `gpus` is how many there are, `images_in_flight` how many images may be on their way through Triton at once. For
-    each step that leaves tensors on a GPU: the batches that it and its successors have in hand, batch × instances, and
-    all that may wait between them.
+    `gpus` is the number of GPUs, `images_in_flight` the number of images that may be in Triton at once. For each step
+    that leaves tensors on a GPU: the batches that it and its successors process, batch × instances, and all images
+    that may wait between them.
     """
     sizes: dict[int, int] = {}
     for producer, consumers in _pairs(configs):
@@ -42,7 +42,7 @@ def pool_bytes(configs: Configs, gpus: int, images_in_flight: int) -> dict[int, 
 
 
 def uncacheable(configs: Configs, gpus: int) -> list[str]:
-    """Models with a response cache whose inputs a Python step leaves on a GPU, where the cache cannot read them."""
+    """Models with a response cache whose inputs are on a GPU, where the cache cannot read them."""
     return sorted(
         {
             consumer
@@ -55,7 +55,7 @@ def uncacheable(configs: Configs, gpus: int) -> list[str]:
 
 
 def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
-    """How many instances a model has on each GPU; KIND_AUTO is every GPU, where there are some and none is named."""
+    """Instances of a model on each GPU; KIND_AUTO without listed GPUs means every GPU, if there are any."""
     found: dict[int, int] = {}
     for group in config.instance_group or [ModelInstanceGroup()]:
         on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus)
@@ -65,12 +65,12 @@ def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
 
 
 def arguments(sizes: Mapping[int, int]) -> list[str]:
-    """Triton's options for pools of these sizes, where its default is too small."""
+    """Triton's options for pools of these sizes that exceed the default."""
     return [f"{OPTION}={gpu}:{size}" for gpu, size in sorted(sizes.items()) if size > DEFAULT_POOL_BYTES]
 
 
 def _pairs(configs: Configs) -> list[tuple[str, list[str]]]:
-    """Each Python step of an ensemble with the steps that read what it writes."""
+    """Each Python step of an ensemble, with the steps that read its outputs."""
     followers: dict[str, set[str]] = {}
     for config in configs.values():
         steps = config.ensemble_scheduling.step
@@ -88,7 +88,7 @@ def _pairs(configs: Configs) -> list[tuple[str, list[str]]]:
 
 
 def _row_bytes(config: ModelConfig) -> int:
-    """Bytes of all outputs for one image; a dimension that is not known counts as one."""
+    """Bytes of all outputs for one image; an unknown dimension counts as one."""
     return sum(
         math.prod(max(1, int(dim)) for dim in output.dims) * _BYTES.get(DataType.Name(output.data_type), 4)
         for output in config.output

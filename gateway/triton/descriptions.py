@@ -1,4 +1,4 @@
-"""What Triton says of one ensemble: its configuration, its labels, its traits, and for how long that is trusted."""
+"""Cached descriptions of ensembles from Triton: configuration, labels and traits."""
 
 import time
 from dataclasses import dataclass, replace
@@ -30,16 +30,16 @@ from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
 
 REMEMBERED_SECONDS = 10.0
-"""How long what a model's configuration says is trusted: another one may be loaded under its name."""
+"""How long a configuration is cached: another model may be loaded under the same name."""
 ALL_CLASSES = 2**31 - 1
-"""Triton answers with as many classes as there are."""
+"""A class count above that of any model: Triton returns all classes."""
 LABELS_REMEMBERED_SECONDS = 60.0
 READY = "READY"
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What has to be known of an ensemble before it is asked."""
+    """The properties of an ensemble that determine how a call is made."""
 
     multi_label: bool
     vector_size: int
@@ -81,14 +81,14 @@ class Descriptions:
             resize, crop = await self._sizes_of(names[0]) if names else ((), ())
             labels = await self.labels(name, versions[-1])
         except GatewayError as error:
-            # A model that has failed must not take the list, or the others' descriptions, with it.
+            # A failed model must not break the list or the descriptions of other models.
             return replace(info, ready=False, reason=error.message)
         info = replace(info, input_height=height, input_width=width, tensor=tensor)
         return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
     async def labels(self, name: str, version: str) -> tuple[str, ...]:
         """The labels of an ensemble's classes, by class id."""
-        # Triton hands out labels only beside scores, so a small image is asked for every class it has.
+        # Triton returns labels only with scores, so a probe image is classified with every class.
         until, labels = self._labels.get((name, version), (0.0, ()))
         if time.monotonic() >= until:
             call = Call(probe(), name, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
@@ -99,26 +99,26 @@ class Descriptions:
         return labels
 
     async def resize(self, ensemble: str, version: str) -> Resize | None:
-        """How an ensemble's images are resized, as its preprocessor's parameters say it."""
+        """How an ensemble's images are resized, by its preprocessor's parameters."""
         config = await self._endpoint.config(ensemble, version)
         names = steps(config)
         values = parameters(await self._endpoint.config(names[0])) if names else {}
         return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
     async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
-        """Height and width in pixels of what a step takes, and its type, where it is an image."""
+        """Height and width in pixels of a step's input, and its type; None for each if it is no image."""
         image = (await self._endpoint.config(step)).input[0]
         if len(image.dims) != 3:
             return None, None, None
         return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
 
     async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What a preprocessor resizes to, and what it crops from that, as its config.pbtxt says."""
+        """The resize size and crop size in a preprocessor's config.pbtxt."""
         values = parameters(await self._endpoint.config(preprocessor))
         return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
 
     async def traits(self, ensemble: str) -> Traits:
-        """What has to be known of an ensemble, as its configuration said it a short time ago."""
+        """The traits of an ensemble, at most REMEMBERED_SECONDS old."""
         until, traits = self._traits.get(ensemble, (0.0, None))
         if traits is None or time.monotonic() >= until:
             config = await self._endpoint.config(ensemble)
@@ -127,7 +127,7 @@ class Descriptions:
         return traits
 
     def forget(self, name: str) -> None:
-        """Read everything of a model again: another one may be loaded under its name."""
+        """Drop everything cached of a model: another one may be loaded under its name."""
         self._traits.pop(name, None)
         self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
 

@@ -1,4 +1,4 @@
-"""What the gateway asks of one Triton: the seam at which gateway.triton.fake_endpoint stands in for it."""
+"""The interface of one Triton; gateway.triton.fake_endpoint implements it for tests."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.model_config import steps
 
 METADATA_TIMEOUT_SECONDS = 5.0
-"""Longest time for what Triton answers without a model."""
+"""Timeout of calls that run no model, such as metadata, index and configuration."""
 LOAD_TIMEOUT_SECONDS = 120.0
 
 
@@ -19,23 +19,22 @@ class TritonEndpoint(Protocol):
 
     address: str
     supports_cancellation: bool
-    """Whether a call may be cancelled; false until `fetch_server_metadata` knows better."""
+    """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
 
     async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
-        """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
+        """Request the `class_count` best classes of each image, or all scores if None; see Backend.infer.
 
-        And for their `vectors`, which the model must have, whatever the call says of them.
-
-        The call's selection is left to the caller; here its model is an ensemble of Triton's.
+        With `vectors` also the embeddings, which the model must have; `call.vectors` is ignored. The caller applies
+        the call's selection; `call.model_name` is the name of an ensemble.
         """
         ...
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
-        """Take a sequence one step on; raises SequenceLost where Triton has no state of it."""
+        """Run one step of a sequence; raises SequenceLost if Triton has no state of it."""
         ...
 
     async def fetch_server_metadata(self) -> str:
-        """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
+        """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
         ...
 
     async def index(self) -> RepositoryIndexResponse:
@@ -47,22 +46,22 @@ class TritonEndpoint(Protocol):
         ...
 
     async def load(self, name: str) -> None:
-        """Load a model, or reload it where its files have changed."""
+        """Load a model, or reload it if its files have changed."""
         ...
 
     async def force_reload(self, name: str) -> None:
-        """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
+        """Reload a model whose files have not changed; its old instances answer until the new ones are loaded."""
         ...
 
     async def unload(self, name: str) -> None:
-        """Unload a model; what it is working on is finished first."""
+        """Unload a model; its requests in progress are finished first."""
         ...
 
     async def close(self) -> None:
-        """Close the connection; calls in flight are given up."""
+        """Close the connection; calls in flight are cancelled."""
         ...
 
 
 async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
-    """The configurations of an ensemble's steps in order, or of the model itself where it is none."""
+    """The configurations of an ensemble's steps in order; of a model that is no ensemble, its own."""
     return [await endpoint.config(name) for name in steps(config)] or [config]

@@ -1,4 +1,4 @@
-"""The one table from Triton's errors, as gRPC brings them, to the gateway's."""
+"""The one table that translates Triton's gRPC errors to the gateway's errors."""
 
 import re
 
@@ -17,7 +17,7 @@ from gateway.errors import (
 
 
 class StubDied(ModelUnavailable):
-    """The process of a Python model is gone, and Triton starts no other; `step` is the model whose process it was."""
+    """The process of a Python model has died, and Triton starts no other; `step` is the name of that model."""
 
     def __init__(self, step: str) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class StubDied(ModelUnavailable):
 
 
 class SequenceLost(InferenceFailed):
-    """Triton has no state of this sequence: it was idle for too long, or its model was reloaded."""
+    """Triton has no state of this sequence: it was idle too long, or its model was reloaded."""
 
 
 class LoadNotAllowed(InferenceFailed):
@@ -35,10 +35,10 @@ class LoadNotAllowed(InferenceFailed):
 NOT_LOADED = "The model is not loaded, or not yet; GET /models says why."
 
 BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
-    # Queue-full comes as UNAVAILABLE, like a dead server; only the text tells them apart, and only one may be retried.
+    # Queue-full arrives as UNAVAILABLE, like a dead server. Only the text differs, and only one of them may be retried.
     ("Exceeds maximum queue size", Overloaded),
     ("Request timeout expired", DeadlineExceeded),
-    # A model between unload and load comes as UNAVAILABLE or NOT_FOUND.
+    # A model between unload and load gives UNAVAILABLE or NOT_FOUND.
     ("is not ready", ModelUnavailable),
     ("has no available versions", ModelUnavailable),
     ("is not available", ModelUnavailable),
@@ -47,7 +47,7 @@ BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
     ("unknown model", ModelNotFound),
     ("is not found", ModelNotFound),
 )
-"""What Triton says → what it means, first match first; more telling than its status."""
+"""A part of Triton's message → the error; the first match wins, and takes precedence over the status."""
 
 BY_STATUS: dict[grpc.StatusCode, type[GatewayError]] = {
     grpc.StatusCode.OK: InferenceFailed,
@@ -68,7 +68,7 @@ BY_STATUS: dict[grpc.StatusCode, type[GatewayError]] = {
     grpc.StatusCode.DATA_LOSS: InferenceFailed,
     grpc.StatusCode.UNAUTHENTICATED: InferenceFailed,
 }
-"""gRPC status → what it means where the text says nothing."""
+"""gRPC status → the error, if no text matches."""
 
 _BY_NAME = {str(status): error for status, error in BY_STATUS.items()}
 # "Stub process 'preprocessor_0_1' is not healthy.": the model, then two numbers for the instance.
@@ -76,7 +76,7 @@ _STUB = re.compile(r"Stub process '(?P<step>.+?)(_\d+_\d+)?' is not healthy")
 
 
 def translate(exc: InferenceServerException) -> GatewayError:
-    """The gateway's error for Triton's; raise it `from exc`, so that the log keeps Triton's own words."""
+    """The gateway's error for Triton's; raise it `from exc`, so that the log keeps Triton's message."""
     text = exc.message() or ""
     if stub := _STUB.search(text):
         return StubDied(stub["step"])

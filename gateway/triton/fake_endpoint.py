@@ -1,4 +1,4 @@
-"""A Triton that lives in this process, for tests and simulations: what Endpoint promises, and faults on demand."""
+"""A fake Triton in this process, for tests and simulations: it implements TritonEndpoint, with faults on demand."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,29 +28,29 @@ from gateway.triton.steps import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 KILLER = b"kills the process"
-"""An image that begins with this ends the process of the first step that works on it."""
+"""An image that begins with this crashes the process of the first step that gets it."""
 
 
 @dataclass
 class FakeTriton:
-    """Some ensembles over some steps. Tests change what it does, and read what was done to it.
+    """Ensembles over steps. Tests set its behaviour, and read the calls and loads that it got.
 
     A step "net:2" is version 2 of the model "net"; it dies and fails alone, and is loaded with the others.
     """
 
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"ensemble_model": ("preprocessor", "net")})
     instances: int = 1
-    """Of each step; only the first one dies of a killer or through `kill`."""
+    """Of each step; only the first instance dies of a KILLER image or through `kill`."""
     away: bool = False
     dead: set[str] = field(default_factory=set)
-    """Steps of which an instance's process is gone."""
+    """Steps with a dead process."""
     failing: set[str] = field(default_factory=set)
-    """Steps that answer every request with an error, also after they were reloaded, unless `recovers_on_reload`."""
+    """Steps that answer every request with an error; after a reload only unless `recovers_on_reload`."""
     recovers_on_reload: bool = True
     refuses_to_load: set[str] = field(default_factory=set)
     refuses_force_reload: set[str] = field(default_factory=set)
     unloaded: set[str] = field(default_factory=set)
-    """By a request; the ensembles over them are unloaded with them, and come back with them."""
+    """Models unloaded by a request; the ensembles over them are unloaded and loaded with them."""
     failed: dict[str, str] = field(default_factory=dict)
     """Models that could not be loaded, and why; after a restart, Triton knows nothing of the ensembles over them."""
     never_loaded: set[str] = field(default_factory=set)
@@ -67,7 +67,7 @@ class FakeTriton:
 
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
-    """What was loaded, renewed and unloaded, in order."""
+    """The loads, force reloads and unloads, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
     """Sequences that are open, and how many frames each has had."""
     _requests: int = 0
@@ -77,7 +77,7 @@ class FakeTriton:
         self.dead.add(step)
 
     def restart(self) -> None:
-        """Start anew and load every model, those of `refuses_to_load` in vain."""
+        """Restart and load every model; those of `refuses_to_load` fail."""
         self.dead.clear()
         self.unloaded.clear()
         self.failed = dict.fromkeys(self.refuses_to_load & self.steps(), "no memory")
@@ -85,7 +85,7 @@ class FakeTriton:
         self.never_loaded = over | (self.refuses_to_load & self.ensembles.keys())
 
     def load(self, model: str) -> None:
-        """Load a model, the steps that it lacks, and the ensembles that have waited for it; raises InferenceFailed."""
+        """Load a model, its missing steps, and the ensembles that waited for it; raises InferenceFailed."""
         for name in (*map(_model, self.ensembles.get(model, ())), model):
             if name in self.refuses_to_load:
                 if name in self.steps():
@@ -116,7 +116,7 @@ class FakeTriton:
             self.failing = {step for step in self.failing if _model(step) != model}
 
     def config(self, name: str) -> ModelConfig:
-        """What config.pbtxt would say."""
+        """The configuration of a model."""
         config = ModelConfig(name=name, max_batch_size=8)
         if name == SEQUENCE_MODEL:
             config.output.add(name=SEQUENCE_PREDICTION)
@@ -137,7 +137,7 @@ class FakeTriton:
         return config
 
     def answer(self, call: Call, *, vectors: bool = False) -> InferResult:
-        """What a request gets; raises what Endpoint.infer raises."""
+        """The answer to a request; raises what TritonEndpoint.infer raises."""
         steps = self.ensembles.get(call.model_name)
         if steps is None or call.model_name in self.never_loaded:
             raise ModelNotFound
@@ -160,7 +160,7 @@ class FakeTriton:
 
 
 class FakeEndpoint:
-    """An Endpoint of a FakeTriton."""
+    """A TritonEndpoint of a FakeTriton."""
 
     supports_cancellation = True
 
@@ -178,7 +178,7 @@ class FakeEndpoint:
         return self.triton.answer(call, vectors=vectors)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
-        """Tell the frame's own scores; SequenceLost unless the sequence has begun here."""
+        """Return the frame's own scores; raises SequenceLost unless the sequence was started here."""
         await self._reach()
         if step.model_name in self.triton.dead:
             raise StubDied(step.model_name)
@@ -235,7 +235,7 @@ class FakeEndpoint:
         self.triton.load(name)
 
     async def force_reload(self, name: str) -> None:
-        """Give a model new processes; the old ones answer meanwhile."""
+        """Replace a model's processes; the old ones answer meanwhile."""
         await self._reach()
         await asyncio.sleep(self.triton.load_seconds)
         self.triton.done.append(("force_reload", name))
@@ -250,7 +250,7 @@ class FakeEndpoint:
         self.triton.unloaded.add(name)
 
     async def close(self) -> None:
-        """Note that it is closed."""
+        """Record that it is closed."""
         self.closed = True
 
     async def _reach(self) -> None:

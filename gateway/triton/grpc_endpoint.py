@@ -27,29 +27,29 @@ T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 CHANNEL_OPTIONS = [
-    # Pictures and scores are larger than gRPC's 4 MiB.
+    # Images and scores exceed gRPC's default of 4 MiB.
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A Triton that stopped answering is noticed within seconds, also between requests.
+    # A Triton that stops answering is detected within 15 s, also between requests.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # The default backoff grows to two minutes, in which a Triton that is back would be left alone.
+    # The default backoff grows to two minutes, which would delay the return of a restarted Triton.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Channels of one process share connections by default: two clients of one server would share their faults.
+    # Channels of one process share connections by default, so that one faulty connection would affect them all.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 INFER = "inference.GRPCInferenceService/ModelInfer"
 
 BEARS_CANCELLATION = (2, 53)
-"""The first Triton (24.12) that survives clients which cancel; older ones crash (server issue 7368), 2.51 as well."""
+"""The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
 FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
-"""Tells Triton's configuration of a model from the one before."""
+"""A parameter that makes a model's configuration differ from the one before."""
 ABANDONED_SECONDS = 30.0
-"""How long past its deadline a call may stay with a Triton that must not see it cancelled."""
+"""How long past its deadline a call may run at a Triton that does not support cancellation."""
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -60,16 +60,16 @@ def version_numbers(version: str) -> tuple[int, ...]:
 class GrpcEndpoint:
     """A Triton's gRPC interface; see gateway.triton.endpoint.
 
-    Make it inside the event loop that uses it, one a process: a gRPC channel does not survive a fork.
+    Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.supports_cancellation = False
-        """Whether a call may be cancelled; false until `fetch_server_metadata` knows better."""
+        """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = GRPCInferenceServiceStub(self._channel)
-        # The stub's own would take a message where we have its bytes.
+        # The stub's own method takes a message; this one takes serialised bytes.
         self._infer = self._channel.unary_unary(f"/{INFER}", response_deserializer=pb.ModelInferResponse.FromString)
         host, _, port = address.rpartition(":")
         self._attributes: dict[str, tracing.Attribute] = {
@@ -78,17 +78,13 @@ class GrpcEndpoint:
             "server.address": host.strip("[]"),
             "server.port": int(port),
         }
-        """Of a span (OpenTelemetry's semantic conventions for RPC)."""
+        """Attributes of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
-        """Ask for the `class_count` best classes of each image, or for every class's score if None; see Backend.infer.
+        """See TritonEndpoint.infer.
 
-        And for their `vectors`, which the model must have, whatever the call says of them.
-
-        The call's selection is left to the caller; here its model is an ensemble of Triton's.
-
-        The call carries the trace of the request that is being served, so that Triton's spans join it.
+        The call carries the trace context of the current request, so that Triton's spans join its trace.
         """
         time_slice, timeout_seconds, cancellable = TimeSlice(), call.deadline.left_seconds, self.supports_cancellation
         request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
@@ -100,7 +96,7 @@ class GrpcEndpoint:
                 timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS),
                 metadata=None if headers is None else tuple(headers.items()),
             )
-            # Where a call has an owner that lets it come to its end, nobody cancels it.
+            # With `run_to_completion` the caller never cancels the call.
             response = await (
                 self._send(rpc)
                 if cancellable or call.run_to_completion
@@ -109,7 +105,7 @@ class GrpcEndpoint:
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
-        """Take a sequence one step on; see Endpoint.infer_sequence."""
+        """Run one step of a sequence; see TritonEndpoint.infer_sequence."""
         timeout_seconds, cancellable = step.deadline.left_seconds, self.supports_cancellation
         rpc = self._stub.ModelInfer(
             step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS)
@@ -118,7 +114,7 @@ class GrpcEndpoint:
         return read_step(response, step)
 
     async def fetch_server_metadata(self) -> str:
-        """Triton's version, such as 2.51.0; from then on it is known what faults this Triton has."""
+        """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
         metadata = await self._send(
             self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=METADATA_TIMEOUT_SECONDS)
         )
@@ -138,26 +134,26 @@ class GrpcEndpoint:
         return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
 
     async def load(self, name: str) -> None:
-        """Load a model, or reload it where its files have changed."""
+        """Load a model, or reload it if its files have changed."""
         request = pb.RepositoryModelLoadRequest(model_name=name)
         await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def force_reload(self, name: str) -> None:
-        """Load a model anew though its files have not changed; its old instances answer until the new ones can."""
+        """Reload a model whose files have not changed; its old instances answer until the new ones are loaded."""
         config = await self.config(name)
-        # Triton loads again what has changed, and one parameter more is a change; the same one twice is none.
+        # Triton reloads a model whose configuration has changed; a new value of this parameter is such a change.
         config.parameters[FORCE_RELOAD_PARAMETER].string_value = secrets.token_hex(8)
         request = pb.RepositoryModelLoadRequest(model_name=name)
         request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
         await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def unload(self, name: str) -> None:
-        """Unload a model; what it is working on is finished first."""
+        """Unload a model; its requests in progress are finished first."""
         request = pb.RepositoryModelUnloadRequest(model_name=name)
         await self._send(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
 
     async def close(self) -> None:
-        """Close the channel; calls in flight are given up."""
+        """Close the channel; calls in flight are cancelled."""
         for task in self._abandoned:
             task.cancel()
         await asyncio.gather(*self._abandoned, return_exceptions=True)
@@ -173,7 +169,7 @@ class GrpcEndpoint:
     async def _send_uncancelled(
         self, call: Awaitable[pb.ModelInferResponse], timeout_seconds: float | None
     ) -> pb.ModelInferResponse:
-        """Wait `timeout_seconds` at most; the call runs on when they have passed or the waiting is cancelled."""
+        """Wait at most `timeout_seconds`; after a timeout or cancellation the call runs on without its caller."""
         task = asyncio.ensure_future(self._send(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
@@ -185,4 +181,4 @@ class GrpcEndpoint:
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._abandoned.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: nobody may be left to see it
+            task.exception()  # marks the exception as retrieved: the caller may be gone

@@ -1,8 +1,8 @@
 """A batch as the bytes of a ModelInferRequest (the Open Inference Protocol's grpc_service.proto).
 
-protobuf's own message would copy every image three times on its way to the socket. In its encoding the fields of two
-messages one behind the other are those of one message, so what never changes is made once, and the tensors are appended
-as they are.
+protobuf's own message would copy every image three times on its way to the socket. In protobuf's encoding, two
+concatenated messages are one message with the fields of both, so the constant part is encoded once, and the tensors are
+appended without a copy.
 """
 
 import struct
@@ -17,14 +17,14 @@ from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAG
 from gateway.triton.seal import with_vectors
 
 _TENSOR = bytes([ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2])
-"""The key of a tensor's bytes; 2 is the wire type of what has a length."""
+"""The key of a tensor's bytes; 2 is the wire type of length-delimited fields."""
 
 
 def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, vectors: bool = False) -> bytes:
-    """The request for the `class_count` best classes of each image, or for all scores if None; and its `vectors`.
+    """The request for the `class_count` best classes of each image, or for all scores if None.
 
-    It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is zero-padded to the longest image, and each of its
-    rows ends in the image's seal, if there are seals: another one where vectors are asked for.
+    With `vectors` it also requests the embeddings. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
+    zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings, another seal.
     """
     batch = call.batch
     if vectors:
@@ -36,7 +36,7 @@ def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *
     request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
     return b"".join(
         (
-            _asked(call.model_name, call.model_version, class_count, vectors),
+            _model_and_outputs(call.model_name, call.model_version, class_count, vectors),
             request.SerializeToString(),
             _TENSOR,
             _varint(rows * width),
@@ -49,8 +49,8 @@ def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *
 
 
 @lru_cache(256)
-def _asked(model_name: str, model_version: str, class_count: int | None, vectors: bool) -> bytes:  # noqa: FBT001
-    """Which model is asked for what."""
+def _model_and_outputs(model_name: str, model_version: str, class_count: int | None, vectors: bool) -> bytes:  # noqa: FBT001
+    """The model and the requested outputs."""
     request = ModelInferRequest(model_name=model_name, model_version=model_version)
     prediction = request.outputs.add(name=PREDICTION)
     if class_count is not None:
@@ -69,7 +69,7 @@ def _padded(batch: Batch, width: int) -> Iterator[bytes]:
 
 
 def _varint(number: int) -> bytes:
-    """A length, seven bits to a byte, the lowest first; all but the last have the eighth bit set."""
+    """A length as a varint: seven bits per byte, lowest first; all bytes but the last have the eighth bit set."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Triton's answers, read so that what a thousand images share is held once."""
+"""Reads Triton's responses; labels that images share are stored once."""
 
 import struct
 from array import array
@@ -15,13 +15,13 @@ from gateway.time_slices import TimeSlice
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
 
 CLASSES_AT_ONCE = 500
-"""How many are read before others may have their turn."""
+"""Classes read between two checks of the time slice."""
 MOST_LABELS = 100_000
-"""How many labels are held to be shared; then it begins anew, so that models that come and go leave nothing."""
+"""Upper bound of stored labels, after which the store is cleared: labels of removed models are released."""
 
 
 class Labels:
-    """The texts of labels, each held once for all images of a process."""
+    """Decoded labels, each stored once per process."""
 
     def __init__(self, most: int = MOST_LABELS) -> None:
         self._most = most
@@ -43,9 +43,9 @@ _LABELS = Labels()
 async def read_answer(
     response: ModelInferResponse, *, rows: int, classified: bool, vectors: bool = False
 ) -> InferResult:
-    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and where asked for FEATURES, FP32 [N, size].
+    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and with `vectors` FEATURES, FP32 [N, size].
 
-    PREDICTION is FP32 [N, classes], or where it was asked for classified BYTES [N, k] of "score:class id:label".
+    PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
     """
     outputs = {
         output.name: (output.datatype, list(output.shape), raw)
@@ -65,8 +65,8 @@ async def read_answer(
         else:
             answers = [Row(decoded=True, scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
         if vectors:
-            inner = _vectors(*outputs.get(FEATURES, nothing), rows)
-            answers = [replace(row, vector=vector) for row, vector in zip(answers, inner, strict=True)]
+            embeddings = _vectors(*outputs.get(FEATURES, nothing), rows)
+            answers = [replace(row, vector=vector) for row, vector in zip(answers, embeddings, strict=True)]
     except (ValueError, OverflowError, struct.error) as exc:
         raise InferenceFailed from exc
     return InferResult(
@@ -84,11 +84,11 @@ def _vectors(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[
 
 
 async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
-    """Read BYTES [N, k], each text after its length, uint32 little-endian.
+    """Read BYTES [N, k], each text preceded by its length, uint32 little-endian.
 
-    Of a model with 21,000 classes a batch has 168,000, so others have their turn meanwhile.
+    A batch of 8 from a model with 21,000 classes has 168,000 texts, so it pauses after each time slice.
     """
-    turn = TimeSlice()
+    time_slice = TimeSlice()
     answers, position = [], 0
     for _ in range(rows):
         labels, class_ids, scores = [], array("i"), array("d")
@@ -102,6 +102,6 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
             class_ids.append(int(class_id))
             labels.append(_LABELS.text(label or class_id))
             if number % CLASSES_AT_ONCE == 0:
-                await turn.pause_if_over()
+                await time_slice.pause_if_over()
         answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
     return answers

@@ -18,7 +18,7 @@ def read_model_config(path: Path) -> ModelConfig:
 
 
 def read_model_configs(repository: Path) -> dict[str, ModelConfig]:
-    """The configurations of a model repository that can be read, by name; Triton says what is wrong with the others."""
+    """The readable configurations of a model repository, by name; Triton reports the errors of the others."""
     configs = {}
     for path in sorted(repository.glob("*/config.pbtxt")):
         try:
@@ -34,5 +34,5 @@ def parameters(config: ModelConfig) -> Mapping[str, str]:
 
 
 def steps(config: ModelConfig) -> tuple[str, ...]:
-    """The names of an ensemble's steps in order; () of a model that is none."""
+    """The names of an ensemble's steps in order; () of a model that is no ensemble."""
     return tuple(step.model_name for step in config.ensemble_scheduling.step)

@@ -1,4 +1,4 @@
-"""What the workers of one port tell each other about images that end processes: a file that each of them appends to."""
+"""A file through which the workers of one port share the codes of images that crash processes."""
 
 import contextlib
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOST_BYTES = 4 * 2**20
-"""A file that large is left alone: it takes hours of deaths without a pause, and each worker still learns by itself."""
+"""Size from which nothing is written: it takes hours of continuous crashes, and each worker keeps its own record."""
 
 
 class Notes:
-    """Lines in a file that is shared by processes which trust each other.
+    """Lines in a file shared by processes that trust each other.
 
-    Without a path, or where the file cannot be used, nothing is written and nothing is read.
+    Without a path, or if the file cannot be used, nothing is written or read.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -23,24 +23,24 @@ class Notes:
         self._read_bytes = 0
 
     def write(self, kind: str, code: bytes, until: float) -> None:
-        """Tell the others, and find it again in `new`; an append of one line is whole or not there at all."""
+        """Append a line for all workers, including this one (see `new`); an append of one line is atomic."""
         if self._file is not None and os.fstat(self._file).st_size < MOST_BYTES:
             with contextlib.suppress(OSError):  # such as a full disk
                 os.write(self._file, f"{kind} {code.hex()} {until!r}\n".encode())
 
     def new(self) -> Iterator[tuple[str, bytes, float]]:
-        """What has been written since the last time, by whomever: kind, code, and until when it holds."""
+        """The lines written by any worker since the last call: kind, code, and the time until which it is valid."""
         if self._file is None or os.fstat(self._file).st_size == self._read_bytes:
             return
         lines = os.pread(self._file, 2 * MOST_BYTES, self._read_bytes)
         self._read_bytes += len(lines)
         for line in lines.splitlines():
-            with contextlib.suppress(ValueError):  # half a line, behind which the disk was full
+            with contextlib.suppress(ValueError):  # a line truncated by a full disk
                 kind, code, until = line.decode().split()
                 yield kind, bytes.fromhex(code), float(until)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -1,1 +1,1 @@
-"""Health of one Triton: probes, what is known of each model, and recovery of models that fail."""
+"""Health of one Triton: probes, the state of each model, and recovery of models that fail."""

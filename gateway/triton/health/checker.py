@@ -1,4 +1,4 @@
-"""The truth about one Triton's health: real inferences, tried again and again, and what is done when they fail."""
+"""The health checker of one Triton: it probes the models with real inferences and starts recovery when they fail."""
 
 import asyncio
 import contextlib
@@ -32,10 +32,11 @@ log = structlog.get_logger("gateway")
 
 
 class HealthChecker:
-    """Tries an inference through each model of one Triton that keeps the contract, whatever the load.
+    """Probes each model of one Triton that keeps the contract, under any load.
 
-    The image is a new one each time, so that no cache can answer in the model's place. What clients' requests show
-    counts as well: answers make trials rarer, failures bring the next one forward.
+    Each probe has a new image, so that no cache can answer in place of the model. The results of clients' requests
+    count as well: answers make probes rarer, failures bring the next probe forward. `model_changed` gets the name of
+    each model whose readiness has changed.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class HealthChecker:
         )
         self._reached = False
         self._reported_missing: dict[tuple[str, str], ModelState] = {}
-        """The missing models and versions that were logged."""
+        """The missing models and versions that were logged, by name and version."""
         self._reported_warnings: tuple[str, ...] = ()
         self._reported_ready: dict[str, bool] = {}
 
@@ -84,9 +85,9 @@ class HealthChecker:
         return self._answers(self._default)
 
     def answers(self, model_name: str, model_version: str = "") -> bool:
-        """Whether a model may be asked here: its last trial succeeded, is not old, and nothing has failed since.
+        """Whether a model answers here: its last probe succeeded and is recent, and no request has failed since.
 
-        Of a model that is not known here, whether this Triton answers at all.
+        For a model that is unknown here: whether this Triton answers at all.
         """
         records = self._of(model_name, model_version)
         if (model_version or not records) and self.lacks(model_name, model_version):
@@ -94,15 +95,15 @@ class HealthChecker:
         return any(map(self._answers, records)) if records else self._reached
 
     def lacks(self, model_name: str, model_version: str = "") -> bool:
-        """Whether a model should be served here and is not: to ask for it is no mistake."""
+        """Whether a model should be served here and is not, so that a request for it gets 503 instead of 404."""
         return self._expected.lacks(model_name, model_version)
 
     def knows(self, model_name: str, model_version: str = "") -> bool:
-        """Whether a model is watched here."""
+        """Whether the model is probed here."""
         return bool(self._of(model_name, model_version))
 
     def health(self) -> EndpointHealth:
-        """What is known."""
+        """The health of this Triton and its models."""
         return EndpointHealth(
             address=self.endpoint.address,
             ready=self.ready,
@@ -117,46 +118,46 @@ class HealthChecker:
         )
 
     def answered(self, ensemble: str, sent_at: float) -> None:
-        """Take note of a request, sent at a moment of time.monotonic, that a model answered."""
+        """Record a request that a model answered; `sent_at` is by time.monotonic."""
         record = self._records.setdefault(ensemble, ModelHealthState(ensemble))
         record.answered_at = record.used_at = self._clock()
         record.good_since = max(record.good_since, sent_at)
 
     def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
-        """Take note of a request, sent at a moment of time.monotonic, that failed: trust only a trial from now on."""
+        """Record a failed request, `sent_at` by time.monotonic; only a probe makes the model ready again."""
         record = self._records.get(ensemble)
         if record is None:
-            return  # a name that a client made up
+            return  # a name that a client invented
         record.answered_at, record.used_at = float("-inf"), self._clock()
         if isinstance(error, StubDied):
             if sent_at <= self._recovery.recovered_at:
                 return
             self._recovery.died(record.step(error.step))
         elif isinstance(error, InferenceFailed) or sent_at <= record.good_since:
-            return  # the next trial will tell; one bad request is no reason to leave a model out
+            return  # one bad request does not make a model unready; the next probe decides
         record.suspected = True
         self._probe_soon.set()
 
     def process_died(self, model: str) -> None:
-        """Take note that the process of a model died that is no ensemble's step, such as a stateful one."""
+        """Record the death of a process whose model is no step of an ensemble, such as a stateful model."""
         self._recovery.standalone.add(model)
         self._recovery_needed.set()
 
     def expect(self, models: Collection[str]) -> None:
-        """Load models that should be served from now on, where that has failed."""
+        """Expect models to be served from now on, and retry where loading fails."""
         self._expected.expect(models)
 
     def lacking(self) -> list[str]:
-        """The watched models that should be served here and are not."""
+        """The probed models that should be served here and are not."""
         return [name for name in self._records if self.lacks(name)]
 
     def forget_metrics(self) -> None:
-        """Report nothing of this Triton's models any more."""
+        """Remove the metrics of this Triton's models."""
         for name, _ in self._reported_missing:
             metrics.forget_missing(self.endpoint.address, name)
 
     def forget(self, names: Collection[str]) -> None:
-        """Watch models no longer that were unloaded on purpose."""
+        """Stop probing models that were unloaded on purpose."""
         others = [record for name, record in self._records.items() if name not in names]
         steps = {step.name for name in names if name in self._records for step in self._records[name].steps}
         self._expected.forget({*names} | (steps - {step.name for record in others for step in record.steps}))
@@ -165,15 +166,15 @@ class HealthChecker:
                 self._drop(name)
 
     async def run(self) -> None:
-        """Watch until cancelled, whatever goes wrong inside. Trials go on while something is being reloaded."""
+        """Run until cancelled; exceptions are logged and counted. Probes continue during reloads."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self.probe_all, self._probe_soon))
             group.create_task(self._repeat(self.recover, self._recovery_needed))
-            # Beside the other, since a load may take minutes.
+            # A separate task, since a load may take minutes.
             group.create_task(self._repeat(self.load_missing, self._models_missing))
 
     async def probe_all(self) -> None:
-        """Try every model whose turn it is."""
+        """Probe every model that is due."""
         with contextlib.suppress(GatewayError):
             await self._compare(await self.endpoint.index())
         await asyncio.gather(*(self._probe(record) for record in list(self._records.values()) if self._is_due(record)))
@@ -185,7 +186,7 @@ class HealthChecker:
             self._models_missing.set()
 
     async def recover(self) -> None:
-        """Mend what can be mended."""
+        """Reload the models that fail."""
         await self._recovery.recover()
 
     async def load_missing(self) -> None:
@@ -200,7 +201,7 @@ class HealthChecker:
             except Exception:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.endpoint.address)
-            seconds = self._schedule.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # so that gateways spread
+            seconds = self._schedule.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # spreads the gateways' probes
             seconds = min(self._schedule.quick_seconds, seconds) if self._failing else seconds
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -208,7 +209,7 @@ class HealthChecker:
 
     @property
     def _failing(self) -> bool:
-        # A model that is not loaded may stay so for days, and the index shows when it is; the default one is urgent.
+        # A model may stay unloaded for days, and the index shows when it is loaded; only the default model is urgent.
         return self._recovery.needed or not all(
             record.sound or (record is not self._default and self.lacks(record.name))
             for record in self._records.values()
@@ -216,11 +217,11 @@ class HealthChecker:
 
     @property
     def probed(self) -> bool:
-        """Whether the default model was tried at all."""
+        """Whether the default model was probed at least once."""
         return self._default.last_probe is not None
 
     async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
-        """Whether a model that is watched fails at any of its instances now; raises GatewayError as `infer` does."""
+        """Probe all instances of a model now: whether any of them fails; raises GatewayError as `infer` does."""
         for record in self._of(model_name, model_version):
             if error := await self._probes.failure(record):
                 self.suspect(record.name, error, float("inf"))
@@ -228,12 +229,12 @@ class HealthChecker:
         return False
 
     def _of(self, model_name: str, model_version: str) -> list[ModelHealthState]:
-        """What is known of the ensembles that may answer for a model's version."""
+        """The states of the ensembles that may answer for a model's version."""
         names = [model_name, *([pinned(model_name, model_version)] if model_version else [])]
         return [self._records[name] for name in names if name in self._records]
 
     async def _probe(self, record: ModelHealthState) -> None:
-        """Try one model, and note what that shows."""
+        """Probe one model and record the result."""
         record.suspected = False
         outcome = await self._probes.run(record)
         error = outcome.probe.error
@@ -248,17 +249,17 @@ class HealthChecker:
         elif outcome.sent_at >= self._recovery.recovered_at:
             record.failed(outcome.probe, error, outcome.ended_at)
             self._recovery.died(record.step(error.step))
-        # Else it shows the death that a reload has mended since: to ask a dead process takes a second or two.
+        # Otherwise the probe was sent before a reload that has replaced the dead process: such a probe takes 1 to 2 s.
 
     async def _compare(self, index: RepositoryIndexResponse) -> None:
-        """Take note of the models that Triton lists, and of those that it should serve and does not."""
-        if not self._recovery.recovering:  # what is being reloaded comes back
+        """Compare Triton's index with the expected models, and add new ensembles."""
+        if not self._recovery.recovering:  # a model that is being reloaded is not missing
             self._expected.update(index)
         for name in await self._probes.ensembles(index, but=self._records):
             self._records.setdefault(name, ModelHealthState(name))
 
     def _not_loaded(self, model: str, error: ModelNotFound | ModelUnavailable) -> ModelUnavailable:
-        """The error of a model that should be loaded, with Triton's reason as its cause."""
+        """The error of an expected model that is not loaded, with Triton's reason as its cause."""
         if isinstance(error, StubDied):
             return error
         reasons = [each.reason for each in self._expected.missing if each.name == model]
@@ -289,7 +290,7 @@ class HealthChecker:
         return now - record.tried_at >= 0.8 * interval_seconds
 
     def _drop_unloaded(self) -> None:
-        """Watch no longer what is not loaded any more; what another gateway reloads is found again."""
+        """Stop probing unloaded models; those that another gateway reloads are found again in the index."""
         for record in list(self._records.values()):
             error = record.last_probe.error if record.last_probe else None
             if record is not self._default and isinstance(error, ModelNotFound | ModelUnavailable):
@@ -304,7 +305,7 @@ class HealthChecker:
         self._model_changed(name)
 
     def _report(self) -> None:
-        """Log and count what has changed."""
+        """Log and count changes of readiness."""
         self._report_missing()
         for record in list(self._records.values()):
             ready = self._answers(record)

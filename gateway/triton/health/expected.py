@@ -24,10 +24,10 @@ Shares = Mapping[str, Mapping[str, int]]
 class ExpectedModels:
     """Compares what Triton's repository index lists with what should be served there.
 
-    Expected are the default model, those of `load` (`*` for all that the repository has when the default one is first
+    Expected are the default model, those of `load` (`*`: all models in the repository when the default model is first
     served), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
-    request is no longer expected, unless it is the default one. Versions to which `splits` send requests are
-    expected, too, but not loaded: their absence is a warning.
+    request is no longer expected, unless it is the default model. Versions to which `splits` send requests are also
+    expected, but not loaded: a missing one is a warning.
     """
 
     def __init__(self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = ()) -> None:
@@ -42,7 +42,7 @@ class ExpectedModels:
         self._known: set[str] = set()
         """Models that were served or have failed to load, and were not unloaded by a request since."""
         self.kept: set[str] = set()
-        """Models that are expected though they are unloaded: the gateway that unloaded them for a reload has died."""
+        """Unloaded models that are still expected: the gateway that unloaded them for a reload has died."""
         self._declined: set[str] = set()
         """Models that failed to load, and were then unloaded on purpose."""
         self._lacking: set[tuple[str, str]] = set()
@@ -50,16 +50,16 @@ class ExpectedModels:
         self.missing: tuple[ModelState, ...] = ()
         """The models, or versions of models, that should be loaded, and Triton's reason why they are not."""
         self.warnings: tuple[str, ...] = ()
-        """A sentence for each version of `splits` that is not served, with what to do."""
+        """A message for each version of `splits` that is not served, with the remedy."""
 
     def update(self, index: RepositoryIndexResponse) -> None:
-        """Take note of what Triton lists now."""
+        """Compare with Triton's current index."""
         rows: dict[str, list[ModelState]] = defaultdict(list)
         for model in index.models:
             rows[model.name].append(ModelState(model.name, model.version, model.state, model.reason))
-        self._learn(rows)
+        self._update_known(rows)
         loading = {name for name, versions in rows.items() if any(each.state == LOADING for each in versions)}
-        # Those that are being loaded once more, too, so that what needs them keeps one reason meanwhile.
+        # Including models whose load is retried, so that the models that need them keep their reason meanwhile.
         failed = {each.name for versions in rows.values() for each in versions if has_failed(each)}
         failed |= loading & {each.name for each in self.missing if each.version}
         missing: list[ModelState] = []
@@ -67,7 +67,7 @@ class ExpectedModels:
         for name in sorted(expected):
             versions = rows.get(name, ())
             if name in loading:
-                # It is missing until it is loaded; but versions that served until now do so while others are loaded.
+                # A missing model stays missing until it is loaded; served versions stay served while others are loaded.
                 missing += [replace(each, state=LOADING) for each in self.missing if each.name == name]
                 continue
             for fault in faults(name, versions):
@@ -84,16 +84,16 @@ class ExpectedModels:
         self.warnings = tuple(_warning(name, version) for name, version in lacking)
         unserved = expected - names
         if failed:
-            # Triton does not say what those need that it has never loaded: it may be what has failed.
+            # Triton does not report the steps of models that it has never loaded: they may need a failed one.
             unserved |= {name for name, versions in rows.items() if not any(each.state for each in versions)}
         self._lacking = {*lacking, *((each.name, each.version) for each in missing), *((name, "") for name in unserved)}
 
-    def _learn(self, rows: Mapping[str, Sequence[ModelState]]) -> None:
+    def _update_known(self, rows: Mapping[str, Sequence[ModelState]]) -> None:
         if not rows:
-            return  # the folder may be one that is not mounted yet
+            return  # the repository may not be mounted yet
         if self._all:
             self._known.update(rows)
-            # The repository is complete by then. A model that is added later is loaded by a request.
+            # The repository is complete once the default model is served. Models added later are loaded by a request.
             self._all = not any(each.state == READY for each in rows.get(self._default, ()))
         self._known &= rows.keys()
         self.kept &= rows.keys()
@@ -111,23 +111,23 @@ class ExpectedModels:
 
     def lacks(self, model_name: str, model_version: str = "") -> bool:
         """Whether a model, or one of its versions, should be served here and is not."""
-        asked = {(model_name, model_version), (model_name, "")}
+        requested = {(model_name, model_version), (model_name, "")}
         if model_version:
-            asked.add((pinned(model_name, model_version), ""))
-        return not asked.isdisjoint(self._lacking)
+            requested.add((pinned(model_name, model_version), ""))
+        return not requested.isdisjoint(self._lacking)
 
     def expect(self, names: Iterable[str]) -> None:
-        """Expect models that should be loaded."""
+        """Expect models from now on."""
         names = {*names}
         self._known |= names
         self._declined -= names
 
     def expect_all(self) -> None:
-        """Expect every model of the repository: this Triton loads them by itself, and nothing else does."""
+        """Expect every model of the repository: this Triton loads them by itself and takes no requests to load."""
         self._all = True
 
     def forget(self, names: Iterable[str]) -> None:
-        """Expect models no longer that were unloaded on purpose."""
+        """Stop expecting models that were unloaded on purpose."""
         names = {*names} - {self._default}
         self._declined |= names
         self._known -= names
@@ -138,7 +138,7 @@ class ExpectedModels:
 
 
 def faults(name: str, versions: Sequence[ModelState]) -> list[ModelState]:
-    """What Triton says of a model's versions that have failed, or of the model where it serves none."""
+    """The failed versions of a model; or the model itself, if it serves no version."""
     if failed := [each for each in versions if has_failed(each)]:
         return failed
     if any(each.state in {READY, LOADING, UNLOADING} for each in versions):

@@ -1,4 +1,4 @@
-"""Whether a Triton is beyond repair: what a liveness probe asks, so that what no reload mends is restarted."""
+"""The check behind a liveness probe: whether only a restart of Triton helps."""
 
 import asyncio
 import time
@@ -22,10 +22,10 @@ async def what_is_dead(
     pause_seconds: float = PAUSE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> str | None:
-    """Why a Triton has to be restarted, or None where one inference through a model succeeds within the patience.
+    """Why a Triton has to be restarted; None if one inference through the model succeeds within `patience_seconds`.
 
-    The patience is to be longer than a reload and than Triton's queues: healing comes first, and a Triton with much to
-    do is not a dead one. A model that is not loaded, or is being loaded, is none of a liveness probe's business.
+    The patience must be longer than a reload and than the wait in Triton's queues: recovery comes first, and a busy
+    Triton is alive. A model that is not loaded, or is being loaded, does not fail a liveness probe.
     """
     deadline = Deadline(clock() + patience_seconds)
     while True:
@@ -43,7 +43,7 @@ async def _failure(endpoint: TritonEndpoint, model: str, seconds: float) -> str 
         call = Call(probe(), model, "", None, Deadline.after(seconds), "liveness")
         await endpoint.infer(call, class_count=1)
     except Overloaded:
-        return None  # it answers, if only that it has enough to do
+        return None  # an overloaded Triton is alive
     except GatewayError as exc:
         return f"{endpoint.address}, model {model}: {exc.__cause__ or exc}"
     return None

@@ -1,4 +1,4 @@
-"""Only one gateway of a user on a machine heals a Triton at a time."""
+"""A lock for each Triton: one gateway process of a user on a machine reloads its models at a time."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from gateway.files import locked
 
 
 def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """A folder that belongs to this user alone: nobody else can hold a lock in it, or put a link in its place."""
+    """A folder of this user alone: no other user can hold a lock in it or replace it with a link."""
     runtime = environment.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "triton-image-gateway"
@@ -20,17 +20,17 @@ def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 @contextmanager
 def machine_lock(address: str, folder: Path | None = None) -> Iterator[bool]:
-    """Whether it is this process's turn to heal the Triton at an address; it ends with the context, or the process.
+    """Try to take the lock of the Triton at an address; yields whether this process holds it until the context ends.
 
-    Where no folder can be written, as in a container with a read-only file system, everybody has a turn: what keeps
-    gateways on different machines apart then does so here as well, see gateway.triton.health.reloading.
+    Without a writable folder, as in a container with a read-only file system, every process gets the lock: gateways
+    then avoid each other as they do on different machines, see gateway.triton.health.reloading.
     """
     name = hashlib.sha256(address.encode()).hexdigest()[:16]
     with ExitStack() as stack:
         try:
             folder = folder or lock_folder()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mine = stack.enter_context(locked(folder / f"heal-{name}.lock", busy=lambda: False))
+            held = stack.enter_context(locked(folder / f"heal-{name}.lock", busy=lambda: False))
         except (OSError, RuntimeError):  # RuntimeError: the user has no home
-            mine = True
-        yield mine
+            held = True
+        yield held

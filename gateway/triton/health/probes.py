@@ -1,4 +1,4 @@
-"""Single trials: a real inference through one model of one Triton, and what is read before it."""
+"""Single probes: a real inference through one model of one Triton, and the check of its configuration."""
 
 import time
 from collections.abc import Callable, Container
@@ -27,26 +27,26 @@ log = structlog.get_logger("gateway")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When models are tried, and when they are mended."""
+    """When models are probed, and when they are reloaded."""
 
     interval_seconds: float
-    """Between trials of a model that nobody asks."""
+    """Between probes of a model without traffic."""
     timeout_seconds: float
     quick_seconds: float = 0.5
-    """Between trials while one fails."""
+    """Between probes while a model fails."""
     orphaned_seconds: float = 30.0
-    """How long a model may stay unloaded before it is loaded again: the gateway that unloaded it has died meanwhile."""
+    """How long a model may stay unloaded before it is loaded again: the gateway that unloaded it may have died."""
     trust_intervals: int = 4
-    """For so many intervals clients' answers stand for trials. Not for ever: the cache may have answered them."""
+    """Intervals for which clients' answers replace probes; not longer, since a cache may have answered."""
     others_intervals: int = 2
-    """So much less often models other than the default one are tried."""
+    """Intervals between probes of models other than the default."""
     failures: int = 3
-    """So many trials in a row fail before a model is reloaded though nothing died."""
+    """Failed probes in a row after which a model is reloaded though no process died."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
-    """A trial, and when it was sent and had ended by the watch's clock."""
+    """A probe, and when it was sent and had ended by the health checker's clock."""
 
     probe: ProbeResult
     sent_at: float
@@ -54,7 +54,7 @@ class ProbeOutcome:
 
 
 class Probes:
-    """Tries the models of one Triton, each with an image that no cache has seen."""
+    """Probes the models of one Triton, each time with an image that no cache has seen."""
 
     def __init__(
         self, endpoint: TritonEndpoint, schedule: Schedule, clock: Callable[[], float] = time.monotonic
@@ -65,7 +65,7 @@ class Probes:
         self._no_ensembles: set[str] = set()
 
     async def run(self, record: ModelHealthState) -> ProbeOutcome:
-        """Send a tiny image through a model, whose configuration is looked at where it has not been."""
+        """Send a tiny image through a model; the first time, check its configuration."""
         at, started = datetime.now(UTC), self._clock()
         error: GatewayError | None = None
         try:
@@ -78,8 +78,8 @@ class Probes:
         return ProbeOutcome(ProbeResult(at, now - started, error), started, now)
 
     async def failure(self, record: ModelHealthState) -> StubDied | InferenceFailed | None:
-        """How a model fails at any of its instances now, if it does; raises GatewayError where it cannot be asked."""
-        for _ in range(2 * record.instances):  # Triton gives requests one after another to its instances in turn
+        """Probe all instances: the first failure, or None; raises GatewayError if the model cannot be reached."""
+        for _ in range(2 * record.instances):  # Triton gives requests to its instances in rotation
             try:
                 await self._probe(record)
             except (StubDied, InferenceFailed) as exc:
@@ -87,7 +87,7 @@ class Probes:
         return None
 
     async def ensembles(self, index: RepositoryIndexResponse, *, but: Container[str]) -> list[str]:
-        """The names of the ensembles that Triton lists as ready and that keep the contract, without some."""
+        """The ensembles that Triton lists as ready and that keep the contract, except those in `but`."""
         ready = {model.name for model in index.models if model.state == READY}
         found = []
         for name in sorted(ready - self._no_ensembles):
@@ -106,7 +106,7 @@ class Probes:
         await self._endpoint.infer(Call(probe(), record.name, "", None, deadline, "readiness"), class_count=1)
 
     async def _check(self, record: ModelHealthState) -> None:
-        await self._endpoint.fetch_server_metadata()  # what comes back may be another Triton
+        await self._endpoint.fetch_server_metadata()  # the address may have another Triton now
         config = await self._endpoint.config(record.name)
         if found := breaches(config):
             raise ContractBroken(f"{record.name}/config.pbtxt: {'; '.join(found)}.")

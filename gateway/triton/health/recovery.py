@@ -1,4 +1,4 @@
-"""What is broken at one Triton, and its repair: dead processes, models that fail every trial, models not loaded."""
+"""Recovery of one Triton: dead processes, models that fail every probe, models that are not loaded."""
 
 import contextlib
 import time
@@ -13,15 +13,15 @@ from gateway.triton.health.state import HealthState, ModelHealthState
 from gateway.triton.steps import Step
 
 FRESH_SECONDS = 1.0
-"""A death that was seen so lately needs no further proof."""
+"""A death seen within this time is not probed again before a reload."""
 RECENT_USE_SECONDS = 60.0
-"""Whom no client has asked for so long, none misses."""
+"""A model unused for this long may be unavailable while it reloads."""
 
 
 class Recovery:
-    """Decides what is reloaded, when, and what is out of service meanwhile; a Healer does it.
+    """Decides which models are reloaded, when, and which are out of service meanwhile; a ModelReloader does it.
 
-    `probe_again` tries a model after its reload, `tell` says what has changed.
+    `probe_again` probes a model after its reload, `report` logs and counts changes of readiness.
     """
 
     def __init__(
@@ -37,32 +37,32 @@ class Recovery:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.standalone: set[str] = set()
-        """Models of which a process died, and through which no ensemble answers."""
+        """Models with a dead process that are no step of an ensemble."""
         self.recovering: set[str] = set()
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = float("-inf")
-        """When something was last reloaded."""
+        """When a reload last ended."""
         self._state, self._expected = state, expected
         self._probes = probes
         self._reloader = reloader
         self._schedule = schedule
         self._probe_again, self._report, self._clock = probe_again, report, clock
         self._dead: dict[Step, float] = {}
-        """Steps of which a process died, and when that was last seen."""
+        """Steps with a dead process, and when that was last seen."""
         self._rolling_failed: set[tuple[Step, ...]] = set()
-        """Steps that could not be loaded anew while others of their versions answer: for lack of memory, say."""
+        """Steps whose rolling reload failed, for example for lack of memory."""
         self._left_to_others: dict[str, float] = {}
-        """Steps that another gateway was reloading, and since when."""
+        """Steps that another gateway reloads, and since when."""
         self._reloading: set[str] = set()
         """Steps that are being reloaded, and the ensembles over them."""
         self._unloaded_since: dict[str, float] = {}
-        """Expected models that somebody unloaded, and since when."""
+        """Expected models that were unloaded, and since when."""
         self._not_listed: set[str] = set()
         """Expected models that Triton's repository did not have."""
 
     @property
     def status(self) -> str:
-        """For people: off, or what the reloader does."""
+        """What the reloader does, as text; "off" without one."""
         return self._reloader.status if self._reloader else "off"
 
     @property
@@ -71,15 +71,15 @@ class Recovery:
         return bool(self._dead or self.standalone)
 
     def died(self, step: Step) -> None:
-        """Take note that a process of a step is dead."""
+        """Record that a process of a step is dead."""
         self._dead[step] = self._clock()
 
     def affects(self, record: ModelHealthState) -> bool:
-        """Whether a process of one of its steps is dead, in the version that it asks."""
+        """Whether a process of one of its steps is dead, in the version that the ensemble uses."""
         return any(step.meets(self._dead) for step in record.steps)
 
     async def recover(self) -> None:
-        """Mend what can be mended."""
+        """Reload models with a dead process, and models that failed several probes in a row."""
         if self._reloader is None:
             self._dead.clear()
             self.standalone.clear()
@@ -91,7 +91,7 @@ class Recovery:
         sound = {step for record in self._state.records.values() if record.sound for step in record.steps}
         for record in list(self._state.records.values()):
             if record.failures >= self._schedule.failures and record.steps:
-                # A step through which other models answer is not at fault, unless every step is such a one.
+                # A step through which other models answer is not at fault, unless that holds for every step.
                 own = tuple(step for step in record.steps if step not in sound)
                 await self._reload(self._reloader, own or record.steps)
 
@@ -102,7 +102,7 @@ class Recovery:
         now, missing = self._clock(), self._expected.missing
         for step, since in list(self._left_to_others.items()):
             if now - since > self._schedule.orphaned_seconds:
-                self._expected.kept.add(step)  # where it is loaded by now, it is not missing
+                self._expected.kept.add(step)  # has no effect if it is loaded by now
                 del self._left_to_others[step]
         unloaded = {each.name for each in missing if each.reason == UNLOADED} - self._expected.kept
         self._unloaded_since = {name: self._unloaded_since.get(name, now) for name in unloaded}
@@ -110,14 +110,14 @@ class Recovery:
             name for name, since in self._unloaded_since.items() if now - since <= self._schedule.orphaned_seconds
         }
         not_listed = {each.name for each in missing if each.reason == NOT_LISTED}
-        # Those that the repository has now, such as after its storage was mounted, are loaded without delay.
+        # Models that have appeared in the repository, for example once its storage is mounted, are loaded at once.
         self._reloader.reset_backoff_except({each.name for each in missing} - (self._not_listed - not_listed))
         self._not_listed = not_listed
         left_alone = self._reloading | {step.name for step in self._dead} | patient | not_listed
         failed = False
         for each in sorted(missing, key=has_failed, reverse=True):
             if failed and not has_failed(each):
-                return  # it may need one that has failed; Triton then loads it by itself
+                return  # it may need a failed model, and Triton then loads it with that one
             if each.name not in left_alone:
                 left_alone.add(each.name)
                 try:
@@ -138,13 +138,13 @@ class Recovery:
 
         async def still_fails() -> bool:
             seen_at = max(self._dead.get(step, float("-inf")) for step in wanted)
-            # To ask a dead process takes Triton a second or two. Where another gateway was at it, what was seen last
-            # may be from before its reload.
+            # A probe of a dead process takes Triton 1 to 2 s. If another gateway has reloaded the step, the death
+            # may have been seen before that reload.
             fresh = self.recovered_at < seen_at and self._clock() - seen_at < FRESH_SECONDS
             if fresh and not self._left_to_others.keys() & names:
                 return True
             for record in affected:
-                with contextlib.suppress(GatewayError):  # unloaded or away: somebody else is at it
+                with contextlib.suppress(GatewayError):  # unloaded or unreachable: another gateway may be reloading it
                     if await self._probes.failure(record):
                         return True
             return False
@@ -155,7 +155,7 @@ class Recovery:
                 if rolling:
                     self._rolling_failed.add(wanted)
                 else:
-                    # Unloaded, and nobody else's to load.
+                    # This gateway has unloaded the steps, so it must load them.
                     self._dead.update(dict.fromkeys(wanted, self._clock()))
             if outcome in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
                 return
@@ -180,19 +180,20 @@ class Recovery:
     def _can_roll(
         self, wanted: tuple[Step, ...], using: Collection[ModelHealthState], affected: Collection[ModelHealthState]
     ) -> bool:
-        """Whether other versions answer that an unloading would take along.
+        """Whether to use a rolling reload: other versions answer, and unloading would take them out of service.
 
-        That takes memory for two of each. Where it has failed, only clients that miss the version justify an unloading.
+        It needs memory for two sets of instances. Where it has failed, the steps are unloaded only if clients have used
+        an affected version within RECENT_USE_SECONDS.
         """
         others_answer = any(record.sound and not self.affects(record) for record in using if record not in affected)
         missed = any(self._clock() - record.used_at < RECENT_USE_SECONDS for record in affected)
         return others_answer and not (missed and wanted in self._rolling_failed)
 
     async def _reload_standalone(self, reloader: ModelReloader, model: str) -> None:
-        """Reload a model that no ensemble uses: nobody else is left without an answer meanwhile."""
+        """Reload a model that no ensemble uses, so that no other model is affected."""
 
         async def still_fails() -> bool:
-            return model in self.standalone  # whoever asked it saw its process dead, and nobody has mended it since
+            return model in self.standalone  # a request found its process dead, and no reload has succeeded since
 
         if await reloader.reload((model,), (), still_fails) not in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
             self.standalone.discard(model)

@@ -1,4 +1,4 @@
-"""Models whose process died, or that fail every request, are reloaded; Triton 2.51 to 26.07 leaves them as they are."""
+"""Reloads models whose process died or that fail every request; Triton 2.51 to 26.07 does not restart them."""
 
 import asyncio
 import random
@@ -21,32 +21,32 @@ log = structlog.get_logger("gateway")
 
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, INEFFECTIVE_BACKOFF_SECONDS = 1.0, 60.0, 600.0
 JITTER_SECONDS = 0.3
-"""Gateways on other machines, which no lock reaches, start at different moments and see what the first one does."""
+"""Upper bound of a random delay: gateways on other machines, which share no lock, then see the first one's reload."""
 LOAD_JITTER = 0.15
-"""Share of an interval between attempts to load by which it varies."""
+"""Random variation of the intervals between attempts to load, as a fraction."""
 NOT_ALLOWED = (
-    "this Triton lets no gateway load models: restart it, or start it with --model-control-mode=explicit --load-model=*"
+    "this Triton refuses to load models: restart it, or start it with --model-control-mode=explicit --load-model=*"
 )
 
 
 class ReloadOutcome(Enum):
-    """What became of an attempt to heal."""
+    """The outcome of an attempt to reload."""
 
     RELOADED = auto()
     FAILED = auto()
     TOO_EARLY = auto()
     OTHERS = auto()
-    """Another gateway is at it."""
+    """Another gateway is reloading."""
     STALE = auto()
-    """Under one's own turn nothing fails any more."""
+    """Nothing fails any more once the lock is held."""
 
 
 class ModelReloader:
     """Unloads and loads the models of one Triton. It needs --model-control-mode=explicit.
 
-    Gateways on one machine hold a lock for it. Gateways elsewhere wait a random moment, keep away where a model is not
-    READY, and try once more whether it fails at all. Each set of steps has intervals of its own: what cannot be mended
-    does not hold up the mending of another.
+    Gateways on one machine share a lock. Gateways on different machines wait up to JITTER_SECONDS, do nothing where a
+    model is not READY, and probe once more before they reload. Each set of steps has its own backoff, so that a model
+    that does not recover does not delay the recovery of another.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class ModelReloader:
         self._clock = clock
         self._take_lock = take_lock
         self._backoffs: dict[tuple[str, ...], tuple[float, float]] = {}
-        """For sets of steps the moment before which they are left alone, and the seconds of the next interval."""
+        """By set of steps: the time before which it is not reloaded, and the next interval in seconds."""
         self._load_backoffs: dict[str, tuple[float, float]] = {}
-        """The same for models that are not loaded."""
+        """The same for loading missing models."""
         self._left_unloaded: set[str] = set()
-        """What was unloaded here and could not be loaded: no other gateway is at that."""
+        """Steps that this gateway has unloaded and could not load: no other gateway loads them."""
 
     async def reload(
         self,
@@ -79,7 +79,7 @@ class ModelReloader:
     ) -> ReloadOutcome:
         """Unload and load `steps`, and then load those of the `ensembles` over them that were in service.
 
-        `rolling` nothing is unloaded: other versions of the steps answer until new instances of all can.
+        With `rolling` nothing is unloaded: the old instances answer until the new ones are loaded.
         """
         key = tuple(sorted(steps))
         if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
@@ -87,23 +87,23 @@ class ModelReloader:
         with self._take_lock(self._endpoint.address) as locked:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
             if not locked:
-                self.status = "another gateway heals"
+                self.status = "another gateway is reloading"
                 return ReloadOutcome.OTHERS
             try:
                 in_service = await self._in_service()
             except GatewayError:
-                return ReloadOutcome.TOO_EARLY  # Triton is away, and what comes back is another one
+                return ReloadOutcome.TOO_EARLY  # Triton is unreachable; after a restart it has new processes
             if not self._left_unloaded.intersection(steps):
                 if not in_service.issuperset(steps):
-                    self.status = "another gateway heals"
+                    self.status = "another gateway is reloading"
                     return ReloadOutcome.OTHERS
                 if not await still_fails():
                     self.status = "idle"
                     return ReloadOutcome.STALE
-                if not (await self.states()).issuperset(steps):  # that took a while
-                    self.status = "another gateway heals"
+                if not (await self.states()).issuperset(steps):  # still_fails may take seconds
+                    self.status = "another gateway is reloading"
                     return ReloadOutcome.OTHERS
-            # What is unloaded is to be loaded, even when this gateway stops meanwhile.
+            # Unloaded models must be loaded again, even if this gateway stops meanwhile.
             reloading = asyncio.ensure_future(
                 self._reload(key, sorted(in_service.intersection(ensembles)), rolling=rolling)
             )
@@ -114,14 +114,14 @@ class ModelReloader:
                 raise
 
     async def load(self, model: str) -> bool:
-        """Load a model that should be served and is not; returns whether that was tried now.
+        """Load a model that should be served and is not; returns whether a load was attempted.
 
-        Triton loads an ensemble's steps with it, and with a step the ensembles that have waited for it. Each model has
-        intervals of its own between attempts, up to LAST_BACKOFF_SECONDS. Raises LoadNotAllowed.
+        With an ensemble, Triton loads its steps; with a step, the ensembles that wait for it. Each model has its own
+        backoff between attempts, up to LAST_BACKOFF_SECONDS. Raises LoadNotAllowed.
         """
         if self._clock() < self._load_backoffs.get(model, (0.0, 0.0))[0]:
             return False
-        # A lock for each model: one whose load hangs must not delay the others.
+        # A lock for each model: a load that hangs must not delay the others.
         with self._take_lock(f"{self._endpoint.address} {model}") as locked:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
             if not locked:
@@ -129,7 +129,7 @@ class ModelReloader:
             try:
                 rows = [each for each in (await self._endpoint.index()).models if each.name == model]
             except GatewayError:
-                return False  # Triton is away
+                return False  # Triton is unreachable
             states = [ModelState(each.name, each.version, each.state, each.reason) for each in rows]
             if not faults(model, states) or any(each.state == LOADING for each in states):
                 return False
@@ -150,22 +150,22 @@ class ModelReloader:
         return True
 
     def reset_backoff_except(self, missing: Container[str]) -> None:
-        """Load any model but the `missing` ones without delay when it is missing the next time."""
+        """Reset the load backoff of every model that is not in `missing`."""
         self._load_backoffs = {model: kept for model, kept in self._load_backoffs.items() if model in missing}
 
     async def states(self) -> set[str]:
-        """The models of which a version is READY; empty where Triton does not answer."""
+        """The models of which a version is READY; empty if Triton does not answer."""
         try:
             return await self._in_service()
         except GatewayError:
             return set()
 
     def report_effective(self, steps: Collection[str]) -> None:
-        """Steps that were reloaded have answered: the next death is a new one, and is mended as quickly."""
+        """Reset the backoff of steps that answer after their reload."""
         self._backoffs[tuple(sorted(steps))] = (self._clock() + FIRST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS)
 
     def report_ineffective(self, steps: Collection[str], models: Collection[str]) -> None:
-        """Models whose steps were reloaded still fail: say so, and try again at growing intervals."""
+        """Report models that still fail after a reload of their steps, and retry at growing intervals."""
         self.status = f"reloading does not repair {', '.join(sorted(models))}: restart this Triton"
         metrics.HEALINGS.labels("in vain").inc()
         log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
@@ -190,10 +190,10 @@ class ModelReloader:
             self._failed(steps, exc)
             return ReloadOutcome.FAILED
         seconds = self._clock() - started
-        self.status = f"healed in {seconds:.1f} s"
+        self.status = f"reloaded in {seconds:.1f} s"
         metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
-        # Until the models have report_effective themselves, a model that dies at once is not reloaded without pause.
+        # Until report_effective resets it, the backoff slows down reloads of a model that dies at once.
         self._back_off(steps)
         return ReloadOutcome.RELOADED
 

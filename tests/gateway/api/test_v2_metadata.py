@@ -16,7 +16,7 @@ class Unready(StubBackend):
     """Has not answered lately."""
 
     def health(self):
-        return [EndpointHealth("127.0.0.1:8001", ready=False, trial=None)]
+        return [EndpointHealth("127.0.0.1:8001", ready=False, last_probe=None)]
 
 
 @pytest.fixture

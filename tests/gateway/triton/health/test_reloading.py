@@ -52,7 +52,7 @@ def test_steps_are_reloaded_before_their_ensembles():
     assert asyncio.run(reloading.reload()) is ReloadOutcome.RELOADED
     assert reloading.triton.done == RELOAD
     assert reloading.locked == ["10.0.0.1:8001"]
-    assert reloading.reloader.status == "healed in 0.0 s"
+    assert reloading.reloader.status == "reloaded in 0.0 s"
 
 
 def test_unloaded_ensemble_stays_unloaded():
@@ -65,7 +65,7 @@ def test_nothing_is_reloaded_without_the_lock():
     reloading = Reloading(gets_lock=False)
     assert asyncio.run(reloading.reload()) is ReloadOutcome.OTHERS
     assert reloading.triton.done == []
-    assert reloading.reloader.status == "another gateway heals"
+    assert reloading.reloader.status == "another gateway is reloading"
 
 
 def test_step_unloaded_by_another_gateway_is_left_alone():
