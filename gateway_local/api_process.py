@@ -1,4 +1,4 @@
-"""The API as a child process: one supervisor with its workers, started, watched and stopped as a whole."""
+"""The API as a child process: its supervisor and its workers, started, watched and stopped as a whole."""
 
 import contextlib
 import json
@@ -20,15 +20,15 @@ from gateway_local.hosts import reachable
 SERVE = (sys.executable, "-m", "gateway_cli", "serve")
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 5.0
-LISTEN_SECONDS = 2.0
+LIVENESS_TIMEOUT_SECONDS = 2.0
 HANG_SECONDS = 60.0
-"""An API that answered nobody for so long hangs. A restart ends requests, and a busy machine is slow."""
+"""An API that has not answered for this long is restarted. A restart ends requests, and a busy machine is slow."""
 EXIT_SECONDS = 5.0
-"""For the process to end after its last request."""
+"""Time for the process to end after its last request."""
 
 
 class ApiFailed(UserError):
-    """The API ended while it started, or was not ready in time; the message has what it says."""
+    """The API ended while it started, or was not ready in time; the message has the reason."""
 
 
 class ApiProcess:
@@ -62,15 +62,15 @@ class ApiProcess:
         self._answered_at = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
-        """Whether all of its group is gone: then the group's number may soon be another's."""
+        """Whether the whole process group has ended: its number may then be reused."""
 
     @property
     def alive(self) -> bool:
-        """Whether its first process runs."""
+        """Whether the API's first process runs."""
         return self._process is not None and self._process.poll() is None
 
     def poll(self) -> int | None:
-        """The exit code of one that has ended, negative for a signal."""
+        """The exit code of a process that has ended, negative for a signal; else None."""
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
@@ -86,45 +86,45 @@ class ApiProcess:
         self._answered_at = time.monotonic()
 
     def ready(self) -> bool:
-        """Whether it answers at all: its readiness also depends on Triton, which has its own keeper."""
-        return self._ask("/health/live")[0]
+        """Whether the API is alive. Its readiness also depends on Triton, which has its own supervisor."""
+        return self._get("/health/live")[0]
 
     def answers(self) -> bool:
-        """Whether it has answered anything lately: its supervisor ends workers that hang, and nobody else ends it.
+        """Whether the API has answered within `hang_seconds`, with any status; waits for two seconds at most.
 
-        Waits for two seconds at most.
+        The API's own supervisor ends workers that hang; this check is for the API as a whole.
         """
-        answered, _ = self._ask("/health/live", LISTEN_SECONDS, any_status=True)
+        answered, _ = self._get("/health/live", LIVENESS_TIMEOUT_SECONDS, any_status=True)
         if answered:
             self._answered_at = time.monotonic()
         return time.monotonic() - self._answered_at < self._hang_seconds
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether images are classified, and the reason where they are not; waits for two seconds at most."""
+        """Whether images are classified, and the reason if they are not; waits for two seconds at most."""
         host, port = reachable(self._settings.host), self._settings.port
         try:
-            status, body = get(host, port, "/health/ready", timeout_seconds=LISTEN_SECONDS)
+            status, body = get(host, port, "/health/ready", timeout_seconds=LIVENESS_TIMEOUT_SECONDS)
         except OSError:
             return False, f"the API does not answer on port {port}"
         return status == HTTPStatus.OK, _reason(body, self._settings.model)
 
     def hangs(self) -> bool:
-        """False: until it is ready it has its time to start."""
+        """False: before the API is ready, only the start timeout applies."""
         return False
 
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
-        """Wait until images are classified; raises ApiFailed where it ends before, or is not ready in time."""
-        match wait_ready(lambda: self._ask("/health/ready")[0], lambda: self.alive, timeout_seconds):
+        """Wait until images are classified; raises ApiFailed if the API ends before, or is not ready in time."""
+        match wait_ready(lambda: self._get("/health/ready")[0], lambda: self.alive, timeout_seconds):
             case Waited.ENDED:
                 raise ApiFailed(f"the API ended with code {self.poll()} while it started; its log above says why")
             case Waited.LATE:
-                _, said = self._ask("/health/ready")
-                raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {said}")
+                _, reason = self._get("/health/ready")
+                raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {reason}")
 
     def stop(self, grace_seconds: float | None = None) -> None:
-        """End it: requests in flight may finish within the grace, then all that is left is killed.
+        """Stop the API: requests in flight may finish within the grace period, then what is left is killed.
 
-        By default the grace is what the settings promise: time for load balancers to notice, then time for requests.
+        By default the grace period is that of the settings: time for load balancers to notice, then time for requests.
         """
         if self._process is None or self._stopped:
             return
@@ -138,20 +138,20 @@ class ApiProcess:
         self._stopped = True
 
     def kill(self) -> None:
-        """Kill it with its workers at once, also while `stop` waits; for signal handlers."""
+        """Kill the API and its workers at once, also while `stop` waits; for signal handlers."""
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process, signal.SIGKILL)
 
-    def _ask(
+    def _get(
         self, path: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS, *, any_status: bool = False
     ) -> tuple[bool, str]:
-        """Whether the answer is 200, or there is one at all, and what is said otherwise."""
+        """Whether the status is 200 (or, with `any_status`, whether there is a response), and the reason if not."""
         host, port = reachable(self._settings.host), self._settings.port
         try:
             status, body = get(host, port, path, timeout_seconds=timeout_seconds)
         except OSError as exc:
             return False, f"it does not answer on port {port}: {exc}"
-        return any_status or status == HTTPStatus.OK, f"it says: {_detail(body)}"
+        return any_status or status == HTTPStatus.OK, f"it reports: {_detail(body)}"
 
 
 def _reason(body: bytes, model: str) -> str:

@@ -1,4 +1,4 @@
-"""Servers that run as child processes: asked over HTTP, waited for until they are ready, and ended."""
+"""Servers that run as child processes: HTTP requests to them, waiting until they are ready, and ending them."""
 
 import http.client
 import subprocess
@@ -8,7 +8,7 @@ from enum import Enum
 from http import HTTPStatus
 
 POLL_SECONDS = 0.05
-MOST_BYTES = 10_000
+MAX_RESPONSE_BYTES = 10_000
 ANSWER_SECONDS = 5.0
 
 
@@ -23,7 +23,7 @@ class Waited(Enum):
 def wait_ready(ready: Callable[[], bool], alive: Callable[[], bool], timeout_seconds: float) -> Waited:
     """Poll until a server is `ready`, is no longer `alive`, or the time is up, which a slow `ready` may overrun."""
     deadline = time.monotonic() + timeout_seconds
-    # First whether it is alive: of one that ended, another server may have the port.
+    # Alive first: after the server has ended, another one may have its port.
     while alive():
         if ready():
             return Waited.READY
@@ -34,15 +34,15 @@ def wait_ready(ready: Callable[[], bool], alive: Callable[[], bool], timeout_sec
 
 
 def get(host: str, port: int, path: str, *, timeout_seconds: float) -> tuple[int, bytes]:
-    """The status and the first MOST_BYTES of the answer to a GET request.
+    """The status and the first MAX_RESPONSE_BYTES of the response to a GET request.
 
-    Raises OSError where there is no answer (TimeoutError where it takes too long) or none in HTTP.
+    Raises OSError if there is no response, or none in HTTP, and TimeoutError if it takes too long.
     """
     connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
     try:
         connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(MOST_BYTES)
+        response = connection.getresponse()
+        return response.status, response.read(MAX_RESPONSE_BYTES)
     except http.client.HTTPException as exc:
         raise OSError(f"the answer is not HTTP: {exc!r}") from exc
     finally:
@@ -60,7 +60,7 @@ def is_ok(host: str, port: int, path: str, *, timeout_seconds: float) -> bool:
 def wait_answering(
     process: "subprocess.Popen[bytes]", host: str, port: int, path: str, *, timeout_seconds: float
 ) -> str | None:
-    """Wait until a child process answers 200 to a GET request; where it does not, what became of it."""
+    """Wait until a child process answers 200 to a GET request; returns the reason if it does not, else None."""
     match wait_ready(
         lambda: is_ok(host, port, path, timeout_seconds=ANSWER_SECONDS),
         lambda: process.poll() is None,
@@ -74,7 +74,7 @@ def wait_answering(
 
 
 def end(process: "subprocess.Popen[bytes]", grace_seconds: float) -> None:
-    """Ask a process to end with SIGTERM, and kill it where it has not after the grace; returns when it has ended."""
+    """Send SIGTERM to a process, and kill it if it has not ended after the grace period; returns when it has ended."""
     process.terminate()
     try:
         process.wait(grace_seconds)

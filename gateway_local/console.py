@@ -11,17 +11,17 @@ from gateway_client.visible import visible
 class PlainConsole(Console):
     """Prints each string as it is: without markup, and with control characters and line breaks escaped.
 
-    This holds for the cells of tables as well. For style there are the `style` of `print`, and `rich.text.Text`.
+    This applies to the cells of tables as well. For style, use the `style` of `print`, or `rich.text.Text`.
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # Rich's
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
-        """See Console; every string that is printed passes here."""
+        """See Console; every printed string passes through here."""
         return super().render_str(visible(text), **options)
 
 
 def plain(text: str) -> Text:
-    """The same where Rich makes a text of a string by itself, as in a status."""
+    """The same for strings that Rich renders itself, as in a status."""
     return Text(visible(text))

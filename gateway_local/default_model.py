@@ -13,14 +13,14 @@ HOW_TO_CHOOSE = (
 
 
 class NoDefaultModel(UserError):
-    """The default model is not in the repository, or there is no repository; the message says what there is."""
+    """The default model is not in the repository, or there is no repository; the message names what was found."""
 
 
 def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
-    """The model that answers by default; raises NoDefaultModel with the names that it could be.
+    """The model that answers by default; raises NoDefaultModel with the names of the candidates.
 
-    `wanted` is what the settings say, `explicit` whether somebody has said it. Where nobody has and the repository has
-    one model alone, it is that one. A repository without any readable configuration is left to Triton to complain of.
+    `wanted` is the model of the settings, `explicit` whether the user has set it. If not, and the repository has only
+    one model, that model is the default. If no configuration can be read, Triton reports the errors.
     """
     if not repository.is_dir():
         raise NoDefaultModel(f"there is no model repository at {repository}: {HOW_TO_CHOOSE}")
@@ -45,7 +45,7 @@ def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
 
 
 def models(configs: dict[str, ModelConfig]) -> list[str]:
-    """The models that clients can ask for, without the ensembles that stand for one version of another."""
+    """The models that clients can request, without the ensembles that pin one version of another model."""
     serving = [name for name, config in configs.items() if not breaches(config)]
     versions = {ensemble for name in serving for ensemble in pinned_versions(name, serving)}
     return sorted(set(serving) - versions)

@@ -1,4 +1,4 @@
-"""What the embedded Triton learns about GPUs: which to leave alone, and how much of their memory to pool."""
+"""GPU options of the embedded Triton: which GPUs to hide from it, and how much of their memory to pool."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 class CacheOnGpu(TritonRuntimeError):
-    """A response cache that Triton could not fill; the message names the model and what to change."""
+    """Triton could not fill a response cache; the message names the model and what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Devices:
 def choose_devices(
     repository: Path, say: Say, *, images_in_flight: int, gpus: Callable[[], Gpus] = find_gpus
 ) -> Devices:
-    """How Triton is to run a repository's models on this machine's GPUs; says what the operator must know.
+    """Options for running a repository's models on this machine's GPUs; `say` gets what the operator must know.
 
-    GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. Where a
+    GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. If a
     Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`. Raises CacheOnGpu.
     """
     found = gpus()

@@ -17,24 +17,24 @@ Say = Callable[[str], None]
 
 
 class Display(Protocol):
-    """Where progress and Triton's log go."""
+    """Shows progress and Triton's log."""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line that stays on the screen."""
         ...
 
     def log(self, line: str) -> None:
-        """A line of Triton's log; called on a thread of its own."""
+        """Show a line of Triton's log; called on a thread of its own."""
         ...
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
-        """While something is awaited, which `text` names."""
+        """Show, for as long as the block lasts, that the step named `text` is in progress."""
         ...
 
 
 @contextmanager
 def reminding(every_seconds: float, remind: Callable[[float], None]) -> Iterator[None]:
-    """While the block lasts, call `remind` again and again, in a thread, with the seconds since the block began."""
+    """Until the block ends, call `remind` periodically, in a thread, with the seconds since the block began."""
     started = time.monotonic()
     over = threading.Event()
 
@@ -52,9 +52,9 @@ def reminding(every_seconds: float, remind: Callable[[float], None]) -> Iterator
 
 
 class Reminders:
-    """Says from time to time that something is still awaited, and which models load meanwhile.
+    """Reports every REMIND_SECONDS that a step is still in progress, and which models are loading.
 
-    For displays where nothing moves; `log` gets the same lines of Triton's log as theirs.
+    For displays without a progress indicator; pass each line of Triton's log to `log`.
     """
 
     def __init__(self, say: Say) -> None:
@@ -64,7 +64,7 @@ class Reminders:
         self._loading: dict[str, None] = {}
 
     def log(self, line: str) -> None:
-        """Take note of the models that begin to load, or have loaded."""
+        """Record which models begin to load, and which have loaded."""
         event = self._reader.read(line.removeprefix(LOG_PREFIX))
         if event is None:
             return
@@ -76,18 +76,20 @@ class Reminders:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Say it at once, and again after each REMIND_SECONDS."""
+        """Report the step at once, and again every REMIND_SECONDS."""
         self._say(text)
-        with reminding(REMIND_SECONDS, lambda so_far: self._say(f"{text}: {so_far:.0f} s so far{self._told()}")):
+        with reminding(
+            REMIND_SECONDS, lambda elapsed: self._say(f"{text}: {elapsed:.0f} s so far{self._loading_text()}")
+        ):
             yield
 
-    def _told(self) -> str:
+    def _loading_text(self) -> str:
         with self._lock:
             return f"; loading {', '.join(self._loading)}" if self._loading else ""
 
 
 class Lines:
-    """Every line as it comes: for log collectors, and for those who ask for all."""
+    """Passes on every line as it is: for log collectors, and for `--verbose`."""
 
     def __init__(self, say: Say, log: Say) -> None:
         self.say = say
@@ -95,10 +97,10 @@ class Lines:
         self._reminders = Reminders(say)
 
     def log(self, line: str) -> None:
-        """A line of Triton's log."""
+        """Pass on a line of Triton's log."""
         self._reminders.log(line)
         self._log(line)
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Said at once and again and again; nothing else would show that something is awaited."""
+        """Report the step at once and periodically; nothing else shows that it is in progress."""
         return self._reminders.waiting(text)

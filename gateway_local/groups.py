@@ -16,9 +16,10 @@ POLL_SECONDS = 0.02
 
 
 class Reaper:
-    """A process that kills the groups of this one's children when this one dies; started with the first of them.
+    """A process that kills the process groups of this process's children when this process dies.
 
-    One that has died itself is replaced by the next call of any method; the new one knows all groups.
+    It is started for the first group. If it has died, the next call of any method replaces it; the new one watches
+    all groups.
     """
 
     def __init__(self) -> None:
@@ -30,21 +31,21 @@ class Reaper:
         """Have a group killed when this process dies."""
         with self._lock:
             self._groups.add(group)
-            self._tell(f"+{group}\n")
+            self._send(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """The group is gone, and its number may soon be another's."""
+        """Stop watching a group that has ended, since its number may be reused."""
         with self._lock:
             self._groups.discard(group)
-            self._tell(f"-{group}\n")
+            self._send(f"-{group}\n")
 
     def check(self) -> None:
-        """Replace the process if it has died while there is something to watch; call it again and again."""
+        """Replace the reaper process if it has died while there are groups to watch; call this periodically."""
         with self._lock:
             if self._groups:
-                self._tell("")
+                self._send("")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", reaper.__file__],
@@ -65,7 +66,7 @@ class Reaper:
 
     @staticmethod
     def _dismiss(process: "subprocess.Popen[str]") -> None:
-        # What is still watched now was not stopped, and is killed.
+        # Groups that are still watched were not stopped; the reaper kills them.
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
@@ -76,7 +77,7 @@ REAPER = Reaper()
 
 
 def signal_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", number: int) -> bool:
-    """Send a signal to all of the group that `process` leads; False when none of it is left."""
+    """Send a signal to the process group that `process` leads; False if the group has ended."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
@@ -85,9 +86,9 @@ def signal_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]", num
 
 
 def kill_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
-    """Kill a child that leads a process group, and all of its group; returns when none of it lives.
+    """Kill a child that leads a process group, with the whole group; returns when the group has ended.
 
-    The leader may have ended already. Call it once for each leader: later its group's number may be another's.
+    The leader may have ended already. Call this once per leader: afterwards the group's number may be reused.
     """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while signal_group(process, signal.SIGKILL) and time.monotonic() < deadline:
@@ -100,8 +101,8 @@ def kill_group(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> No
 
 
 def _reap(group: int) -> None:
-    # The leader's orphans become ours where this is process 1 of a container; a zombie that nobody waits for stays in
-    # its group for ever.
+    # In a container this process may be process 1, which inherits the leader's orphans; a zombie stays in its group
+    # until its parent waits for it.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
             pass

@@ -7,7 +7,7 @@ _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # every inter
 
 
 def reachable(host: str) -> str:
-    """The host to connect to for what listens on `host`, without brackets, as sockets and http.client take it."""
+    """The host to connect to for a server that listens on `host`; without brackets, for sockets and http.client."""
     return _REACHED_AT.get(host, host)
 
 
@@ -24,7 +24,7 @@ def is_loopback(address: str) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port of LOOPBACK that nobody listened on a moment ago."""
+    """A TCP port of LOOPBACK that was free at the time of the call."""
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
         return int(listener.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What `gateway up` does about memory: compares what is needed with what there is, and makes do with less."""
+"""Memory planning of `gateway up`: compare the need with the available memory, and lower defaults to fit."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from gateway_local.runtime import default_cache_dir
 
 LEAN = "lean"
 SHIPPED_COUNT = 2
-"""Processes of each step of the default model that its config.pbtxt asks for as it is shipped."""
+"""Processes of each step of the default model in the shipped config.pbtxt."""
 
 Say = Callable[[str], None]
 
@@ -29,9 +29,9 @@ class MemoryPlan:
 
     settings: Settings
     lowered: Mapping[str, int] = field(default_factory=dict)
-    """Settings that are lower than their defaults."""
+    """Settings that were lowered below their defaults."""
     arguments: tuple[str, ...] = ()
-    """For Triton."""
+    """Triton's additional arguments."""
 
 
 def plan_memory(
@@ -43,10 +43,10 @@ def plan_memory(
     with_gateway: bool = True,
     memory: Callable[[], Memory | None] = usable_memory,
 ) -> MemoryPlan:
-    """Say what may be too little, lower what has a default, and raise MemoryShort where the models do not fit.
+    """Warn if memory may run out, lower settings left at their defaults, and raise MemoryShort if models do not fit.
 
-    Where two processes for each step of the default model do not fit, one of each runs: Triton then reads
-    configs/lean.pbtxt, which is written beside config.pbtxt. Other models have what their config.pbtxt says.
+    If two processes for each step of the default model do not fit, one of each runs: Triton then reads
+    configs/lean.pbtxt, which is written beside config.pbtxt. Other models run as their config.pbtxt specifies.
     """
     found = memory()
     if found is None or settings.memory_check is MemoryCheck.OFF:
@@ -58,7 +58,7 @@ def plan_memory(
     if (
         CLASSIFIER in lean
         and not gpus
-        and wanted.usual_bytes + _least(settings) > found.free_bytes
+        and wanted.usual_bytes + _smallest_need(settings) > found.free_bytes
         and all(_write(config, repository / name / "configs" / f"{LEAN}.pbtxt") for name, config in lean.items())
     ):
         arguments = (f"--model-config-name={LEAN}",)
@@ -84,7 +84,7 @@ def _need(repository: Path, configs: Mapping[str, ModelConfig], gpus: int) -> Ne
     return need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpus)
 
 
-def _least(settings: Settings) -> int:
+def _smallest_need(settings: Settings) -> int:
     """Memory of the gateway with the smallest buffers."""
     held: dict[str, int] = {name: min(value, getattr(settings, name)) for name, value in LEAST.items()}
     return needed(settings.model_copy(update=held)) + held["triton_cache_bytes"]
@@ -115,7 +115,7 @@ def _write(config: ModelConfig, path: Path) -> bool:
 
 
 def count_for_new_model(repository: Path, written_as: str, *, gpus: int) -> int:
-    """How many processes each step of a model gets that is added to a repository and comes with no number.
+    """How many processes each step of a newly added model gets if the user gives no number.
 
     `written_as` is the backend or the platform of its network.
     """
@@ -126,7 +126,7 @@ def count_for_new_model(repository: Path, written_as: str, *, gpus: int) -> int:
 
 
 def warn_of_memory(repository: Path, settings: Settings, say: Say, *, gpus: int) -> None:
-    """Say whether all models of a repository and the gateway need more memory than this machine has."""
+    """Warn if all models of a repository and the gateway need more memory than this machine has."""
     limit = memory_limit()
     if limit is None:
         return

@@ -1,4 +1,4 @@
-"""Where the models, Triton's backends and the sample picture are: in a checkout, or in what a wheel installed.
+"""Where the models, Triton's backends and the sample image are: in a checkout, or in an installed wheel.
 
 a checkout     triton_models/, triton_backends/, examples/ beside gateway_local/
 a wheel        gateway_local/shipped/ with copies of them; models that change are kept in the user's data folder
@@ -14,20 +14,20 @@ MODELS, BACKENDS, EXAMPLES = "triton_models", "triton_backends", "examples"
 
 
 def shipped(package: Path = _PACKAGE) -> Path:
-    """The folder that has the shipped ones, for the package `gateway_local` at a place."""
+    """The folder with the shipped models, backends and examples; `package` is the folder of gateway_local."""
     installed = package / "shipped"
     return installed if installed.is_dir() else package.parent
 
 
 def data_models() -> Path:
-    """The model repository of somebody without a checkout: in $XDG_DATA_HOME, else ~/.local/share."""
+    """The model repository of users without a checkout: in $XDG_DATA_HOME, else ~/.local/share."""
     root = os.environ.get("XDG_DATA_HOME", "")
     data = Path(root) if Path(root).is_absolute() else Path.home() / ".local" / "share"
     return data / "triton-image-gateway" / MODELS
 
 
 def default_model_repository(here: Path | None = None, package: Path = _PACKAGE) -> Path:
-    """./triton_models where that is a model repository, else the checkout's, else the one in the user's data folder."""
+    """./triton_models if that is a model repository, else the checkout's, else the one in the user's data folder."""
     own = (here or Path.cwd()) / MODELS
     if any(own.glob("*/config.pbtxt")):
         return own.resolve()
@@ -35,12 +35,12 @@ def default_model_repository(here: Path | None = None, package: Path = _PACKAGE)
 
 
 def at(repository: Path) -> str:
-    """The option, after a space, by which a command that is shown finds a repository; "" for the default one."""
+    """The option, after a space, that names a repository in a suggested command; "" for the default repository."""
     return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {repository}"
 
 
 def install_models(repository: Path, say: Callable[[str], None]) -> None:
-    """Copy the shipped models to the user's data folder where `repository` is that folder and is not there yet."""
+    """Copy the shipped models to the user's data folder if `repository` is that folder and does not exist yet."""
     if repository != data_models() or repository.exists():
         return
     say(f"copying the default model's configuration to {repository}")
@@ -50,7 +50,7 @@ def install_models(repository: Path, say: Callable[[str], None]) -> None:
 
 SHIPPED = shipped()
 PROJECT = _PACKAGE.parent
-"""The checkout, where this is one."""
+"""The root of the checkout, if this is a checkout."""
 DEFAULT_BACKENDS = SHIPPED / BACKENDS
 SHIPPED_MODELS = SHIPPED / MODELS
 SHIPPED_EXAMPLES = SHIPPED / EXAMPLES

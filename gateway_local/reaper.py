@@ -2,10 +2,10 @@
 
     python -I -S reaper.py
 
-On stdin come lines: `+GROUP` to watch one, `-GROUP` to forget it. The end of the input is the parent's end, since only
-the parent holds the pipe's other end; then every group that is still watched is killed. A signal on the death of a
-parent (PR_SET_PDEATHSIG) reaches a child, but not the child's children: a stub of Triton that waits on a lock that a
-killed Triton held waits for ever.
+Lines on stdin are `+GROUP` to watch a group and `-GROUP` to forget it. Only the parent holds the other end of the pipe,
+so the input ends when the parent does; then every group that is still watched is killed. The signal on a parent's death
+(PR_SET_PDEATHSIG) reaches a child, but not the child's children: one of Triton's stubs that waits for a lock held by a
+killed Triton would wait for ever.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 def watch(lines: Iterable[str]) -> set[int]:
-    """The groups that are watched when the input ends."""
+    """The groups that are still watched when the input ends."""
     groups: set[int] = set()
     for line in lines:
         change, group = line[:1], int(line[1:])
@@ -25,7 +25,7 @@ def watch(lines: Iterable[str]) -> set[int]:
 
 
 def main() -> None:
-    """Wait for the end of the input, then kill."""
+    """Wait for the end of the input, then kill the watched groups."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for group in watch(sys.stdin):

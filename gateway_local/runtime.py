@@ -28,7 +28,7 @@ WHEEL_PLATFORM = "manylinux_2_35_x86_64"
 TRITON_VERSION = "2.51.0"
 
 OLDEST_GLIBC = (2, 34)
-"""What tritonserver and the stubs ask for; the wheel's tag says 2.35 because of a libpython that is not used here."""
+"""The glibc that tritonserver and the stubs need; the wheel's tag has 2.35 for a libpython that is not used here."""
 PYTHON_VERSIONS = ((3, 10), (3, 13))
 """First and last Python version that this project supports and the wheel has a stub for."""
 
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class TritonRuntimeError(UserError):
-    """Triton cannot run here; the message is for the terminal and says what to do."""
+    """Triton cannot run here; the message is for users and includes what to do."""
 
 
 class UnsupportedPlatform(TritonRuntimeError):
@@ -54,13 +54,13 @@ class RuntimeFetchFailed(TritonRuntimeError):
 
 
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(64 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
-"""For glibc's malloc (mallopt(3)): what a request's tensors took is kept for the next one's, whose pages then need no
-clearing. Without it, a third of the server's system time is page faults."""
+"""For glibc's malloc (mallopt(3)): memory freed by one request's tensors is kept for the next request, which then needs
+no fresh pages. Without it, a third of the server's system time is page faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A Triton that can be started: where its parts are and the environment that it needs."""
+    """A Triton that can be started: the paths of its parts and the environment that it needs."""
 
     tritonserver: Path
     cache_directory: Path
@@ -70,8 +70,8 @@ class Runtime:
     def environment(self) -> dict[str, str]:
         """The environment of this process, with what the server and its Python stubs need to find."""
         library_path = [*map(str, self.library_path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        # The stub embeds an isolated Python, deaf to PYTHONPATH and PYTHONHOME. It takes the first python3 in PATH for
-        # its own executable, and so finds the virtual environment and the standard library.
+        # The stub embeds an isolated Python, which ignores PYTHONPATH and PYTHONHOME. It takes the first python3 in
+        # PATH for its own executable, and so finds the virtual environment and the standard library.
         path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         return {
             **KEEP_FREED_MEMORY,
@@ -79,7 +79,7 @@ class Runtime:
             "LD_LIBRARY_PATH": os.pathsep.join(library_path),
             "PATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
-            # Bytecode in a model's folder is a change of it to Triton, which then loads it again beside its neighbours.
+            # Triton treats bytecode in a model's folder as a change of the model, and loads it again with the next.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
@@ -94,7 +94,7 @@ def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKEN
     """Fetch Triton into `cache_dir` unless it is there, and compose its backend directory.
 
     `backends` holds Python-based backends, a folder each, that are added to the wheel's own; `say` gets a sentence for
-    each step that takes time. Several processes may call it at once. Raises TritonRuntimeError.
+    each step that takes time. Several processes may call this at once. Raises TritonRuntimeError.
     """
     check_platform()
     libpython = find_libpython()
@@ -145,7 +145,7 @@ def check_platform() -> None:
 def find_libpython() -> Path:
     """The running Python's shared library; raises LibpythonMissing with ways to get one."""
     name = f"libpython{_python_version()}.so.1.0"
-    # Where the interpreter is comes before where it was built, which another user's home may hide after a move.
+    # The interpreter's own folder first: the one that it was built in may be in another user's home.
     folders = [f"{sys.base_prefix}/lib", sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL")]
     multiarch = sysconfig.get_config_var("MULTIARCH")
     if multiarch:
@@ -199,8 +199,8 @@ def _missing_from(wheel: Path) -> list[str]:
     return [part for part in parts if not (wheel / part).exists()]
 
 
-def _pip_install(target: Path, place: Path) -> None:
-    """Install the wheel into a draft of what will be in `place`; raises RuntimeFetchFailed."""
+def _pip_install(target: Path, destination: Path) -> None:
+    """Install the wheel into a draft of what will be in `destination`; raises RuntimeFetchFailed."""
     requirement = f"nvidia-pytriton=={WHEEL_VERSION} --hash=sha256:{WHEEL_SHA256}\n"
     with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="triton-") as requirements:
         requirements.write(requirement)
@@ -221,24 +221,24 @@ def _pip_install(target: Path, place: Path) -> None:
     reason = next(
         (line for line in reversed(completed.stderr.splitlines()) if line.startswith("ERROR")), completed.stderr.strip()
     )
-    away = "the package index does not answer" if "connection broken by" in completed.stderr else f"pip says: {reason}"
+    cause = "the package index does not answer" if "connection broken by" in completed.stderr else f"pip says: {reason}"
     raise RuntimeFetchFailed(
-        f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}: {away}. The first start needs a package index within "
-        f"reach (PIP_INDEX_URL and PIP_FIND_LINKS are honoured), or {place} copied from a machine that has it: "
+        f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}: {cause}. The first start needs a package index within "
+        f"reach (PIP_INDEX_URL and PIP_FIND_LINKS are honoured), or {destination} copied from a machine that has it: "
         "`gateway triton fetch` puts it there"
     )
 
 
-def _ensure_backends(cache_dir: Path, wheel: Path, ours: Path, libpython: Path) -> Path:
-    """Compose a backend directory of real copies: Triton refuses links that lead out of it."""
-    if not ours.is_dir():
+def _ensure_backends(cache_dir: Path, wheel: Path, own: Path, libpython: Path) -> Path:
+    """Compose a backend directory of copies: Triton refuses links that lead out of it."""
+    if not own.is_dir():
         raise TritonRuntimeError(
-            f"there is no folder {ours} with the project's Triton backends: reinstall the package or use a checkout"
+            f"there is no folder {own} with the project's Triton backends: reinstall the package or use a checkout"
         )
-    sources = sorted(path for path in ours.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    sources = sorted(path for path in own.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     digest = hashlib.sha256(f"{WHEEL_SHA256} {libpython}".encode())
     for source in sources:
-        digest.update(f"{source.relative_to(ours)}\0".encode() + source.read_bytes())
+        digest.update(f"{source.relative_to(own)}\0".encode() + source.read_bytes())
     version = _python_version()
     target = cache_dir / f"backends-cp{version.replace('.', '')}-{digest.hexdigest()[:12]}"
     if target.is_dir():
@@ -248,7 +248,7 @@ def _ensure_backends(cache_dir: Path, wheel: Path, ours: Path, libpython: Path) 
         shutil.copytree(server / "backends" / "python", draft / "python", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy2(server / "python_backend_stubs" / version / "triton_python_backend_stub", draft / "python")
         for source in sources:
-            copy = draft / source.relative_to(ours)
+            copy = draft / source.relative_to(own)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
         # The stub of 3.13 asks for libpython by the name that the wheel's packager gave to a copy of its own.

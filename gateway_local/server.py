@@ -1,4 +1,4 @@
-"""A Triton server as a child process: started, watched and stopped in order."""
+"""A Triton server as a child process: started, watched and stopped cleanly."""
 
 import os
 import secrets
@@ -22,7 +22,7 @@ from gateway_local.server_log import advice, error_lines
 MIB = 2**20
 LOG_PREFIX = "triton | "
 LOOPBACK = "127.0.0.1"
-REMEMBERED_LINES = 1_000
+KEPT_LOG_LINES = 1_000
 
 # Each model instance has a region of its own; the pages of one are only used once they are written to.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where POSIX shared memory lives on Linux
@@ -30,15 +30,15 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
-ANSWER_SECONDS = 2.0
+RESPONSE_TIMEOUT_SECONDS = 2.0
 
 
 class PortTaken(TritonRuntimeError):
-    """Another process listens on a port that Triton should use."""
+    """Another process listens on one of Triton's ports."""
 
 
 class StartFailed(TritonRuntimeError):
-    """Triton ended, or was not ready in time; the message has its own reasons."""
+    """Triton ended, or was not ready in time; the message quotes its log."""
 
 
 class EmbeddedTriton:
@@ -79,10 +79,10 @@ class EmbeddedTriton:
         self._shm_prefix = f"triton_{os.getpid()}_{secrets.token_hex(4)}_"
         self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
-        self._lines: deque[str] = deque(maxlen=REMEMBERED_LINES)
+        self._lines: deque[str] = deque(maxlen=KEPT_LOG_LINES)
         self._was_ready = False
         self._stopped = False
-        """Whether all of its process group is gone: then the group's number may soon be another's."""
+        """Whether the whole process group has ended: its number may then be reused."""
 
     @property
     def url(self) -> str:
@@ -96,12 +96,12 @@ class EmbeddedTriton:
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus finds Triton's metrics."""
+        """The URL of Triton's metrics, for Prometheus."""
         return f"http://{authority(self.host, self.metrics_port)}/metrics"
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, also of one that has ended; None before the first start."""
+        """The server's process id, also after it has ended; None before the first start."""
         return self._process.pid if self._process else None
 
     @property
@@ -130,7 +130,7 @@ class EmbeddedTriton:
             raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
         for path in (self.model_repository, self.runtime.backend_directory):
             if any(map(str.isspace, str(path))):
-                # The backend splits its processes' command line at spaces, then waits for ever for a process that died.
+                # The backend splits its stubs' command line at spaces, then waits for ever for a stub that died.
                 raise TritonRuntimeError(
                     f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
                 )
@@ -165,28 +165,31 @@ class EmbeddedTriton:
             raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {failures[0]}") from failures[0]
 
     def ready(self) -> bool:
-        """Whether the server says that it and all its models are ready."""
-        return self._says("/v2/health/ready")
+        """Whether the server and all its models are ready, by its own report."""
+        return self._is_ok("/v2/health/ready")
 
     def answers(self) -> bool:
-        """Whether the server reports that it is alive, whatever its models do; waits for two seconds at most."""
-        return self._says("/v2/health/live")
+        """Whether the server reports that it is alive, regardless of its models; waits for two seconds at most."""
+        return self._is_ok("/v2/health/live")
 
     def hangs(self) -> bool:
-        """Whether the server takes a connection and does not answer within two seconds; one that starts takes none."""
+        """Whether the server accepts a connection but does not answer within two seconds.
+
+        A server that is still starting accepts no connections.
+        """
         try:
-            get(reachable(self.host), self.http_port, "/v2/health/live", timeout_seconds=ANSWER_SECONDS)
+            get(reachable(self.host), self.http_port, "/v2/health/live", timeout_seconds=RESPONSE_TIMEOUT_SECONDS)
         except TimeoutError:
             return True
         except OSError:
             return False
         return False
 
-    def _says(self, path: str) -> bool:
-        return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=ANSWER_SECONDS)
+    def _is_ok(self, path: str) -> bool:
+        return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=RESPONSE_TIMEOUT_SECONDS)
 
     def wait_ready(self, timeout_seconds: float = 120.0) -> None:
-        """Wait until `ready`; raises StartFailed with Triton's reasons when it ends before, or is not ready in time."""
+        """Wait until `ready`; raises StartFailed with Triton's reasons if it ends before, or is not ready in time."""
         match wait_ready(self.ready, lambda: self.alive, timeout_seconds):
             case Waited.ENDED:
                 self._join_log()
@@ -196,17 +199,17 @@ class EmbeddedTriton:
         self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
-        """End the server: requests in flight may finish within the grace, then everything that is left is killed.
+        """Stop the server: requests in flight may finish within the grace period, then what is left is killed.
 
-        Returns when neither the server nor one of its stubs lives. Stopping a stopped server does nothing.
+        Returns when the server and all of its stubs have ended. Stopping a stopped server does nothing.
         """
         if self._process is None or self._stopped:
             return
         if grace_seconds and self.alive:
             self._process.terminate()
-            # Until it ends: its log says "0 in-flight" and "All models are stopped" while a request still runs.
+            # Wait for the process: its log has "0 in-flight" and "All models are stopped" while a request still runs.
             self.wait(grace_seconds)
-        # The stubs are the server's children; when it dies first they are left to another parent but keep the group.
+        # The stubs are the server's children; if it dies first they get another parent but keep the group.
         kill_group(self._process)
         self._stopped = True
         self._join_log()
@@ -258,7 +261,7 @@ class EmbeddedTriton:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Ctrl-C on the terminal reaches this process only, which then stops Triton in order.
+            # Ctrl-C on the terminal reaches this process only, which then stops Triton cleanly.
             start_new_session=True,
         )
 
@@ -267,13 +270,13 @@ class EmbeddedTriton:
         return [
             f"--model-repository={self.model_repository}",
             f"--backend-directory={self.runtime.backend_directory}",
-            # Explicit, because only then a model whose stub died can be unloaded and loaded again.
+            # Explicit, since only then can a model whose stub died be unloaded and loaded again.
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._load_models),
-            # A first start tells its operator what is wrong with a model. Later nobody may be there, and a model that
-            # was damaged meanwhile must not keep the others from being served again.
+            # A faulty model fails the first start, with the reason. It must not fail a later restart, which may run
+            # unattended: the other models are to be served again.
             *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),
-            # Completing a configuration starts every Python model once more, and ours are complete.
+            # Auto-completion would start every Python model a second time; these configurations are complete.
             "--disable-auto-complete-config",
             f"--cache-directory={self.runtime.cache_directory}",
             *cache,
@@ -283,7 +286,7 @@ class EmbeddedTriton:
             f"--http-port={self.http_port}",
             f"--metrics-address={self.host}",
             f"--metrics-port={self.metrics_port}",
-            # The gateway pings idle connections to see a dead server soon; by default that earns it a GOAWAY.
+            # The gateway pings idle connections to detect a dead server; by default Triton answers that with GOAWAY.
             "--grpc-http2-min-recv-ping-interval-without-data=1000",
             "--grpc-http2-max-ping-strikes=0",
             f"--exit-timeout-secs={EXIT_TIMEOUT_SECONDS}",
@@ -300,5 +303,5 @@ class EmbeddedTriton:
     def _reasons(self) -> str:
         reasons = error_lines(self._lines) or list(self._lines)[-5:]
         if not reasons:
-            return "It said nothing."
-        return "\n".join(["It says:", *(f"  {reason}" for reason in reasons), *advice(reasons)])
+            return "Its log is empty."
+        return "\n".join(["Its log:", *(f"  {reason}" for reason in reasons), *advice(reasons)])

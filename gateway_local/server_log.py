@@ -11,21 +11,21 @@ _RECORD = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ \S+\] "?(.*?)"?$')
 _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "error"}
 _PROTOBUF_ERROR = re.compile(r"^\[libprotobuf ERROR \S+\] ")
 _NO_GPU = ("CudaDriverHelper has not been initialized", "CUDA driver version is insufficient")
-"""What Triton complains of on every machine without a GPU."""
+"""Errors that Triton logs on every machine without a GPU."""
 _STOPPING = ("Exit timeout expired",)
-"""What it complains of while it is stopped, which is not a fault: what still runs then is killed."""
+"""Errors that Triton logs while it stops; they are not faults, since what still runs then is killed."""
 _LOADING = re.compile(r"^loading: (\S+):\d+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _ADVICE = {
     "unsupported gpu id": "The model requests a GPU that this machine lacks: remove gpus from its instance_group and "
     "use KIND_AUTO in place of KIND_GPU: every GPU, or else the CPU.",
 }
-"""What to do about complaints that do not say so themselves."""
+"""What to do about errors whose text does not include it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a line says that an operator wants to see: a model is `loading` or `loaded`, or there is an `error`."""
+    """A line of the log that operators need to see: a model is `loading` or `loaded`, or an `error` occurred."""
 
     kind: Literal["loading", "loaded", "error"]
     text: str
@@ -57,13 +57,13 @@ class LogReader:
 
 
 def level_and_text(line: str) -> tuple[str, str]:
-    """The level of a line, info where it has none, and what it says."""
+    """The level of a line (info if it has none) and its text."""
     record = _RECORD.match(line)
     return (_LEVELS[record[1]], record[2]) if record else ("info", line.strip())
 
 
 def error_lines(log: Iterable[str]) -> list[str]:
-    """The errors in a log of Triton's default format, each with the lines that continue it, without repeats."""
+    """The errors in a log of Triton's default format, each with its continuation lines, without repeats."""
     found: list[str] = []
     in_error = False
     for line in log:
@@ -72,13 +72,13 @@ def error_lines(log: Iterable[str]) -> list[str]:
             in_error = record[1] in "EF" and not any(complaint in record[2] for complaint in _NO_GPU)
         text = record[2] if record else line
         if in_error or _PROTOBUF_ERROR.match(line):
-            # Inside a message Triton writes the end of a line as \n.
+            # Triton escapes line breaks within a message as \n.
             parts = _PROTOBUF_ERROR.sub("", text).split("\\n")
             found += [part for part in parts if part.strip() and part not in found]
     return found
 
 
 def advice(reasons: Iterable[str]) -> list[str]:
-    """What to do about errors, where that is known."""
+    """What to do about errors, if that is known."""
     text = "\n".join(reasons)
     return [known for complaint, known in _ADVICE.items() if complaint in text]

@@ -33,19 +33,19 @@ from gateway_local.supervisor import Readiness, Supervisor
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
-"""Time between two looks at what the kernel killed, and between two reports of it."""
+"""Time between two checks for processes killed by the kernel, and between two reports of them."""
 SAMPLE = "cat.jpg"
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
-"""For a Triton that nobody asks any more."""
+"""Grace period for a Triton without clients."""
 
 
 class UpFailed(UserError):
-    """A step of the start failed, or Triton ended by itself; the message says which."""
+    """A step of the start failed, or Triton ended by itself; the message names the step."""
 
 
 def up(settings: Settings, model_repository: Path, *, display: Display, triton_port: int = 0) -> None:
-    """Start Triton and the API, say where to look, keep both running, and stop both in order on SIGINT or SIGTERM.
+    """Start Triton and the API, print the URL, keep both running, and stop both cleanly on SIGINT or SIGTERM.
 
     `display` gets the progress and Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
     NoDefaultModel, TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
@@ -63,7 +63,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     gpus = find_gpus()
     plan = plan_memory(settings, model_repository, say, gpus=gpus.usable)
     settings = plan.settings
-    # For the API, which reads them itself.
+    # The API, a child process, reads these settings from its environment.
     export_environment({**plan.lowered, "model_repository": model_repository.resolve()})
     devices = _devices(settings, model_repository, say, gpus)
     triton = EmbeddedTriton(
@@ -95,7 +95,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
             Readiness(api.readiness, say),
         )
-        memory = MemoryWatch(say)
+        memory = KillReports(say)
         while True:
             for each in checks:
                 each.check()
@@ -112,7 +112,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
                 api.stop()
         _record_memory(triton)
         with display.waiting("stopping Triton"):
-            # The API was its only client, and has answered everybody. Only to end its stubs takes Triton seconds.
+            # Triton's only client, the API, has finished. Triton takes seconds to end its stubs, so they are killed.
             triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
         say(f"stopped after {time.monotonic() - stopping:.1f} s")
 
@@ -125,23 +125,23 @@ class Startable(Protocol):
         ...
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait until it is ready; raises StartFailed."""
+        """Wait until the server is ready; raises StartFailed."""
         ...
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal."""
+        """The exit code, negative for a signal."""
         ...
 
     def stop(self, grace_seconds: float) -> None:
-        """End what is left of it."""
+        """Stop the server and all of its processes."""
         ...
 
 
 def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
     """Start Triton and wait until it is ready; raises StartFailed.
 
-    One that crashes meanwhile is started once more: its Python backend does so where a machine is so busy that a
-    model's process is not heard of in time. What ends by itself has its reasons, and would end again.
+    A Triton that crashes meanwhile is started once more: on a busy machine its Python backend crashes if a model's
+    process does not report in time. A Triton that exits by itself would exit again.
     """
     killed = killed_for_memory()
     triton.start()
@@ -161,7 +161,7 @@ def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
         triton.wait_ready(timeout_seconds)
 
 
-class MemoryWatch:
+class KillReports:
     """Reports processes that the kernel kills because memory runs out, at most once a minute."""
 
     def __init__(self, say: Say, killed: Callable[[], int] = killed_for_memory) -> None:
@@ -171,7 +171,7 @@ class MemoryWatch:
         self._next = 0.0
 
     def check(self) -> None:
-        """Report what has happened since the last call; call it again and again."""
+        """Report processes killed since the last call; call this periodically."""
         if time.monotonic() < self._next:
             return
         killed = self._killed()
@@ -182,7 +182,7 @@ class MemoryWatch:
 
 
 def killed_text(count: int) -> str:
-    """What the kernel did, and what to do."""
+    """How many processes the kernel killed, and what to do."""
     return (
         f"memory ran out, and the kernel killed {count} process{'es' * (count > 1)}: `gateway doctor` shows what the "
         "models need and how to make them need less"
@@ -190,13 +190,13 @@ def killed_text(count: int) -> str:
 
 
 def _record_memory(triton: EmbeddedTriton) -> None:
-    """Keep what the models' processes take for the next start's estimate."""
+    """Record the memory of the models' processes, for the estimate of the next start."""
     if triton.alive and triton.pid is not None:
         record(default_cache_dir() / RECORD, measure(triton.pid))
 
 
 def request(settings: Settings, address: str) -> str:
-    """A first request, for a shell."""
+    """An example request, as a shell command."""
     key = "-H 'X-API-Key: KEY' " if settings.api_keys_file is not None else ""
     return f"curl {key}-F files=@{_sample()} {address}/predict"
 
@@ -238,15 +238,15 @@ def run_triton(
 
 
 def _prepare(settings: Settings, model_repository: Path, display: Display) -> Runtime:
-    """Triton's binaries, and a model where the repository's classifier has none yet."""
-    # The preprocessor's OpenCV reads it when it is loaded: no picture there is larger than one may be here.
+    """Fetch Triton's binaries, and export the default model if the repository's classifier has none yet."""
+    # The preprocessor's OpenCV reads this at import, and so has the same pixel limit as the gateway.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
     cache_dir = default_cache_dir()
     with nullcontext() if is_fetched(cache_dir) else display.waiting("preparing Triton"):
         runtime = ensure_runtime(cache_dir, display.say)
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
-        # In a process of its own: this one stays as long as the server, and torch would stay with it.
+        # In a process of its own: this process runs as long as the server, and would keep torch in memory.
         command = [sys.executable, "-m", "gateway_cli", "model", "export", "--model-repository", str(model_repository)]
         with display.waiting("preparing the default model"):
             code = run_aloud(command, display.say)
@@ -256,7 +256,7 @@ def _prepare(settings: Settings, model_repository: Path, display: Display) -> Ru
 
 
 def run_aloud(command: Sequence[str], say: Say) -> int:
-    """Run a command of ours and say what it says, in the display's own form; returns its exit code."""
+    """Run a command of this project and pass its output to the display line by line; returns its exit code."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as process:
@@ -268,7 +268,7 @@ def run_aloud(command: Sequence[str], say: Say) -> int:
 
 
 def _sample() -> str:
-    # In a checkout as it is written everywhere; a wheel has its picture in a folder that nobody knows by heart.
+    # In a checkout, the relative path that the documentation uses; in a wheel, the full path.
     return str(SHIPPED_EXAMPLES / SAMPLE) if SHIPPED.name == "shipped" else f"{EXAMPLES}/{SAMPLE}"
 
 
@@ -278,14 +278,14 @@ def _devices(settings: Settings, model_repository: Path, say: Say, gpus: Gpus) -
 
 
 def _interrupt_on_signals() -> None:
-    # SIGINT too: a shell starts what runs in its background with SIGINT ignored, and Python would leave it so.
+    # SIGINT too: a shell starts background jobs with SIGINT ignored, and Python would keep ignoring it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
 
 
 def _force_on_signals(*processes: ApiProcess | EmbeddedTriton) -> None:
     def force(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
-        # Only what is safe inside a handler: whoever waits for these processes goes on when they are gone.
+        # Only calls that are safe inside a handler: the code that waits for these processes continues once they end.
         for process in processes:
             process.kill()
 

@@ -45,22 +45,22 @@ def tensors(given) -> dict[str, tuple[str, list[int]]]:
     return {tensor.name: (DataType.Name(tensor.data_type), list(tensor.dims)) for tensor in given}
 
 
-def test_the_repository_holds_the_models_of_the_contract_and_no_others():
+def test_repository_contains_only_models_of_the_contract():
     assert {path.parent.name for path in DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt")} == set(TENSORS)
 
 
 @pytest.mark.parametrize("model", TENSORS)
-def test_every_tensor_has_the_name_the_type_and_the_shape_of_the_contract(model):
+def test_tensors_match_the_contract(model):
     config = config_of(model)
     assert config.name == model
     assert (tensors(config.input), tensors(config.output)) == TENSORS[model]
 
 
-def test_the_gateway_finds_no_breach_in_the_ensemble():
+def test_ensemble_has_no_contract_breaches():
     assert breaches(config_of(ENSEMBLE_MODEL)) == []
 
 
-def test_the_ensemble_feeds_every_step_from_the_one_before():
+def test_ensemble_feeds_each_step_from_the_one_before():
     preprocessor, classifier = config_of(ENSEMBLE_MODEL).ensemble_scheduling.step
     assert (preprocessor.model_name, classifier.model_name) == (PREPROCESSOR, CLASSIFIER)
     assert set(preprocessor.input_map) == set(ENCODED)
@@ -69,44 +69,44 @@ def test_the_ensemble_feeds_every_step_from_the_one_before():
     assert preprocessor.output_map[IMAGE_STATUS] == IMAGE_STATUS
 
 
-def test_a_batch_that_the_ensemble_takes_fits_every_step():
+def test_ensembles_largest_batch_fits_every_step():
     assert len({config_of(model).max_batch_size for model in TENSORS}) == 1
 
 
-def test_the_ensemble_answers_from_the_cache():
+def test_ensemble_uses_the_response_cache():
     assert config_of(ENSEMBLE_MODEL).response_cache.enable
 
 
 @pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
-def test_every_step_batches_and_never_leaves_requests_waiting_beside_a_free_instance(model):
+def test_every_step_batches_without_a_queue_policy(model):
     assert list(config_of(model).dynamic_batching.preferred_batch_size)
     assert not has_queue_policy(config_of(model))
 
 
 @pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
-def test_every_step_is_warmed_up_with_its_own_inputs(model):
+def test_every_step_has_a_warmup_with_its_inputs(model):
     config = config_of(model)
     assert config.model_warmup
     for warmup in config.model_warmup:
         assert set(warmup.inputs) == {tensor.name for tensor in config.input}
 
 
-def test_the_classifier_s_output_has_labels():
+def test_classifier_output_has_labels():
     (output,) = config_of(CLASSIFIER).output
     assert output.label_filename == "labels.txt"
 
 
-def test_requests_of_different_padding_may_share_a_batch():
+def test_requests_with_different_padding_may_share_a_batch():
     ragged: dict[str, ModelInput] = {tensor.name: tensor for tensor in config_of(PREPROCESSOR).input}
     assert ragged[RAW_IMAGE].allow_ragged_batch
 
 
-def test_frames_of_sequences_with_different_classes_may_share_a_batch():
+def test_frames_with_different_classes_may_share_a_batch():
     (scores,) = config_of(SEQUENCE_MODEL).input
     assert scores.allow_ragged_batch
 
 
-def test_a_sequence_outlives_a_silence_that_the_gateway_bears_and_has_every_control():
+def test_sequence_model_has_controls_and_a_longer_idle_timeout():
     batching = config_of(SEQUENCE_MODEL).sequence_batching
     assert batching.max_sequence_idle_microseconds / 1e6 > Settings(_env_file=None).stream_idle_seconds
     assert batching.oldest.max_candidate_sequences > Settings(_env_file=None).max_streams

@@ -26,15 +26,15 @@ def started(*arguments: str, **environment: str) -> list[str]:
     return make("--dry-run", "up", *arguments, **environment).splitlines()[-1].split()[1:]
 
 
-def test_the_port_of_make_up_is_the_gateways():
+def test_make_up_port_is_the_gateways():
     assert started("PORT=9000") == [".venv/bin/gateway", "up", "--port", "9000"]
 
 
-def test_a_port_that_another_tool_exports_is_not_meant():
+def test_exported_port_variable_is_ignored():
     assert started(PORT="9000") == [".venv/bin/gateway", "up"]
 
 
-def test_every_option_can_be_given_to_make_up():
+def test_make_up_passes_all_options():
     assert started("ARGS=--workers 2") == [".venv/bin/gateway", "up", "--workers", "2"]
 
 

@@ -41,7 +41,7 @@ def codes(root: type[errors.GatewayError] = errors.GatewayError) -> set[str]:
     return {root.code}.union(*(codes(error) for error in root.__subclasses__()))
 
 
-def test_the_table_of_metrics_is_that_of_the_code():
+def test_metrics_table_matches_the_code():
     told = rows(section("Metrics"), "metric")
     known = [
         [f"`{name}`", metric._type, ", ".join(metric._labelnames), metric._documentation]
@@ -50,7 +50,7 @@ def test_the_table_of_metrics_is_that_of_the_code():
     assert told == known
 
 
-def test_the_table_of_log_fields_is_what_is_logged(tmp_path):
+def test_log_field_table_matches_the_code(tmp_path):
     fault = errors.TritonUnreachable()
     fault.__cause__ = OSError("away")
     key = add_key(tmp_path / "keys", "mobile")
@@ -67,7 +67,7 @@ def test_the_table_of_log_fields_is_what_is_logged(tmp_path):
     assert told == logged | {"timestamp", "level"}
 
 
-def test_the_table_of_events_has_every_event():
+def test_event_table_has_every_event():
     sources = [path.read_text() for path in (PROJECT / "gateway").rglob("*.py")]
     known = {
         name for source in sources for name in re.findall(r'(?:\b(?:log\.\w+|level)\(\s*|"event": )"(\w+)"', source)
@@ -76,11 +76,11 @@ def test_the_table_of_events_has_every_event():
     assert told | {"request"} == known
 
 
-def test_settings_that_are_named_exist():
+def test_named_settings_exist():
     assert set(re.findall(r"\bGATEWAY_[A-Z_]+", TEXT)) <= {variable(field) for field in Settings.model_fields}
 
 
-def test_every_alert_is_explained_and_every_explanation_is_of_one():
+def test_every_alert_has_one_explanation():
     assert re.findall(r"^### (\w+)\n\n\S", section("Alerts"), re.MULTILINE) == [rule["alert"] for rule in RULES]
 
 
@@ -92,7 +92,7 @@ def selectors(expression: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_asks_for_what_there_is(rule):
+def test_alert_expressions_use_existing_metrics(rule):
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"].endswith(".")
@@ -109,7 +109,7 @@ def test_an_alert_asks_for_what_there_is(rule):
                 assert set(matcher.value.split("|")) <= codes()
 
 
-def test_whatever_an_image_can_fail_of_has_an_alert():
+def test_every_image_error_has_an_alert():
     watched = {
         code
         for rule in RULES
@@ -122,5 +122,5 @@ def test_whatever_an_image_can_fail_of_has_an_alert():
 
 
 @pytest.mark.parametrize("expression", re.findall(r"```\n(.*?)\n```", section("Metrics"), re.DOTALL))
-def test_an_expression_of_the_text_asks_for_what_there_is(expression):
+def test_documented_expressions_use_existing_metrics(expression):
     assert {selector.name for selector in selectors(expression)} <= set(METRICS)

@@ -37,13 +37,13 @@ class Scripted:
         return run(self.beside, self.again, self.alone)
 
 
-def test_what_passes_at_once_is_not_run_again():
+def test_passing_tests_are_not_run_again():
     suite = Scripted(beside=OK)
     assert suite.run() == (OK, "")
     assert suite.began == ["alone"]
 
 
-def test_what_failed_beside_others_and_passes_by_itself_is_told_and_loses_no_run(capsys):
+def test_flaky_test_is_reported_and_does_not_fail_the_run(capsys):
     suite = Scripted("tests/a.py::one", "tests/b.py::two")
     code, told = suite.run()
     assert code == OK
@@ -66,14 +66,14 @@ def test_what_failed_beside_others_and_passes_by_itself_is_told_and_loses_no_run
         pytest.param(Scripted("one", alone=FAILED), id="one that runs alone, and one that is told"),
     ],
 )
-def test_a_fault_fails_and_the_last_tests_run_all_the_same(suite):
+def test_failure_fails_the_run_but_last_tests_still_run(suite):
     code, _ = suite.run()
     assert code != OK
     assert suite.began[-1] == "alone"
 
 
 @pytest.mark.parametrize("code", [INTERRUPTED, USAGE])
-def test_what_did_not_run_through_ends_there(code):
+def test_interrupted_run_is_not_repeated(code):
     suite = Scripted("one", beside=code)
     assert suite.run() == (code, "")
     assert suite.began == []
@@ -99,7 +99,7 @@ NO_MODULE = "import nothing_such\n"
     [(None, OK, 3), (CRASH, FAILED, 2), (NO_MODULE, FAILED, 2)],
     ids=["nothing", "a crash", "a file that cannot be imported"],
 )
-def test_pytest_tells_it_what_it_needs_to_know(tmp_path, broken, code, runs):
+def test_pytest_reports_the_needed_fields(tmp_path, broken, code, runs):
     folder = tmp_path / "tests"
     folder.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\npythonpath = .\naddopts = -p no:schemathesis\n")

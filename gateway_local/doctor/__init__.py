@@ -1,1 +1,1 @@
-"""`gateway doctor`: what this machine, the settings, the models and Triton are like, and what to do about it."""
+"""`gateway doctor`: checks of this machine, the settings, the models and Triton, with advice for each problem."""

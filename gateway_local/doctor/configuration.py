@@ -1,4 +1,4 @@
-"""The settings, and what they name: keys and ports."""
+"""Checks of the settings, and of the key files and ports that they name."""
 
 import http.client
 import json
@@ -13,12 +13,12 @@ from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.hosts import reachable
 
 TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}
-"""What `gateway triton run` listens on by default."""
+"""The default ports of `gateway triton run`."""
 TIMEOUT_SECONDS = 2.0
 
 
 def settings() -> tuple[Settings, Finding]:
-    """The settings with what is to be said of them; the defaults where they cannot be taken."""
+    """The settings and a finding about them; the defaults if the settings are invalid."""
     try:
         loaded = load_settings()
     except SettingsError as exc:
@@ -28,7 +28,7 @@ def settings() -> tuple[Settings, Finding]:
 
 
 def api_keys(path: Path | None) -> Finding:
-    """Who may ask."""
+    """The file of API keys."""
     if path is None:
         name = variable("api_keys_file")
         return ok(
@@ -38,7 +38,7 @@ def api_keys(path: Path | None) -> Finding:
 
 
 def admin_keys(path: Path | None) -> Finding:
-    """Who may load and unload models."""
+    """The file of keys that may load and unload models."""
     if path is None:
         return ok("admin keys", "off: models cannot be loaded or unloaded over HTTP")
     return _keys("admin keys", path)

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: what was looked at, what was found, and what to do about it."""
+    """One line of the report: what was checked, what was found, and what to do about it."""
 
     check: str
     level: Level
@@ -23,15 +23,15 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """All is well."""
+    """A check without problems."""
     return Finding(check, Level.OK, text)
 
 
 def warn(check: str, text: str, advice: str = "") -> Finding:
-    """It works, but not as well as it could."""
+    """A check whose subject works, but not as well as it could."""
     return Finding(check, Level.WARN, text, advice)
 
 
 def fail(check: str, text: str, advice: str = "") -> Finding:
-    """It will not work."""
+    """A check whose subject will not work."""
     return Finding(check, Level.FAIL, text, advice)

@@ -1,4 +1,4 @@
-"""The machine: its system, its Python, its memory, its cores and its GPU."""
+"""Checks of the machine: its system, Python, memory, cores and GPU."""
 
 import importlib
 import importlib.util
@@ -29,8 +29,8 @@ from gateway_local.runtime import (
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
 
-SHM_COMFORT_BYTES = 256 * MIB
-"""Room for regions that grow with large batches; Docker gives a container 64 MiB by default."""
+SHM_RECOMMENDED_BYTES = 256 * MIB
+"""Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""
 INSTALL_LOCAL = "pip install 'triton-image-gateway[local]'"
 TIMEOUT_SECONDS = 60.0
 
@@ -61,7 +61,7 @@ def libpython() -> Finding:
 
 
 def runtime(cache_dir: Path) -> Finding:
-    """Whether Triton is in the cache, or else whether pip is there and can fetch it."""
+    """Whether Triton is in the cache, or else whether pip can fetch it."""
     if is_fetched(cache_dir):
         return ok("runtime", f"Triton {TRITON_VERSION} is in {cache_dir}")
     if importlib.util.find_spec("pip") is None:
@@ -70,20 +70,20 @@ def runtime(cache_dir: Path) -> Finding:
             f"Triton is not in {cache_dir} and there is no pip to fetch it with",
             f"{sys.executable} -m ensurepip",
         )
-    # What could be installed, without installing it.
-    asked = _run(
+    # Lists the versions that could be installed, and installs nothing.
+    completed = _run(
         sys.executable, "-m", "pip", "index", "versions", "nvidia-pytriton", "--disable-pip-version-check",
         "--only-binary=:all:", f"--platform={WHEEL_PLATFORM}",
     )  # fmt: skip
-    if asked is None or asked.returncode:
-        reason = _last_line(asked.stderr) if asked else "pip does not answer"
+    if completed is None or completed.returncode:
+        reason = _last_line(completed.stderr) if completed else "pip does not answer"
         return fail(
             "runtime",
             f"Triton is not in {cache_dir} and pip cannot fetch it: {reason}",
             "make a package index reachable (PIP_INDEX_URL, PIP_FIND_LINKS), or run gateway triton fetch where there "
             f"is one and copy {cache_dir}",
         )
-    if WHEEL_VERSION not in asked.stdout:
+    if WHEEL_VERSION not in completed.stdout:
         return fail(
             "runtime", f"the package index has no nvidia-pytriton {WHEEL_VERSION}", "choose another one: PIP_INDEX_URL"
         )
@@ -91,14 +91,14 @@ def runtime(cache_dir: Path) -> Finding:
 
 
 def torch() -> Finding:
-    """Whether the models' processes will find torch."""
+    """Whether the models' processes can import torch."""
     if importlib.util.find_spec("torch") is None:
         return fail("torch", f"{sys.executable} has no torch, which the models need", INSTALL_LOCAL)
     return ok("torch", "installed")
 
 
 def resize_kernel() -> Finding:
-    """Whether the models' processes will find the kernel that resizes as Pillow does in a sixth of its time."""
+    """Whether the models' processes can import exact_resize, which makes Pillow's pixels in a sixth of the time."""
     try:
         kernel = importlib.import_module("exact_resize")
     except ImportError as exc:
@@ -111,7 +111,7 @@ def resize_kernel() -> Finding:
 
 
 def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
-    """Whether there is room for the regions through which images reach `instances` Python-backend processes."""
+    """Whether shared memory can hold the regions through which `instances` Python-backend processes get images."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError as exc:
@@ -121,13 +121,13 @@ def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
     needed = instances * SHM_BYTES
     if usage.free < needed:
         return fail("shared memory", f"{text}, and {instances} model instances take {size(needed)} to start", advice)
-    if usage.free < SHM_COMFORT_BYTES:
+    if usage.free < SHM_RECOMMENDED_BYTES:
         return warn("shared memory", f"{text}, which large batches may fill", advice)
     return ok("shared memory", text)
 
 
 def memory(settings: Settings, models: Need | None) -> Finding:
-    """Whether there is memory for the API and for the models; None where Triton runs elsewhere."""
+    """Whether there is enough memory for the API and the models; `models` is None if Triton runs elsewhere."""
     free = usable_memory(CGROUP, OWN, MEMINFO)
     if free is None:
         return warn("memory", f"{MEMINFO} does not say how much is free")
@@ -160,19 +160,19 @@ def cores(settings: Settings) -> Finding:
 
 def gpu() -> Finding:
     """Whether there is a GPU, and if so whether torch can use it."""
-    asked = _run("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    if asked is None:
+    completed = _run("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+    if completed is None:
         return ok("GPU", "none: models run on the CPU")
-    if asked.returncode:
-        reason = _last_line(asked.stdout + asked.stderr)
+    if completed.returncode:
+        reason = _last_line(completed.stdout + completed.stderr)
         return warn("GPU", f"nvidia-smi fails: {reason}", "repair the driver, or give the container GPUs (--gpus all)")
-    text = "; ".join(asked.stdout.strip().splitlines())
-    # In a process of its own: a context on the GPU and some hundred MB would stay with this one.
+    text = "; ".join(completed.stdout.strip().splitlines())
+    # In a process of its own: a GPU context and some hundred MB would stay in this one.
     code = "import torch; print(torch.__version__, torch.cuda.is_available(), torch.version.cuda)"
-    tried = _run(sys.executable, "-c", code)
-    if tried is None or tried.returncode:
+    imported = _run(sys.executable, "-c", code)
+    if imported is None or imported.returncode:
         return warn("GPU", f"{text}, but torch cannot be imported", INSTALL_LOCAL)
-    version, available, built_for = [*tried.stdout.split(), "None"][:3]
+    version, available, built_for = [*imported.stdout.split(), "None"][:3]
     driver = text.splitlines()[0].rpartition(",")[2].strip()
     if available != "True" and (needed := driver_too_old(driver, built_for)):
         return warn(
@@ -189,7 +189,7 @@ def gpu() -> Finding:
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
-    """What a program says; None where there is no such program or it does not come to an end."""
+    """A completed program with its output; None if it does not exist or does not end within TIMEOUT_SECONDS."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -198,4 +198,4 @@ def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "it says nothing"
+    return lines[-1] if lines else "it prints nothing"

@@ -1,4 +1,4 @@
-"""Every finding in order, and how they are shown."""
+"""Runs all checks in order, and prints the findings."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 def examine(model_repository: Path) -> Iterator[Finding]:
-    """Look at all that `gateway up` needs, or `gateway serve` where GATEWAY_TRITON_URL names a Triton elsewhere."""
+    """Check what `gateway up` needs, or `gateway serve` if GATEWAY_TRITON_URL names a Triton elsewhere."""
     settings, finding = configuration.settings()
     yield finding
     yield configuration.api_keys(settings.api_keys_file)
@@ -74,7 +74,7 @@ def show(findings: Sequence[Finding], console: PlainConsole) -> None:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many findings want something to be done."""
+    """The number of failures and warnings."""
     levels = [finding.level for finding in findings]
     failures, warnings = levels.count(Level.FAIL), levels.count(Level.WARN)
     if not failures and not warnings:

@@ -1,4 +1,4 @@
-"""The model repository, as Triton will read it."""
+"""Checks of the model repository, as Triton reads it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +22,13 @@ FILE_NAMES = {
     "tensorrt": "model.plan",
     "tensorrt_plan": "model.plan",
 }
-"""The file in a version's folder by backend or platform, where default_model_filename does not say."""
+"""The file in a version's folder by backend or platform, unless default_model_filename is set."""
 
 Configs = Mapping[str, ModelConfig]
 
 
 def read(repository: Path) -> tuple[Configs, Finding]:
-    """The configurations that can be read, by folder, and whether all can."""
+    """The configurations that can be read, by folder, and a finding about those that cannot."""
     configs: dict[str, ModelConfig] = {}
     faults = []
     paths = sorted(repository.glob(f"*/{CONFIG}"))
@@ -66,7 +66,7 @@ def contract(configs: Configs, model: str) -> Finding:
 
 
 def tensors(configs: Configs) -> Finding:
-    """Whether each step of an ensemble takes what the step before it gives."""
+    """Whether the input tensors of each step of an ensemble match the outputs of the step before it."""
     faults = [fault for name in configs for fault in mismatches(name, configs)]
     if faults:
         return fail("tensors", "\n".join(faults), f"correct data_type or dims in one {CONFIG} of the two")
@@ -91,12 +91,12 @@ def files(repository: Path, configs: Configs) -> Finding:
 
 
 def has_version(repository: Path, name: str, version: str) -> bool:
-    """Whether a version of a model can be asked for."""
+    """Whether clients can request a version of a model."""
     return (repository / pinned(name, version)).is_dir() or (repository / name / version).is_dir()
 
 
 def labels(repository: Path, configs: Configs) -> Finding:
-    """Whether the files with the classes' names are there and have as many lines as there are classes."""
+    """Whether the label files exist and have one line per class."""
     faults = []
     counts = []
     for name, config in configs.items():
@@ -121,7 +121,7 @@ def labels(repository: Path, configs: Configs) -> Finding:
 
 
 def batching(configs: Configs) -> Finding:
-    """Whether Triton forms every model's batches ahead."""
+    """Whether no model has a queue policy, with which Triton leaves requests waiting beside a free instance."""
     held_back = [name for name, config in configs.items() if has_queue_policy(config)]
     if held_back:
         return warn("batching", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in {CONFIG}, {REMEDY}")
@@ -129,7 +129,7 @@ def batching(configs: Configs) -> Finding:
 
 
 def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:
-    """Whether what a preprocessor leaves on a GPU finds room there, and whether a cache can read it."""
+    """Whether GPU memory can hold the tensors that a preprocessor leaves there, and whether a cache can read them."""
     if models := uncacheable(configs, gpus):
         return fail(
             "GPU memory",
@@ -149,7 +149,7 @@ def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:
 
 
 def instances(repository: Path, configs: Configs) -> int:
-    """Processes that the embedded Triton, whose backends are Python-based, starts for these models."""
+    """The number of processes that the embedded Triton, whose backends are Python-based, starts for these models."""
     return sum(each.processes for each in need(repository, configs, gpus=gpu_count()).footprints)
 
 

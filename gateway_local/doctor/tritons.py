@@ -1,4 +1,4 @@
-"""The Tritons that GATEWAY_TRITON_URL names: whether they answer, and what is known of their version."""
+"""Checks of the Tritons that GATEWAY_TRITON_URL names: whether they answer, and the known faults of their version."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, versi
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
 
-NO_MODEL = "gateway-doctor-asks"
-"""A model that nobody has: to be refused for its name means that loading as such is allowed."""
+ABSENT_MODEL = "gateway-doctor-asks"
+"""A model that no repository has: if only its name is refused, Triton allows loading models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with every Triton older than a version, which came with a release of NVIDIA's images."""
+    """A fault of every Triton older than the version `fixed_in`, which is in NVIDIA's images since `release`."""
 
-    mended_in: tuple[int, int]
+    fixed_in: tuple[int, int]
     release: str
     text: str
     advice: str
@@ -59,18 +59,18 @@ FAULTS = (
 
 
 async def tritons(settings: Settings) -> list[Finding]:
-    """What is to be said of every Triton."""
+    """The findings about every Triton."""
     found = []
     for address in await resolve(settings.triton_url):
         endpoint = GrpcEndpoint(address)
         try:
-            found += await _examine(endpoint, settings)
+            found += await _check(endpoint, settings)
         finally:
             await endpoint.close()
     return found
 
 
-async def _examine(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
+async def _check(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
     try:
         version = await endpoint.fetch_server_metadata()
     except GatewayError as exc:
@@ -97,7 +97,7 @@ def known_faults(version: str) -> list[Finding]:
     return [
         warn("Triton's version", f"{version}, older than {fault.release}, {fault.text}", fault.advice)
         for fault in FAULTS
-        if numbers < fault.mended_in
+        if numbers < fault.fixed_in
     ]
 
 
@@ -105,7 +105,7 @@ async def _control_mode(endpoint: TritonEndpoint, settings: Settings) -> Finding
     if not settings.heal:
         return ok("healing", f"off: {variable('heal')} is false")
     try:
-        await endpoint.load(NO_MODEL)
+        await endpoint.load(ABSENT_MODEL)
     except GatewayError as exc:
         if "is not allowed" in str(exc.__cause__):
             return warn(
@@ -132,7 +132,7 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     if held_back := [step.name for step in steps if has_queue_policy(step)]:
         return warn("model", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in config.pbtxt, {REMEDY}")
     if on_gpu := [step.name for step in steps if step.backend == "python" and instances_on_gpus(step, gpus=1)]:
-        # As the server has it, KIND_AUTO is already the CPU or a GPU. What its pool is, it does not say.
+        # In the server's configuration KIND_AUTO is already the CPU or a GPU. It does not report the size of its pool.
         configs = {each.name: each for each in (config, *steps)}
         needed = " ".join(arguments(pool_bytes(configs, 1, settings.workers * settings.max_images_in_flight)))
         return warn(
@@ -148,7 +148,7 @@ async def _shares(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]
     try:
         there = {(model.name, model.version) for model in (await endpoint.index()).models}
     except GatewayError:
-        return []  # said already
+        return []  # already reported
     names = {name for name, _ in there}
     return list(shares(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
 

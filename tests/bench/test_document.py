@@ -21,7 +21,7 @@ kept
 """
 
 
-def test_a_table_replaces_the_one_between_its_command_s_markers(tmp_path):
+def test_table_replaces_the_one_between_its_markers(tmp_path):
     document = tmp_path / "page.md"
     document.write_text(TEXT)
     put(document, "bench.hot", "| new |\n")
@@ -30,7 +30,7 @@ def test_a_table_replaces_the_one_between_its_command_s_markers(tmp_path):
     assert document.read_text() == TEXT
 
 
-def test_a_document_without_the_markers_stays_as_it_is(tmp_path):
+def test_document_without_markers_is_unchanged(tmp_path):
     document = tmp_path / "page.md"
     document.write_text(TEXT)
     with pytest.raises(NoMarkers, match=r"has no lines <!-- bench\.large: begin -->"):
@@ -56,7 +56,7 @@ def test_a_document_without_the_markers_stays_as_it_is(tmp_path):
         ("reliability.md", {"make attack"}),
     ],
 )
-def test_every_command_that_writes_a_table_has_its_place(tmp_path, page, commands):
+def test_every_command_that_writes_a_table_has_markers(tmp_path, page, commands):
     text = (DOCS / page).read_text()
     (tmp_path / page).write_text(text)
     assert set(re.findall(r"<!-- (.+): begin -->", text)) >= commands
@@ -65,7 +65,7 @@ def test_every_command_that_writes_a_table_has_its_place(tmp_path, page, command
     assert (tmp_path / page).read_text().count("| new |") == len(commands)
 
 
-def test_a_report_is_one_table_of_shares_and_processor_time():
+def test_report_is_a_table_of_shares_and_processor_time():
     bare = Tally(images=100, seconds=1.0, cpu_seconds={"bare": 0.4})
     single = Tally(
         images=50,

@@ -80,7 +80,7 @@ def test_every_answered_request_is_counted_with_its_time(gateway):
 
 
 @pytest.mark.parametrize("gateway", [answer(["cat", "dog", "cat"])], indirect=True)
-def test_a_request_of_several_files_counts_each(gateway):
+def test_request_with_several_files_counts_each(gateway):
     tally = HttpLoad(gateway.url).run([CAT, DOG], seconds=0.05, concurrency=1, files=3)
     assert tally.images == 3 * gateway.served
 
@@ -95,12 +95,12 @@ def test_a_request_of_several_files_counts_each(gateway):
     ],
     indirect=["gateway"],
 )
-def test_no_speed_comes_from_wrong_answers(gateway, words):
+def test_wrong_results_give_no_throughput(gateway, words):
     with pytest.raises(WrongAnswer, match=words):
         HttpLoad(gateway.url).run([CAT], seconds=5, concurrency=2, files=1)
 
 
-def test_every_photo_has_its_turn_in_single_requests_and_a_bulk_request_has_its_number_of_files():
+def test_every_image_is_sent_in_single_and_bulk_requests():
     singles = requests([CAT, DOG], 1, "host")
     assert [call.labels for call in singles] == [["cat"], ["dog"]]
     (bulk,) = requests([CAT, DOG], 5, "host")
@@ -110,6 +110,6 @@ def test_every_photo_has_its_turn_in_single_requests_and_a_bulk_request_has_its_
     assert f"Content-Length: {len(body)}".encode() in head
 
 
-def test_a_file_that_has_an_error_is_a_wrong_answer():
+def test_file_with_an_error_is_a_wrong_result():
     body = json.dumps({"results": [{"status": "error", "predictions": [], "error": {"code": "empty_file"}}]}).encode()
     assert "empty_file" in check(b"HTTP/1.1 200 OK", body, ["cat"])

@@ -11,7 +11,7 @@ def config():
     return read_model_config(DEFAULT_MODEL_REPOSITORY / "classifier" / "config.pbtxt")
 
 
-def test_a_setting_of_a_config_is_changed_by_its_path(config):
+def test_config_setting_is_changed_by_its_path(config):
     set_field(config, ["instance_group", "count"], "7")
     set_field(config, ["dynamic_batching", "preferred_batch_size"], "3,9")
     set_field(config, ["dynamic_batching", "default_queue_policy"], "")
@@ -23,7 +23,7 @@ def test_a_setting_of_a_config_is_changed_by_its_path(config):
 
 
 @pytest.mark.parametrize("path", [["no_such_field"], ["instance_group", "no_such_field"], ["dynamic_batching"]])
-def test_a_setting_that_does_not_exist_is_an_error(config, path):
+def test_unknown_config_setting_is_an_error(config, path):
     with pytest.raises((AttributeError, ValueError)):
         set_field(config, path, "1")
 
@@ -33,7 +33,7 @@ class Divider:
         return dividend / divisor
 
 
-def test_an_object_in_another_process_answers_and_tells_of_its_exceptions():
+def test_object_in_another_process_returns_results_and_exceptions():
     with Remote(Divider) as divider:
         assert divider.call("divide", 6, 3) == 2
         with pytest.raises(RemoteFailed, match="ZeroDivisionError"):

@@ -5,7 +5,7 @@ import asyncio
 from bench.scale import Client, gateway, one_slow, simulated
 
 
-def test_a_gateway_asks_simulated_tritons_and_uses_all_of_them():
+def test_gateway_uses_all_simulated_tritons():
     async def test() -> None:
         with simulated(2, seconds=0.001) as tritons:
             async with gateway(list(tritons.addresses), aperture=0) as (backend, members):
@@ -18,7 +18,7 @@ def test_a_gateway_asks_simulated_tritons_and_uses_all_of_them():
     asyncio.run(test())
 
 
-def test_a_row_of_the_table_has_an_entry_for_each_column():
+def test_table_row_has_an_entry_for_each_column():
     row = asyncio.run(one_slow("round robin", 1.0, rate=40, seconds=0.5))
     assert len(row) == 6
     assert row[0] == "round robin"

@@ -65,48 +65,48 @@ def is_gone(process):
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_it_is_waited_for_until_it_is_ready(api):
+def test_wait_ends_when_the_api_is_ready(api):
     process, _ = api()
     process.wait_ready(30)
     assert process.ready()
 
 
-def test_one_that_ends_while_it_starts_is_not_waited_for(api):
+def test_wait_fails_when_the_api_ends(api):
     process, _ = api(script="raise SystemExit(3)")
     with pytest.raises(ApiFailed, match="ended with code 3 while it started"):
         process.wait_ready(30)
 
 
-def test_one_that_is_never_ready_ends_the_wait_with_what_it_says(api):
+def test_wait_times_out_with_the_apis_reason(api):
     process, child = api(status=503)
     child_of(child)
-    wait_for(lambda: "no model" in process._ask("/health/ready")[1])
-    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it says: no model is ready"):
+    wait_for(lambda: "no model" in process._get("/health/ready")[1])
+    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it reports: no model is ready"):
         process.wait_ready(0.3)
 
 
-def test_one_that_does_not_listen_ends_the_wait_as_well(api):
+def test_wait_times_out_when_the_api_does_not_listen(api):
     process, _ = api(script="import time; time.sleep(600)")
     with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it does not answer on port \d+"):
         process.wait_ready(0.3)
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_one_that_answers_lives_whatever_it_says(api, status):
+def test_api_that_answers_with_any_status_is_alive(api, status):
     process, _ = api(status=status, hang_seconds=0.2)
     wait_for(process.answers)
 
 
-def test_one_that_is_silent_for_long_hangs_and_one_that_is_silent_for_a_moment_does_not(api):
+def test_api_hangs_only_after_a_long_silence(api):
     process, _ = api(hang_seconds=60)
-    wait_for(lambda: process._ask("/health/live")[0])
+    wait_for(lambda: process._get("/health/live")[0])
     os.kill(process._process.pid, signal.SIGSTOP)
     assert process.answers()
     process._answered_at -= 60
     assert not process.answers()
 
 
-def test_a_stop_waits_for_the_delay_of_load_balancers_beside_the_grace_of_requests(api, monkeypatch):
+def test_stop_waits_for_shutdown_delay_and_grace_period(api, monkeypatch):
     monkeypatch.setattr("gateway_local.api_process.EXIT_SECONDS", 0.1)
     # Longer than the grace alone, shorter than both.
     process, _ = api(seconds_to_stop=2, shutdown_delay_seconds=20, shutdown_grace_seconds=1)
@@ -115,7 +115,7 @@ def test_a_stop_waits_for_the_delay_of_load_balancers_beside_the_grace_of_reques
     assert process.poll() == 0
 
 
-def test_a_stop_ends_at_its_grace_and_takes_the_whole_group(api):
+def test_stop_kills_the_group_after_the_grace_period(api):
     process, child = api(seconds_to_stop=600)
     process.wait_ready(30)
     worker = child_of(child)
@@ -124,7 +124,7 @@ def test_a_stop_ends_at_its_grace_and_takes_the_whole_group(api):
     wait_for(lambda: is_gone(worker))
 
 
-def test_a_kill_ends_a_stop_that_waits(api):
+def test_kill_ends_a_waiting_stop(api):
     process, child = api(seconds_to_stop=600)
     process.wait_ready(30)
     worker = child_of(child)
@@ -135,7 +135,7 @@ def test_a_kill_ends_a_stop_that_waits(api):
     wait_for(lambda: is_gone(worker))
 
 
-def test_what_it_started_dies_with_it_and_it_can_be_started_again(api):
+def test_workers_die_with_the_api_and_it_can_be_restarted(api):
     process, child = api()
     process.wait_ready(30)
     worker = child_of(child)

@@ -33,20 +33,20 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_wait_ends_when_the_server_is_ready():
+def test_wait_ends_when_the_server_is_ready():
     answers = iter([False, False, True])
     assert wait_ready(lambda: next(answers), lambda: True, 60) is Waited.READY
 
 
-def test_a_wait_ends_when_the_server_does_even_if_another_answers_in_its_place():
+def test_wait_ends_when_the_server_ends_and_another_has_its_port():
     assert wait_ready(lambda: True, lambda: False, 60) is Waited.ENDED
 
 
-def test_a_wait_ends_when_the_time_is_up():
+def test_wait_ends_at_its_timeout():
     assert wait_ready(lambda: False, lambda: True, 0) is Waited.LATE
 
 
-def test_an_answer_is_read_up_to_a_bound(port):
+def test_response_is_read_up_to_a_limit(port):
     status, body = get(LOOPBACK, port, "/other", timeout_seconds=30)
     assert (status, len(body)) == (503, 10_000)
     assert is_ok(LOOPBACK, port, "/ready", timeout_seconds=30)
@@ -60,7 +60,7 @@ def child(code: str) -> Iterator[subprocess.Popen]:
         process.kill()
 
 
-def test_what_became_of_a_child_that_does_not_answer_is_said_in_words(port):
+def test_child_that_does_not_answer_is_described(port):
     forever = "import time; time.sleep(600)"
     with child(forever) as process:
         assert wait_answering(process, LOOPBACK, port, "/ready", timeout_seconds=30) is None
@@ -70,19 +70,19 @@ def test_what_became_of_a_child_that_does_not_answer_is_said_in_words(port):
         assert wait_answering(process, LOOPBACK, free_port(), "/", timeout_seconds=60) == "ended with code 3"
 
 
-def test_no_answer_is_an_error():
+def test_refused_connection_is_an_error():
     nobody = free_port()
     with pytest.raises(ConnectionRefusedError):
         get(LOOPBACK, nobody, "/", timeout_seconds=30)
     assert not is_ok(LOOPBACK, nobody, "/", timeout_seconds=30)
 
 
-def test_silence_is_a_timeout():
+def test_missing_response_is_a_timeout():
     with socket.create_server((LOOPBACK, 0)) as silent, pytest.raises(TimeoutError):
         get(LOOPBACK, silent.getsockname()[1], "/", timeout_seconds=0.1)
 
 
-def test_an_answer_in_another_protocol_is_an_error():
+def test_response_in_another_protocol_is_an_error():
     with socket.create_server((LOOPBACK, 0)) as server:
 
         def greet() -> None:
@@ -103,7 +103,7 @@ def test_an_answer_in_another_protocol_is_an_error():
     [("SIG_DFL", -15), ("SIG_IGN", -9)],
     ids=["a process that obeys ends", "one that does not is killed"],
 )
-def test_a_process_is_ended(at_sigterm, code):
+def test_process_is_ended(at_sigterm, code):
     program = f"import signal, time; signal.signal(15, signal.{at_sigterm}); print(1, flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     with process.stdout:

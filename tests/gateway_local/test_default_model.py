@@ -24,46 +24,46 @@ def add(repository, *names):
         (repository / name / "config.pbtxt").write_text(ENSEMBLE.replace('"ensemble_model"', f'"{name}"'))
 
 
-def test_a_model_of_the_default_name_is_the_default(repository):
+def test_model_with_the_default_name_is_the_default(repository):
     add(repository, "ensemble_model", "flowers")
     assert default_model(repository, "ensemble_model", explicit=False) == "ensemble_model"
 
 
-def test_a_lone_model_is_the_default_whatever_its_name(repository):
+def test_single_model_is_the_default_whatever_its_name(repository):
     add(repository, "flowers")
     assert default_model(repository, "ensemble_model", explicit=False) == "flowers"
 
 
-def test_the_ensembles_of_its_versions_do_not_make_it_several(repository):
+def test_ensembles_of_versions_do_not_count_as_models(repository):
     add(repository, "flowers", "flowers.v1", "flowers.v2")
     assert default_model(repository, "ensemble_model", explicit=False) == "flowers"
 
 
-def test_several_models_without_the_default_name_are_named(repository):
+def test_several_models_without_the_default_name_are_listed(repository):
     add(repository, "flowers", "birds")
     with pytest.raises(NoDefaultModel, match=r"has no model 'ensemble_model'; it has birds, flowers: .* --model NAME"):
         default_model(repository, "ensemble_model", explicit=False)
 
 
-def test_a_model_that_somebody_named_is_not_replaced_by_another(repository):
+def test_explicit_model_is_not_replaced(repository):
     add(repository, "flowers")
     with pytest.raises(NoDefaultModel, match="has no model 'flwers'; it has flowers: correct --model"):
         default_model(repository, "flwers", explicit=True)
 
 
-def test_a_repository_without_a_classifier_for_images_says_so(repository):
+def test_repository_without_an_image_classifier_is_an_error(repository):
     with pytest.raises(NoDefaultModel, match="gateway model add"):
         default_model(repository, "ensemble_model", explicit=False)
 
 
-def test_a_repository_that_cannot_be_read_is_left_to_triton_to_name(tmp_path):
+def test_unreadable_repository_is_left_to_triton(tmp_path):
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.pbtxt").write_text("{")
     assert default_model(tmp_path, "ensemble_model", explicit=False) == "ensemble_model"
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_a_folder_that_is_not_there_or_empty_is_refused_before_anything_starts(tmp_path, explicit):
+def test_missing_or_empty_repository_is_refused_before_the_start(tmp_path, explicit):
     with pytest.raises(NoDefaultModel, match=r"no model repository at .*nowhere: --model-repository names"):
         default_model(tmp_path / "nowhere", "ensemble_model", explicit=explicit)
     with pytest.raises(NoDefaultModel, match=r"there are no models in .* `gateway model add … --model-repository"):

@@ -29,17 +29,17 @@ def on_gpu(repository, model, **changes):
     path.write_text(text)
 
 
-def test_without_a_gpu_there_is_nothing_to_say(repository):
+def test_machine_without_a_gpu_needs_no_options(repository):
     said = []
     assert choose(repository, Gpus(0), said) == Devices()
     assert said == []
 
 
-def test_a_gpu_with_the_models_that_are_shipped_needs_no_options(repository):
+def test_shipped_models_on_a_gpu_need_no_options(repository):
     assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()
 
 
-def test_a_gpu_that_torch_cannot_use_is_hidden_from_triton_and_said_to_be(repository):
+def test_gpu_that_torch_cannot_use_is_hidden_from_triton(repository):
     said = []
     devices = choose(repository, Gpus(1, (12, 2), (13, 0), torch_sees_them=False), said)
     assert devices.environment == HIDE
@@ -47,7 +47,7 @@ def test_a_gpu_that_torch_cannot_use_is_hidden_from_triton_and_said_to_be(reposi
     assert "R580" in said[0]
 
 
-def test_what_is_hidden_is_hidden_from_the_server_s_process(repository, tmp_path, monkeypatch):
+def test_hidden_gpu_is_hidden_from_the_server_process(repository, tmp_path, monkeypatch):
     program = tmp_path / "tritonserver"
     program.write_text('#!/bin/sh\necho "sees ${CUDA_VISIBLE_DEVICES-all}"\n')
     program.chmod(0o755)
@@ -59,7 +59,7 @@ def test_what_is_hidden_is_hidden_from_the_server_s_process(repository, tmp_path
     assert lines == ["triton | sees -1"]
 
 
-def test_a_preprocessor_on_the_gpu_gets_a_pool_that_holds_its_images(repository):
+def test_preprocessor_on_a_gpu_gets_a_pool_for_its_images(repository):
     on_gpu(repository, "preprocessor")
     said = []
     (option,) = choose(repository, Gpus(1, (13, 0), (13, 0)), said).arguments
@@ -68,13 +68,13 @@ def test_a_preprocessor_on_the_gpu_gets_a_pool_that_holds_its_images(repository)
     assert option in said[0]
 
 
-def test_a_cache_on_a_network_behind_a_preprocessor_on_the_gpu_is_refused_with_the_reason(repository):
+def test_cache_behind_a_preprocessor_on_a_gpu_is_refused(repository):
     on_gpu(repository, "preprocessor")
     on_gpu(repository, "classifier", **{"response_cache { enable: false }": "response_cache { enable: true }"})
     with pytest.raises(CacheOnGpu, match="classifier: Triton's response cache reads inputs in host memory only"):
         choose(repository, Gpus(1, (13, 0), (13, 0)))
 
 
-def test_a_configuration_that_cannot_be_read_is_left_to_triton(repository):
+def test_unreadable_configuration_is_left_to_triton(repository):
     (repository / "preprocessor" / "config.pbtxt").write_text("not a configuration {")
     assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()

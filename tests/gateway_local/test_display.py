@@ -34,7 +34,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "REMIND_SECONDS", 0.01)
 
 
-def test_what_is_awaited_is_said_at_once_and_again_with_the_time():
+def test_step_in_progress_is_reported_at_once_and_periodically():
     heard = Heard("s so far")
     with Reminders(heard).waiting("starting Triton"):
         assert heard.lines[0] == "starting Triton"
@@ -42,7 +42,7 @@ def test_what_is_awaited_is_said_at_once_and_again_with_the_time():
     assert "starting Triton: 0 s so far" in heard.lines
 
 
-def test_it_names_the_models_that_load_and_not_those_that_have():
+def test_reminder_names_only_models_still_loading():
     heard = Heard("loading classifier")
     lines = Lines(heard, lambda _: None)
     lines.log(f'triton | I{HEAD} "loading: classifier:1"')
@@ -53,20 +53,20 @@ def test_it_names_the_models_that_load_and_not_those_that_have():
     assert "preprocessor" not in "".join(heard.lines)
 
 
-def test_nothing_is_said_of_it_any_more_once_it_is_there():
+def test_reminders_stop_with_the_step():
     heard = Heard("s so far")
     with Reminders(heard).waiting("starting Triton"):
         assert heard.came.wait(PATIENCE_SECONDS)
     assert not [thread for thread in threading.enumerate() if thread.name == "reminders"]
 
 
-def test_the_log_of_triton_comes_line_by_line():
+def test_tritons_log_is_passed_on_line_by_line():
     said, logged = [], []
     Lines(said.append, logged.append).log("triton | one")
     assert (said, logged) == ([], ["triton | one"])
 
 
-def test_as_json_a_reminder_is_an_event_too(capsys: pytest.CaptureFixture[str]):
+def test_json_reminder_is_an_event(capsys: pytest.CaptureFixture[str]):
     lines = JsonLines()
     came = threading.Event()
     lines._reminders._say = lambda text: (lines.say(text), "so far" in text and came.set())
@@ -77,7 +77,7 @@ def test_as_json_a_reminder_is_an_event_too(capsys: pytest.CaptureFixture[str]):
     assert any("so far" in event["message"] for event in events)
 
 
-def test_what_a_command_of_ours_says_is_said_in_the_displays_form():
+def test_output_of_a_command_is_passed_to_the_display():
     said = []
     script = "import sys; print('gateway | exporting', file=sys.stderr); print('as it is'); sys.exit(3)"
     assert run_aloud([sys.executable, "-I", "-S", "-c", script], said.append) == 3

@@ -34,14 +34,14 @@ def start(seconds):
         return leader, psutil.Process(int(leader.stdout.readline()))
 
 
-def test_a_group_is_killed_with_its_leader():
+def test_group_is_killed_with_its_leader():
     leader, child = start(600)
     kill_group(leader)
     assert leader.returncode is not None
     wait_for(lambda: is_gone(child))
 
 
-def test_a_group_whose_leader_has_ended_is_killed_as_well():
+def test_group_is_killed_after_its_leader_has_ended():
     leader, child = start(0)
     leader.wait(30)
     assert not is_gone(child)
@@ -49,7 +49,7 @@ def test_a_group_whose_leader_has_ended_is_killed_as_well():
     wait_for(lambda: is_gone(child))
 
 
-def test_a_group_dies_with_the_process_that_started_it_though_nobody_told_it():
+def test_group_dies_with_the_process_that_started_it():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, LEADER], stdout=subprocess.PIPE, text=True, cwd=PROJECT
     ) as parent:
@@ -59,7 +59,7 @@ def test_a_group_dies_with_the_process_that_started_it_though_nobody_told_it():
         wait_for(lambda: is_gone(child))
 
 
-def test_a_watcher_that_was_killed_is_replaced_by_one_that_knows_the_group():
+def test_killed_reaper_is_replaced_and_watches_the_group():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, LEADER], stdout=subprocess.PIPE, text=True, cwd=PROJECT
     ) as parent:
@@ -84,5 +84,5 @@ def watcher_of(pid):
     return None
 
 
-def test_reaper_forgets_what_has_ended():
+def test_reaper_forgets_ended_groups():
     assert watch(["+5\n", "+7\n", "-5\n", "-9\n"]) == {7}

@@ -13,7 +13,7 @@ from gateway_local.hosts import authority, is_loopback, reachable
         ("gateway.example", "gateway.example", "gateway.example:80"),
     ],
 )
-def test_what_listens_on_a_host_is_reached_from_this_machine(host, connects_to, stands_in_a_url_as):
+def test_listening_host_has_a_reachable_address(host, connects_to, stands_in_a_url_as):
     assert reachable(host) == connects_to
     assert authority(host, 80) == stands_in_a_url_as
 

@@ -5,7 +5,7 @@ import json
 from gateway_local.json_lines import JsonLines
 
 
-def test_as_json_every_line_is_an_event_with_time_and_level(capsys):
+def test_json_lines_have_time_and_level(capsys):
     display = JsonLines()
     with display.waiting("starting Triton"):
         display.log('triton | I1122 15:46:36.417382 507 model_lifecycle.cc:472] "loading: classifier:1"')

@@ -66,7 +66,7 @@ def test_one_gibibyte_runs_one_process_for_each_step(repository):
     assert any("GATEWAY_MAX_BYTES_WAITING=32 MiB" in line for line in said)
 
 
-def test_counts_of_a_person_are_respected(repository):
+def test_configured_counts_are_kept(repository):
     path = repository / "classifier" / "config.pbtxt"
     path.write_text(path.read_text().replace("KIND_AUTO count: 2", "KIND_AUTO count: 3"))
     said: list[str] = []

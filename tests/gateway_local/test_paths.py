@@ -4,13 +4,13 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_model_reposito
 from tests.processes import PROJECT
 
 
-def test_a_repository_in_the_folder_where_one_works_comes_first(tmp_path, monkeypatch):
+def test_repository_in_the_working_directory_comes_first(tmp_path, monkeypatch):
     (tmp_path / "triton_models" / "flowers").mkdir(parents=True)
     assert default_model_repository(tmp_path) == DEFAULT_MODEL_REPOSITORY
     (tmp_path / "triton_models" / "flowers" / "config.pbtxt").touch()
     assert default_model_repository(tmp_path) == tmp_path / "triton_models"
 
 
-def test_in_a_checkout_everything_is_beside_the_package():
+def test_checkout_has_models_beside_the_package():
     assert shipped() == PROJECT
     assert default_model_repository(PROJECT / "tests") == PROJECT / "triton_models"

@@ -66,7 +66,7 @@ def pip(monkeypatch) -> Pip:
     return stand_in
 
 
-def test_the_wheel_is_fetched_pinned_by_its_hash_and_without_its_dependencies(pip, tmp_path):
+def test_wheel_is_fetched_by_hash_without_dependencies(pip, tmp_path):
     said = []
     runtime = ensure_runtime(tmp_path, said.append)
     (command,) = pip.commands
@@ -79,7 +79,7 @@ def test_the_wheel_is_fetched_pinned_by_its_hash_and_without_its_dependencies(pi
     assert "fetching Triton" in said[0]
 
 
-def test_a_second_start_fetches_nothing_and_says_nothing(pip, tmp_path):
+def test_second_start_fetches_and_reports_nothing(pip, tmp_path):
     first = ensure_runtime(tmp_path, print)
     said = []
     assert ensure_runtime(tmp_path, said.append) == first
@@ -87,7 +87,7 @@ def test_a_second_start_fetches_nothing_and_says_nothing(pip, tmp_path):
     assert said == []
 
 
-def test_a_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monkeypatch):
+def test_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monkeypatch):
     first = ensure_runtime(tmp_path, print)
     writable_open = Path.open
 
@@ -100,14 +100,14 @@ def test_a_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monk
     assert ensure_runtime(tmp_path, print) == first
 
 
-def test_processes_that_start_together_fetch_once(pip, tmp_path):
+def test_concurrent_starts_fetch_once(pip, tmp_path):
     with ThreadPoolExecutor(4) as pool:
         runtimes = list(pool.map(lambda _: ensure_runtime(tmp_path, print), range(4)))
     assert len(set(runtimes)) == 1
     assert len(pip.commands) == 1
 
 
-def test_the_backend_directory_holds_real_copies_of_the_python_backend_its_stub_and_ours(pip, tmp_path):
+def test_backend_directory_contains_copies_of_all_backends(pip, tmp_path):
     directory = ensure_runtime(tmp_path, print).backend_directory
     for name in ("libtriton_python.so", "triton_python_backend_utils.py", "triton_python_backend_stub"):
         assert (directory / "python" / name).is_file()
@@ -116,7 +116,7 @@ def test_the_backend_directory_holds_real_copies_of_the_python_backend_its_stub_
     assert not (directory / "pytorch" / "model.py").is_symlink()
 
 
-def test_a_changed_backend_gets_a_directory_of_its_own(pip, tmp_path):
+def test_changed_backend_gets_a_new_directory(pip, tmp_path):
     ours = tmp_path / "ours"
     (ours / "other").mkdir(parents=True)
     (ours / "other" / "model.py").write_text("one = 1")
@@ -127,14 +127,14 @@ def test_a_changed_backend_gets_a_directory_of_its_own(pip, tmp_path):
     assert (after / "other" / "model.py").read_text() == "one = 2"
 
 
-def test_a_fetch_that_fails_leaves_nothing_and_gives_pip_s_reason(pip, tmp_path):
+def test_failed_fetch_leaves_no_files_and_shows_pips_reason(pip, tmp_path):
     pip.says = "WARNING: Retrying\nERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
     with pytest.raises(RuntimeFetchFailed, match=r"No matching distribution.* package index within reach"):
         ensure_runtime(tmp_path, print)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_without_a_network_it_is_said_that_the_index_is_away_and_what_can_be_copied(pip, tmp_path):
+def test_fetch_without_network_explains_how_to_copy_the_cache(pip, tmp_path):
     pip.says = (
         "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/\n"
         "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
@@ -145,32 +145,32 @@ def test_without_a_network_it_is_said_that_the_index_is_away_and_what_can_be_cop
     assert f"{tmp_path / f'triton-{WHEEL_VERSION}'} copied from a machine that has it" in str(raised.value)
 
 
-def test_a_python_without_pip_is_told_how_to_get_it(pip, tmp_path):
+def test_missing_pip_fails_with_install_command(pip, tmp_path):
     pip.says = f"{sys.executable}: No module named pip"
     with pytest.raises(RuntimeFetchFailed, match="-m ensurepip"):
         ensure_runtime(tmp_path, print)
 
 
-def test_a_wheel_without_a_part_is_refused(pip, tmp_path):
+def test_incomplete_wheel_is_refused(pip, tmp_path):
     pip.leaves_out = "triton_python_backend_stub"
     with pytest.raises(RuntimeFetchFailed, match=r"holds no .*triton_python_backend_stub"):
         ensure_runtime(tmp_path, print)
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_a_checkout_without_backends_is_named(pip, tmp_path):
+def test_missing_backend_folder_is_named(pip, tmp_path):
     with pytest.raises(TritonRuntimeError, match=r"no folder .*/nowhere"):
         ensure_runtime(tmp_path / "cache", print, backends=tmp_path / "nowhere")
 
 
-def test_a_cache_folder_that_cannot_be_made_is_named(pip, tmp_path):
+def test_unwritable_cache_folder_is_named(pip, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeFetchFailed, match=r"cannot write .*/file/cache"):
         ensure_runtime(tmp_path / "file" / "cache", print)
 
 
 @pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64"), ("Windows", "AMD64")])
-def test_another_platform_is_sent_to_a_container(monkeypatch, system, machine):
+def test_other_platform_fails_with_container_advice(monkeypatch, system, machine):
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     with pytest.raises(UnsupportedPlatform, match=f"this is {system} on {machine}: .*docker compose up"):
@@ -181,29 +181,29 @@ def test_another_platform_is_sent_to_a_container(monkeypatch, system, machine):
     ("libc", "found"),
     [(("glibc", "2.31"), "glibc 2.31"), (("musl", "1.2.4"), "another C library"), (("", ""), "another")],
 )
-def test_an_old_or_foreign_c_library_is_named(monkeypatch, libc, found):
+def test_unsupported_c_library_is_named(monkeypatch, libc, found):
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
     with pytest.raises(UnsupportedPlatform, match=rf"needs glibc 2\.34 or newer .* this system has {found}"):
         check_platform()
 
 
 @pytest.mark.parametrize("version", ["2.34", "2.35", "2.41"])
-def test_a_c_library_that_is_new_enough_passes(monkeypatch, version):
+def test_recent_c_library_passes(monkeypatch, version):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", version))
     check_platform()
 
 
-def test_a_python_without_a_stub_is_named(monkeypatch):
+def test_python_without_a_stub_is_named(monkeypatch):
     monkeypatch.setattr(triton_runtime, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
     with pytest.raises(UnsupportedPlatform, match=r"stubs for Python 3\.7 to 3\.8, this is 3"):
         check_platform()
 
 
-def test_the_running_python_s_shared_library_is_found():
+def test_libpython_of_the_running_python_is_found():
     assert find_libpython().name.startswith("libpython3")
 
 
-def test_a_python_without_a_shared_library_is_told_how_to_get_one(monkeypatch, tmp_path):
+def test_python_without_libpython_fails_with_advice(monkeypatch, tmp_path):
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     monkeypatch.setattr(triton_runtime, "_python_version", lambda: "3.99")
@@ -213,7 +213,7 @@ def test_a_python_without_a_shared_library_is_told_how_to_get_one(monkeypatch, t
         find_libpython()
 
 
-def test_the_cache_folder_follows_xdg_and_ignores_a_relative_one(monkeypatch, tmp_path):
+def test_cache_folder_follows_xdg_and_ignores_relative_paths(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / "triton-image-gateway"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -222,7 +222,7 @@ def test_the_cache_folder_follows_xdg_and_ignores_a_relative_one(monkeypatch, tm
     assert default_cache_dir() == Path.home() / ".cache" / "triton-image-gateway"
 
 
-def test_triton_keeps_the_memory_that_it_freed_unless_the_environment_says_otherwise(monkeypatch, tmp_path):
+def test_malloc_settings_yield_to_the_environment(monkeypatch, tmp_path):
     runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
     for name in KEEP_FREED_MEMORY:
         monkeypatch.delenv(name, raising=False)

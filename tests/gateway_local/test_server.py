@@ -88,7 +88,7 @@ def regions_of(server: EmbeddedTriton) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"{server._shm_prefix}*"))
 
 
-def test_a_started_server_is_ready_on_loopback_and_logs_with_a_prefix(runtime, echo_repository):
+def test_started_server_is_ready_on_loopback_and_logs_with_a_prefix(runtime, echo_repository):
     lines = []
     with EmbeddedTriton(runtime, echo_repository, on_log=lines.append) as server:
         server.wait_ready()
@@ -102,7 +102,7 @@ def test_a_started_server_is_ready_on_loopback_and_logs_with_a_prefix(runtime, e
     assert all(line.startswith("triton | ") for line in lines)
 
 
-def test_a_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_repository):
+def test_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_repository):
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
     server.start()
     server.wait_ready()
@@ -116,7 +116,7 @@ def test_a_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_r
     server.stop()
 
 
-def test_a_request_in_flight_is_answered_before_the_server_stops(runtime, echo_repository):
+def test_request_in_flight_is_answered_before_the_server_stops(runtime, echo_repository):
     model = echo_repository / "echo" / "1" / "model.py"
     marker = echo_repository.parent / "executing"
     execute = "    def execute(self, requests):\n"
@@ -130,7 +130,7 @@ def test_a_request_in_flight_is_answered_before_the_server_stops(runtime, echo_r
         assert answer.result(60) == 42
 
 
-def test_a_server_that_hangs_is_killed_when_the_grace_is_over(runtime, echo_repository):
+def test_hanging_server_is_killed_after_the_grace_period(runtime, echo_repository):
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
     server.start()
     server.wait_ready()
@@ -141,7 +141,7 @@ def test_a_server_that_hangs_is_killed_when_the_grace_is_over(runtime, echo_repo
     assert server.poll() == -signal.SIGKILL
 
 
-def test_a_server_that_died_can_be_started_again_on_its_ports(runtime, echo_repository):
+def test_dead_server_can_be_restarted_on_its_ports(runtime, echo_repository):
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
     server.start()
     server.wait_ready()
@@ -165,7 +165,7 @@ def add_broken_model(repository: Path) -> None:
     (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
 
 
-def test_the_server_and_its_stubs_die_with_a_parent_that_is_killed(echo_repository):
+def test_server_and_stubs_die_with_a_killed_parent(echo_repository):
     with subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT, str(echo_repository)],
         cwd=PROJECT,
@@ -190,7 +190,7 @@ def test_two_servers_run_side_by_side(runtime, echo_repository):
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http", "metrics"])
-def test_a_taken_port_is_named(runtime, echo_repository, kind):
+def test_taken_port_is_named(runtime, echo_repository, kind):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None, **{f"{kind}_port": port})
@@ -199,7 +199,7 @@ def test_a_taken_port_is_named(runtime, echo_repository, kind):
     assert server.pid is None
 
 
-def test_a_model_that_fails_to_load_shows_triton_s_own_reason(runtime, echo_repository):
+def test_failed_model_load_shows_tritons_reason(runtime, echo_repository):
     (echo_repository / "echo" / "1" / "model.py").write_text("raise ValueError('the weights are missing')")
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
     server.start()
@@ -213,7 +213,7 @@ def test_a_model_that_fails_to_load_shows_triton_s_own_reason(runtime, echo_repo
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
-def test_a_model_that_wants_a_gpu_that_is_not_there_is_told_what_to_change(runtime, echo_repository):
+def test_model_for_a_missing_gpu_fails_with_advice(runtime, echo_repository):
     config = echo_repository / "echo" / "config.pbtxt"
     config.write_text(f"{ECHO_CONFIG}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]\n")
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
@@ -226,7 +226,7 @@ def test_a_model_that_wants_a_gpu_that_is_not_there_is_told_what_to_change(runti
     )
 
 
-def test_a_configuration_that_triton_refuses_shows_its_reason(runtime, echo_repository):
+def test_refused_configuration_shows_tritons_reason(runtime, echo_repository):
     config = echo_repository / "echo" / "config.pbtxt"
     config.write_text(config.read_text().replace("TYPE_INT32", "TYPE_INT33"))
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
@@ -236,7 +236,7 @@ def test_a_configuration_that_triton_refuses_shows_its_reason(runtime, echo_repo
     server.stop()
 
 
-def test_a_model_file_that_was_not_exported_names_the_command(runtime, model_repository, tmp_path):
+def test_missing_model_file_names_the_export_command(runtime, model_repository, tmp_path):
     ignore = shutil.ignore_patterns("model.pt", "ensemble_model", "preprocessor")
     repository = Path(shutil.copytree(model_repository, tmp_path / "models", ignore=ignore))
     server = EmbeddedTriton(runtime, repository, on_log=lambda line: None)
@@ -246,19 +246,19 @@ def test_a_model_file_that_was_not_exported_names_the_command(runtime, model_rep
     server.stop()
 
 
-def test_a_repository_that_is_not_there_is_named(runtime, tmp_path):
+def test_missing_repository_is_named(runtime, tmp_path):
     with pytest.raises(TritonRuntimeError, match=r"no model repository at .*/nowhere"):
         EmbeddedTriton(runtime, tmp_path / "nowhere", on_log=print).start()
 
 
-def test_a_repository_with_a_blank_in_its_path_is_refused(runtime, tmp_path):
+def test_repository_path_with_a_space_is_refused(runtime, tmp_path):
     repository = tmp_path / "my models"
     repository.mkdir()
     with pytest.raises(TritonRuntimeError, match=r"cannot handle spaces in a path: move .*/my models to"):
         EmbeddedTriton(runtime, repository, on_log=print).start()
 
 
-def test_a_server_that_is_not_ready_in_time_says_so(runtime, echo_repository):
+def test_start_timeout_is_reported(runtime, echo_repository):
     model = echo_repository / "echo" / "1" / "model.py"
     model.write_text(f"import threading\nthreading.Event().wait(60)\n{ECHO_MODEL}")
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
@@ -270,7 +270,7 @@ def test_a_server_that_is_not_ready_in_time_says_so(runtime, echo_repository):
         server.stop(grace_seconds=0.5)
 
 
-def test_error_lines_are_read_from_triton_s_log_without_repeats_or_complaints_about_a_gpu_that_is_not_there():
+def test_error_lines_skip_repeats_and_missing_gpu_errors():
     failure = (
         "E1121 03:44:14.9 16925 model_lifecycle.cc:642] \"failed to load 'echo' version 1: boom\\n\\nAt:\\n  x\\n\""
     )

@@ -19,11 +19,11 @@ HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
         ("+-------+--------+", None),
     ],
 )
-def test_models_and_errors_that_matter_are_events(line, event):
+def test_loaded_models_and_errors_are_events(line, event):
     assert LogReader().read(line) == event
 
 
-def test_an_error_that_repeats_is_shown_once():
+def test_repeated_error_is_shown_once():
     reader = LogReader()
     line = f'E{HEAD} "boom"'
     assert reader.read(line) == Event("error", "boom")

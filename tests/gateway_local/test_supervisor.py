@@ -80,7 +80,7 @@ def run(keeper, clock, seconds):
         clock.now += 0.25
 
 
-def test_a_process_that_died_is_started_again_after_a_pause_and_said_to_be_ready(keeper, kept, said, clock):
+def test_dead_process_is_restarted_after_a_pause(keeper, kept, said, clock):
     kept.code = -9
     keeper.check()
     assert kept.graces == [0]
@@ -91,14 +91,14 @@ def test_a_process_that_died_is_started_again_after_a_pause_and_said_to_be_ready
     assert said[-1].startswith("Triton answers again after")
 
 
-def test_a_process_that_is_silent_for_a_while_is_started_again(keeper, kept, said, clock):
+def test_hanging_process_is_restarted(keeper, kept, said, clock):
     kept.silent = True
     run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
     assert kept.starts == 1
     assert said[0] == "Triton does not answer; starting it again in 0.5 s"
 
 
-def test_one_silence_is_not_a_hang(keeper, kept, said, clock):
+def test_single_missed_answer_is_not_a_hang(keeper, kept, said, clock):
     kept.silent = True
     run(keeper, clock, CHECK_SECONDS + 0.5)
     kept.silent = False
@@ -107,7 +107,7 @@ def test_one_silence_is_not_a_hang(keeper, kept, said, clock):
     assert said == []
 
 
-def test_the_pauses_grow_until_it_gives_up(keeper, kept, said, clock):
+def test_pauses_grow_until_the_supervisor_gives_up(keeper, kept, said, clock):
     kept.code = 1
     for _ in range(MAX_DEATHS):
         kept.code = 1
@@ -120,14 +120,14 @@ def test_the_pauses_grow_until_it_gives_up(keeper, kept, said, clock):
     assert pauses == ["0.5 s", "1 s", "2 s", "4 s", "8 s"]
 
 
-def test_deaths_long_apart_are_forgiven(keeper, kept, clock):
+def test_deaths_long_apart_are_not_added_up(keeper, kept, clock):
     for _ in range(3 * MAX_DEATHS):
         kept.code = 1
         run(keeper, clock, STEADY_SECONDS + 5)
     assert kept.starts == 3 * MAX_DEATHS
 
 
-def test_one_that_does_not_become_ready_in_time_is_started_once_more(keeper, kept, said, clock):
+def test_process_not_ready_in_time_is_restarted(keeper, kept, said, clock):
     kept.code = 1
     run(keeper, clock, 1)
     kept.loading = True
@@ -135,7 +135,7 @@ def test_one_that_does_not_become_ready_in_time_is_started_once_more(keeper, kep
     assert "Triton was not ready after 30 s; starting it again in 1 s" in said
 
 
-def test_one_that_hangs_before_it_was_seen_to_be_ready_is_started_once_more(keeper, kept, said, clock):
+def test_process_that_hangs_while_it_starts_is_restarted(keeper, kept, said, clock):
     kept.code = 1
     run(keeper, clock, 1)
     kept.silent = True
@@ -143,7 +143,7 @@ def test_one_that_hangs_before_it_was_seen_to_be_ready_is_started_once_more(keep
     assert "Triton does not answer; starting it again in 1 s" in said
 
 
-def test_readiness_is_reported_when_it_is_lost_and_when_it_is_back(clock, said):
+def test_readiness_is_reported_when_lost_and_regained(clock, said):
     """A Triton that answers again may still load the default model: only a real inference makes the service ready."""
     answers = [(True, "")]
     readiness = Readiness(lambda: answers[-1], said.append, clock=clock)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.settings import Settings
 from gateway_local.server import StartFailed
-from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, MemoryWatch, request, start
+from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, request, start
 
 
 class Triton:
@@ -32,7 +32,7 @@ class Triton:
         self.did.append("stop")
 
 
-def test_a_triton_that_crashes_while_it_starts_is_started_once_more():
+def test_triton_that_crashes_while_it_starts_is_restarted_once():
     triton, said = Triton(-6, None), []
     start(triton, said.append, 1)
     assert triton.did == ["start", "stop", "start"]
@@ -40,14 +40,14 @@ def test_a_triton_that_crashes_while_it_starts_is_started_once_more():
 
 
 @pytest.mark.parametrize(("codes", "starts"), [((1,), 1), ((-6, -6), 2), ((-6, 1), 2)])
-def test_one_that_ends_by_itself_or_crashes_again_is_not(codes, starts):
+def test_triton_that_exits_or_crashes_again_is_not_restarted(codes, starts):
     triton = Triton(*codes)
     with pytest.raises(StartFailed, match=f"code {codes[-1]} "):
         start(triton, lambda _: None, 1)
     assert triton.did.count("start") == starts
 
 
-def test_one_that_is_not_ready_in_time_is_answered_with_the_setting_that_gives_it_longer(monkeypatch):
+def test_start_timeout_error_names_its_setting(monkeypatch):
     def too_late(timeout_seconds: float) -> None:
         raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s.")
 
@@ -58,7 +58,7 @@ def test_one_that_is_not_ready_in_time_is_answered_with_the_setting_that_gives_i
     assert triton.did == ["start"]
 
 
-def test_the_first_request_has_a_place_for_a_key_where_one_is_wanted():
+def test_example_request_has_a_key_header_if_keys_are_set():
     address = "http://127.0.0.1:9000"
     free, guarded = Settings(_env_file=None), Settings(_env_file=None, api_keys_file=Path("keys.txt"))
     assert request(free, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
@@ -68,7 +68,7 @@ def test_the_first_request_has_a_place_for_a_key_where_one_is_wanted():
 def test_processes_killed_for_memory_are_reported_once_a_minute(monkeypatch):
     counts, said, now = [3, 3, 5, 6, 6], [], [1_000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    watch = MemoryWatch(said.append, killed=lambda: counts.pop(0) if len(counts) > 1 else counts[0])
+    watch = KillReports(said.append, killed=lambda: counts.pop(0) if len(counts) > 1 else counts[0])
     watch.check()
     assert said == []
     now[0] += CHECK_SECONDS
@@ -82,7 +82,7 @@ def test_processes_killed_for_memory_are_reported_once_a_minute(monkeypatch):
     assert "killed 1 process:" in said[1]
 
 
-def test_start_that_fails_for_memory_names_it(monkeypatch):
+def test_start_failure_names_lack_of_memory(monkeypatch):
     counts = iter([0, 2])
     monkeypatch.setattr("gateway_local.up.killed_for_memory", lambda: next(counts))
     with pytest.raises(StartFailed, match=r"(?s)code 1 .*memory ran out, and the kernel killed 2 processes"):

@@ -133,7 +133,7 @@ def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str,
 
 
 @pytest.mark.slow
-def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(installed):
+def test_wheel_contains_models_backends_and_an_image_but_no_weights(installed):
     files = {str(path.relative_to(installed.shipped)) for path in installed.shipped.rglob("*.*")}
     assert {
         "triton_models/ensemble_model/config.pbtxt",
@@ -147,7 +147,7 @@ def test_a_wheel_brings_the_models_the_backends_and_a_picture_and_no_weights(ins
 
 
 @pytest.mark.slow
-def test_the_environment_has_the_wheel_s_gateway_and_not_the_checkout_s(installed):
+def test_environment_uses_the_wheel_instead_of_the_checkout(installed):
     code = "import gateway; from gateway_local.paths import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
     printed = subprocess.run(
         [installed.prefix / "bin" / "python", "-c", code],
@@ -161,12 +161,12 @@ def test_the_environment_has_the_wheel_s_gateway_and_not_the_checkout_s(installe
 
 
 @pytest.mark.slow
-def test_without_a_checkout_the_models_are_in_the_user_s_data_folder(installed, exported):
+def test_models_are_in_the_data_folder_without_a_checkout(installed, exported):
     assert f"copying the default model's configuration to {installed.repository}" in exported
     assert (installed.repository / "classifier" / "1" / "model.pt").is_file()
 
 
-def test_a_model_is_added_served_and_proved_without_a_checkout(installed, started):
+def test_model_is_added_served_and_checked_without_a_checkout(installed, started):
     url, triton = started
     sample = (installed.shipped / "examples" / "cat.jpg").read_bytes()
 

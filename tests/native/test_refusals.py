@@ -38,23 +38,23 @@ READ_ONLY.flags.writeable = False
         (PIXELS, PIXELS[5:10], (8, 30), (0, 0), "share memory"),
     ],
 )
-def test_what_is_no_picture_or_not_inside_is_refused(source, target, size, corner, words):
+def test_invalid_buffers_and_parts_are_refused(source, target, size, corner, words):
     with pytest.raises(ValueError, match=words):
         exact_resize.resize(source, target, size, filter="bilinear", corner=corner)
     assert not TARGET.any()
 
 
-def test_a_filter_that_is_not_there_is_named():
+def test_unknown_filter_is_named():
     with pytest.raises(ValueError, match="no filter 'nearest'"):
         exact_resize.resize(PIXELS, TARGET, (8, 9), filter="nearest")
 
 
-def test_instructions_that_the_processor_does_not_have_are_named():
+def test_unsupported_instructions_are_named():
     with pytest.raises(ValueError, match="has no 'mmx'"):
         exact_resize.resize(PIXELS, TARGET, (8, 9), filter="bilinear", by="mmx")
 
 
-def test_numbers_beyond_an_int_and_targets_that_cannot_be_written_are_refused():
+def test_overflowing_numbers_and_read_only_targets_are_refused():
     with pytest.raises(OverflowError):
         exact_resize.resize(PIXELS, TARGET, (8, 2**40), filter="bilinear")
     with pytest.raises((BufferError, ValueError)):

@@ -32,7 +32,7 @@ def resized(pixels, size, *, corner=(0, 0), part=None, **options):
 @example(shape=(1, 1), size=(260, 260), kernel="lanczos", seed=0)
 @example(shape=(260, 260), size=(1, 1), kernel="lanczos", seed=0)
 @example(shape=(600, 2), size=(20, 8), kernel="bicubic", seed=0)
-def test_a_whole_picture_is_the_installed_pillow_s(by, shape, size, kernel, seed):
+def test_whole_image_equals_the_installed_pillows(by, shape, size, kernel, seed):
     pixels = noise(*shape, seed)
     mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, by=by)
     assert np.array_equal(mine, by_pillow(pixels, size, kernel))
@@ -41,7 +41,7 @@ def test_a_whole_picture_is_the_installed_pillow_s(by, shape, size, kernel, seed
 @EVERY
 @quickly
 @given(data=st.data(), shape=SIZES, size=SIZES, kernel=FILTERS)
-def test_a_part_is_cut_out_of_the_whole(by, data, shape, size, kernel):
+def test_part_equals_a_crop_of_the_whole(by, data, shape, size, kernel):
     top, left = (data.draw(st.integers(0, side - 1)) for side in size)
     part = data.draw(st.integers(1, size[0] - top)), data.draw(st.integers(1, size[1] - left))
     pixels = noise(*shape)
@@ -65,7 +65,7 @@ ORDERS = {
 
 @EVERY
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_pass_that_goes_first_is_that_of_the_pillow_asked_for(by, name):
+def test_first_pass_is_that_of_the_given_pillow_release(by, name):
     pillow, shape, size, vertical_first = ORDERS[name]
     pixels = noise(*shape)
     wanted = pass_by_pass(pixels, size, "bicubic", vertical_first=vertical_first)
@@ -77,7 +77,7 @@ def test_the_pass_that_goes_first_is_that_of_the_pillow_asked_for(by, name):
 @EVERY
 @pytest.mark.parametrize("width", range(1, 14))
 @pytest.mark.parametrize("height", [1, 2, 3, 4, 5, 9])
-def test_narrow_rows_are_read_to_their_end_and_no_further(by, height, width):
+def test_narrow_rows_are_not_read_past_their_end(by, height, width):
     # Between bytes that would show, whichever pass read them or wrote over them.
     around = np.full((height + 2, width + 2, 3), 255, np.uint8)
     around[1:-1, 1:-1] = pixels = noise(height, width) // 2
@@ -91,13 +91,13 @@ def test_narrow_rows_are_read_to_their_end_and_no_further(by, height, width):
 @EVERY
 @pytest.mark.parametrize("kernel", exact_resize.FILTERS)
 @pytest.mark.parametrize(("shape", "size"), [((700, 1100), (256, 402)), ((1500, 400), (224, 224))])
-def test_a_photograph_s_size_is_no_exception(by, shape, size, kernel):
+def test_large_image_equals_pillows(by, shape, size, kernel):
     pixels = noise(*shape)
     mine = resized(pixels, size, filter=kernel, pillow=INSTALLED, by=by)
     assert np.array_equal(mine, by_pillow(pixels, size, kernel))
 
 
-def test_bytes_do_without_numpy():
+def test_bytes_work_without_numpy():
     pixels = noise(20, 30)
     target = bytearray(8 * 9 * 3)
     exact_resize.resize(
@@ -110,7 +110,7 @@ def test_bytes_do_without_numpy():
     assert bytes(target) == by_pillow(pixels, (8, 9), "bilinear").tobytes()
 
 
-def test_sides_of_a_million_pixels_take_memory_for_their_length_and_not_for_their_area():
+def test_memory_grows_with_the_sides_and_not_with_the_area():
     longest = 2**20
     pixels, target = np.full((2, longest, 3), 200, np.uint8), np.zeros((1, 1, 3), np.uint8)
     exact_resize.resize(pixels, target, (1, 1), filter="lanczos", pillow=INSTALLED)
@@ -119,7 +119,7 @@ def test_sides_of_a_million_pixels_take_memory_for_their_length_and_not_for_thei
     assert (target == 200).all()
 
 
-def test_other_threads_run_meanwhile():
+def test_other_threads_run_during_a_resize():
     pixels = np.full((1000, 1000, 3), 255, np.uint8)
     deadline = time.monotonic() + 60
     seen = False

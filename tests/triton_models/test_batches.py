@@ -31,7 +31,7 @@ def on_torch():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_numpy_and_torch_make_the_same_batch(batches, on_torch, dtype):
+def test_numpy_and_torch_batches_are_equal(batches, on_torch, dtype):
     form = batches.Form([HEIGHT, WIDTH], dtype, MEAN, STD)
     by_numpy = batches.NumpyBatch(form)(IMAGES)
     by_torch = on_torch.TorchBatch(form, torch.device("cpu"))(IMAGES)
@@ -42,14 +42,14 @@ def test_numpy_and_torch_make_the_same_batch(batches, on_torch, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_an_image_is_normalised_as_torchvision_does(batches, dtype):
+def test_image_is_normalised_like_torchvision(batches, dtype):
     (made,) = batches.NumpyBatch(batches.Form([HEIGHT, WIDTH], dtype, MEAN, STD))(IMAGES[:1])
     pixels = IMAGES[0].transpose(2, 0, 1)
     expected = (pixels / 255 - MEAN) / STD if dtype is np.float32 else pixels
     assert np.allclose(made, expected, atol=1e-6)
 
 
-def test_what_torch_resized_goes_into_a_batch_on_the_cpu(batches, on_torch):
+def test_torch_resized_image_fits_a_cpu_batch(batches, on_torch):
     resizing = module("resizing")
     resize = on_torch.TorchResize([HEIGHT, WIDTH], [HEIGHT, WIDTH], resizing.InterpolationMode.BILINEAR)
     image = resize(noise(HEIGHT, WIDTH))

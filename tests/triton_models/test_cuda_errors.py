@@ -59,7 +59,7 @@ BOTH = ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/mod
 
 
 @pytest.mark.parametrize("path", BOTH)
-def test_a_process_ends_when_nothing_runs_on_its_gpu_any_more(load, monkeypatch, path):
+def test_process_ends_when_its_gpu_is_lost(load, monkeypatch, path):
     module = load(path)
     failing_with(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
     with pytest.raises(Ended) as ended:
@@ -69,20 +69,20 @@ def test_a_process_ends_when_nothing_runs_on_its_gpu_any_more(load, monkeypatch,
 
 @pytest.mark.parametrize("path", BOTH)
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
-def test_it_goes_on_while_the_gpu_works_or_is_only_full(load, monkeypatch, path, error):
+def test_process_survives_while_the_gpu_works_or_is_full(load, monkeypatch, path, error):
     module = load(path)
     failing_with(monkeypatch, error)
     module.end_if_gpu_is_lost(CUDA)
 
 
 @pytest.mark.parametrize("path", BOTH)
-def test_on_a_cpu_no_error_ends_a_process(load, monkeypatch, path):
+def test_no_error_ends_a_process_on_a_cpu(load, monkeypatch, path):
     module = load(path)
     failing_with(monkeypatch, RuntimeError("anything"))
     module.end_if_gpu_is_lost(torch.device("cpu"))
 
 
-def test_a_torchscript_model_that_meets_a_sticky_error_ends_its_process(load, monkeypatch):
+def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypatch):
     module = load(BOTH[1])
     failing_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
     model = module.TritonPythonModel()
@@ -104,7 +104,7 @@ def test_a_torchscript_model_that_meets_a_sticky_error_ends_its_process(load, mo
         ("Non-zero status code returned while running Reshape node", False),
     ],
 )
-def test_an_onnx_model_ends_its_process_by_what_onnxruntime_says(load, message, ends):
+def test_onnx_model_ends_its_process_after_a_sticky_error(load, message, ends):
     module = load("triton_backends/onnxruntime/model.py")
     if ends:
         with pytest.raises(Ended):

@@ -25,7 +25,7 @@ def photo(name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("pixels", "label"), [(data.chelsea(), "Egyptian cat"), (data.coffee(), "espresso")])
-def test_a_photograph_gets_its_label_through_the_classification_extension(triton_client, pixels, label):
+def test_classification_extension_returns_the_label(triton_client, pixels, label):
     predictions = ask_for_labels(triton_client, encode(pixels, ".jpg"), top_k=5)
     scores = [score for score, _, _ in predictions]
     assert predictions[0][2] == label
@@ -35,7 +35,7 @@ def test_a_photograph_gets_its_label_through_the_classification_extension(triton
 
 
 @pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".bmp"])
-def test_every_photograph_agrees_with_the_eager_model_and_the_reference_transforms(triton_client, extension):
+def test_every_image_agrees_with_the_eager_reference(triton_client, extension):
     encoded = {name: encode(photo(name), extension) for name in PHOTOS}
     alone = {name: ask(triton_client, [image])[0].probabilities for name, image in encoded.items()}
     together = dict(zip(encoded, ask(triton_client, list(encoded.values())), strict=True))
@@ -46,7 +46,7 @@ def test_every_photograph_agrees_with_the_eager_model_and_the_reference_transfor
             assert np.abs(probabilities - reference).max() <= TOLERANCE, name
 
 
-def test_the_same_request_is_answered_from_the_cache(triton_client):
+def test_same_request_is_answered_from_the_cache(triton_client):
     def hits() -> int:
         (statistics,) = triton_client.get_inference_statistics(ENSEMBLE_MODEL).model_stats
         return statistics.inference_stats.cache_hit.count
@@ -60,7 +60,7 @@ def test_the_same_request_is_answered_from_the_cache(triton_client):
     assert np.array_equal(first[0].probabilities, second[0].probabilities)
 
 
-def test_requests_of_different_lengths_share_batches_in_every_step(triton):
+def test_requests_of_different_lengths_share_batches(triton):
     def counts(client: InferenceServerClient) -> dict[str, tuple[int, int]]:
         statistics = {
             model: client.get_inference_statistics(model).model_stats[0] for model in (PREPROCESSOR, CLASSIFIER)
@@ -82,7 +82,7 @@ def test_requests_of_different_lengths_share_batches_in_every_step(triton):
         assert executions < inferences
 
 
-def test_a_batch_as_large_as_the_configuration_says_is_answered_in_order(triton_client):
+def test_largest_batch_is_answered_in_order(triton_client):
     images = [encode(np.full((32, 32, 3), level, np.uint8), ".png") for level in range(0, 256, 4)]
     answers = ask(triton_client, images)
     assert len(answers) == 64

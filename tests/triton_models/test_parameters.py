@@ -56,12 +56,12 @@ def arguments(text: str) -> dict[str, str]:
     return {"model_config": json.dumps(config), "model_instance_kind": "CPU", "model_instance_name": "preprocessor"}
 
 
-def test_the_project_s_own_are_right(initialize):
+def test_shipped_parameters_are_valid(initialize):
     initialize((DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text())
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_parameters_that_cannot_be_right_are_named(initialize, name):
+def test_invalid_parameters_are_named(initialize, name):
     old, new, reason = WRONG[name]
     text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
     assert old in text
@@ -83,7 +83,7 @@ print(sorted({"torch", "torchvision"} & set(sys.modules)))
 """
 
 
-def test_to_resize_as_pillow_does_takes_no_torch():
+def test_pillow_resize_does_not_import_torch():
     text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
     args = [sys.executable, "-c", PRETENDED, str(PREPROCESSOR_CODE.parent), json.dumps(arguments(text))]
     printed = subprocess.run(args, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -28,14 +28,14 @@ def pixels() -> np.ndarray:
 
 
 @pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".bmp", ".ppm"])
-def test_every_form_that_the_contract_names_is_decoded_as_training_did(triton_client, pixels, extension):
+def test_every_format_is_decoded_as_in_training(triton_client, pixels, extension):
     encoded = encode(pixels, extension)
     statuses, images = preprocess(triton_client, [encoded])
     assert statuses == [OK]
     assert np.allclose(images[0], reference_image(encoded).numpy(), atol=1e-6)
 
 
-def test_each_row_has_a_status_of_its_own_and_zeros_where_there_is_no_image(triton_client, pixels):
+def test_each_row_has_its_status_and_zeros_without_an_image(triton_client, pixels):
     good = encode(pixels, ".jpg")
     rows = {
         "good": (good, len(good), OK),
@@ -56,7 +56,7 @@ def test_each_row_has_a_status_of_its_own_and_zeros_where_there_is_no_image(trit
     assert np.array_equal(images[0], images[-1])
 
 
-def test_the_padding_is_not_part_of_the_image(triton_client, pixels):
+def test_padding_is_not_part_of_the_image(triton_client, pixels):
     encoded = encode(pixels, ".jpg")
     longer = bytes(50_000)
     _, alone = preprocess(triton_client, [encoded])
@@ -64,7 +64,7 @@ def test_the_padding_is_not_part_of_the_image(triton_client, pixels):
     assert np.array_equal(alone[0], padded[0])
 
 
-def test_gray_alpha_and_sixteen_bit_images_become_three_channels_of_eight_bits(triton_client, pixels):
+def test_gray_alpha_and_16_bit_images_become_8_bit_rgb(triton_client, pixels):
     gray = pixels[..., :1].repeat(3, axis=2)
     forms = [
         cv2.imencode(".png", gray[..., 0])[1].tobytes(),
@@ -78,13 +78,13 @@ def test_gray_alpha_and_sixteen_bit_images_become_three_channels_of_eight_bits(t
 
 
 @pytest.mark.parametrize("shape", [(1, 16_384), (16_384, 1), (1, 1), (3, 5_000)])
-def test_an_image_of_any_shape_is_preprocessed(triton_client, shape):
+def test_image_of_any_shape_is_preprocessed(triton_client, shape):
     statuses, images = preprocess(triton_client, [encode(np.full((*shape, 3), 255, np.uint8), ".png")])
     assert statuses == [OK]
     assert np.allclose(images, 1.0)
 
 
-def test_bad_rows_cost_neither_their_own_request_nor_another_s_its_answers(triton_client, pixels):
+def test_bad_rows_do_not_fail_other_rows_or_requests(triton_client, pixels):
     good = encode(pixels, ".jpg")
     alone = ask(triton_client, [good])[0].probabilities
     mixed = ask(triton_client, [b"bad", good, b"", good, bytes(999)], [3, len(good), 0, len(good), -5])
@@ -116,7 +116,7 @@ def variants(runtime, model_repository, tmp_path_factory):
         yield client
 
 
-def test_torch_s_resize_is_seldom_a_level_off_and_never_three(variants, pixels):
+def test_torch_resize_differs_by_fewer_than_three_levels(variants, pixels):
     encoded = encode(pixels, ".png")
     statuses, images = preprocess(variants, [encoded], model="torch")
     difference = np.abs(images[0] - reference_image(encoded).numpy())
@@ -125,7 +125,7 @@ def test_torch_s_resize_is_seldom_a_level_off_and_never_three(variants, pixels):
     assert (difference > 0.1 / 255).mean() < 0.02
 
 
-def test_one_resize_size_means_the_shorter_side_and_the_middle_is_cut_out(variants, pixels):
+def test_single_resize_size_is_the_shorter_side_with_centre_crop(variants, pixels):
     statuses, images = preprocess(variants, [encode(pixels, ".png")], model="shorter_side")
     from torchvision.transforms import v2
 
@@ -136,7 +136,7 @@ def test_one_resize_size_means_the_shorter_side_and_the_middle_is_cut_out(varian
 
 
 @pytest.mark.parametrize("shape", [(2, 8_000), (8_000, 2)])
-def test_a_long_strip_keeps_its_middle_without_being_blown_up(variants, shape):
+def test_long_strip_is_cropped_before_the_resize(variants, shape):
     strip = np.zeros((*shape, 3), np.uint8)
     middle = slice(3_900, 4_100)
     strip[(slice(None), middle) if shape[0] == 2 else (middle, slice(None))] = 255
@@ -145,13 +145,13 @@ def test_a_long_strip_keeps_its_middle_without_being_blown_up(variants, shape):
     assert np.allclose(images, 1.0)
 
 
-def test_mean_and_standard_deviation_come_from_the_configuration(variants):
+def test_mean_and_std_come_from_the_configuration(variants):
     white = encode(np.full((50, 50, 3), 255, np.uint8), ".png")
     _, images = preprocess(variants, [white], model="imagenet")
     assert np.allclose(images[0].mean(axis=(1, 2)), [0.9 / 0.5, 0.8 / 0.5, 0.7 / 0.5], atol=1e-5)
 
 
-def test_a_parameter_that_cannot_be_right_stops_the_start_and_is_named(runtime, model_repository, tmp_path):
+def test_invalid_parameter_fails_the_start_and_is_named(runtime, model_repository, tmp_path):
     """One of them here, all of them in test_parameters."""
     old, new, reason = WRONG["crop"]
     shutil.copytree(model_repository / PREPROCESSOR, tmp_path / "models" / "crop")

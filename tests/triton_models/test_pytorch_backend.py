@@ -41,7 +41,7 @@ def program(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_hostile_program_in_a_repository_executes_nothing(backend, program, tmp_path, monkeypatch, hostile):
+def test_hostile_program_in_a_repository_executes_nothing(backend, program, tmp_path, monkeypatch, hostile):
     monkeypatch.syspath_prepend(tmp_path)
     evidence = tmp_path / "executed"
     path = altered(program, tmp_path / "model.pt2", hostile(evidence))
@@ -61,7 +61,7 @@ def test_torchscript_that_reaches_files_is_not_served(backend, tmp_path):
         backend.load(tmp_path / "model.pt", CPU)
 
 
-def test_honest_files_give_the_answers_of_their_network(backend, program, tmp_path):
+def test_valid_files_give_the_results_of_their_network(backend, program, tmp_path):
     network = Constants().eval()
     script = save_torchscript(network, tmp_path / "model.pt")
     with torch.no_grad(), without_deprecations():

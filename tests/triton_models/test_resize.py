@@ -42,7 +42,7 @@ def wanted(pixels, size, interpolation, crop=(224, 224)):
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos", "box"])
-def test_the_pixels_are_torchvision_s(model, size, interpolation):
+def test_pixels_equal_torchvisions(model, size, interpolation):
     resize = model.PillowResize(size, [224, 224], model.InterpolationMode(interpolation), "pillow")
     for shape in SHAPES:
         pixels = noise(*shape)
@@ -52,7 +52,7 @@ def test_the_pixels_are_torchvision_s(model, size, interpolation):
 @pytest.mark.parametrize(
     ("library", "vertical_first"), [("pillow-9.5", False), ("pillow-12.3", False), ("pillow-13.0", True)]
 )
-def test_the_release_that_training_had_decides_which_pass_is_first(model, library, vertical_first):
+def test_pillow_release_decides_the_first_pass(model, library, vertical_first):
     resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, library)
     pixels = noise(700, 300)
     assert np.array_equal(resize(pixels), pass_by_pass(pixels, (224, 224), "bicubic", vertical_first=vertical_first))
@@ -61,7 +61,7 @@ def test_the_release_that_training_had_decides_which_pass_is_first(model, librar
     )
 
 
-def test_the_strips_of_12_2_are_resized_by_their_height_first(model):
+def test_pillow_12_2_resizes_strips_vertically_first(model):
     pixels = noise(909, 9)
     resizes = {
         release: model.PillowResize([64, 64], [64, 64], model.InterpolationMode.BICUBIC, f"pillow-{release}")(pixels)
@@ -73,7 +73,7 @@ def test_the_strips_of_12_2_are_resized_by_their_height_first(model):
 
 @pytest.mark.parametrize("library", ["pillow", "pillow-12.1", "pillow-12.2", "pillow-13.0"])
 @pytest.mark.parametrize("size", [(64,), (64, 72)])
-def test_parity_s_reference_has_the_same_order(model, library, size):
+def test_parity_reference_has_the_same_order(model, library, size):
     resize = model.PillowResize(list(size), [64, 64], model.InterpolationMode.BICUBIC, library)
     preprocessing = Preprocessing(size, 64, "bicubic", (0.0,) * 3, (1.0,) * 3, library)
     for shape in [(700, 300), (300, 700), (909, 9), (50, 40), (64, 200)]:
@@ -83,12 +83,12 @@ def test_parity_s_reference_has_the_same_order(model, library, size):
 
 
 @pytest.mark.parametrize("library", ["opencv", "pillow-", "pillow-13", "pillow-13.0.0", "Pillow", "pillow13"])
-def test_another_library_is_refused_by_name(model, library):
+def test_unknown_library_is_refused_by_name(model, library):
     with pytest.raises(ValueError, match=repr(library)):
         model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, library)
 
 
-def test_the_log_says_what_resizes_and_why(model):
+def test_log_names_the_resize_library_and_the_reason(model):
     of_kernel = model.exact_resize is not None
     said = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, "pillow").described()
     release = ".".join(PIL.__version__.split(".")[:2])
@@ -100,7 +100,7 @@ def test_the_log_says_what_resizes_and_why(model):
     assert nearest.endswith("exact_resize has no nearest")
 
 
-def test_a_kernel_that_makes_other_pixels_is_not_used(model, monkeypatch):
+def test_kernel_with_different_pixels_is_not_used(model, monkeypatch):
     if model.exact_resize is None:
         pytest.skip("there is none")
     monkeypatch.setattr(model.exact_resize, "resize", lambda source, target, *_, **__: target.fill(1))

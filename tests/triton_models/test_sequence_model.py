@@ -66,24 +66,24 @@ def test_exponential_smoothing_is_a_moving_average(client):
     assert told == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_a_majority_is_the_share_of_the_last_frames_in_which_a_class_was_best(client):
+def test_majority_is_the_share_of_recent_frames_won_by_a_class(client):
     best = NOISE.argmax(axis=1)
     expected = [np.bincount(best[max(0, n - 4) : n + 1], minlength=7) / min(n + 1, 5) for n in range(len(NOISE))]
     assert play(client, NOISE, 1, smoothing="majority", window=5) == pytest.approx(np.array(expected))
 
 
-def test_hysteresis_tells_a_class_from_where_it_enters_until_it_leaves(client):
+def test_hysteresis_reports_a_class_between_enter_and_leave(client):
     frames = [[0.5, 0.1], [0.7, 0.1], [0.5, 0.65], [0.3, 0.5], [0.5, 0.5], [0.7, 0.3]]
     expected = [[0, 0], [0.7, 0], [0.5, 0.65], [0, 0.5], [0, 0.5], [0.7, 0]]
     told = play(client, np.array(frames, np.float32), 1, smoothing="hysteresis", enter=0.6, leave=0.4)
     assert told == pytest.approx(np.array(expected, np.float32))
 
 
-def test_without_smoothing_a_frame_s_own_scores_are_told(client):
+def test_no_smoothing_returns_the_frames_own_scores(client):
     assert np.array_equal(play(client, NOISE, 1, smoothing="none"), NOISE)
 
 
-def test_two_sequences_interleaved_have_the_states_of_each_alone(client):
+def test_interleaved_sequences_have_separate_states(client):
     others = NOISE[::-1, :5].copy()  # and another number of classes
     alone = play(client, NOISE, 1), play(client, others, 2)
     told: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
@@ -107,7 +107,7 @@ def test_two_sequences_interleaved_have_the_states_of_each_alone(client):
         ({"enter": 0.2, "leave": 0.3}, "leave must be from 0 to enter"),
     ],
 )
-def test_a_parameter_that_is_not_allowed_is_refused_and_the_sequence_goes_on(client, parameters, words):
+def test_invalid_parameter_is_refused_and_the_sequence_continues(client, parameters, words):
     ask(client, NOISE[0], 1, start=True)
     with pytest.raises(InferenceServerException, match=words):
         ask(client, NOISE[1], 1, **parameters)
@@ -115,21 +115,21 @@ def test_a_parameter_that_is_not_allowed_is_refused_and_the_sequence_goes_on(cli
     ask(client, NOISE[0], 1, end=True)
 
 
-def test_a_frame_with_other_classes_is_refused(client):
+def test_frame_with_other_classes_is_refused(client):
     ask(client, NOISE[0], 1, start=True)
     with pytest.raises(InferenceServerException, match="a frame of 3 classes in a sequence of 7"):
         ask(client, NOISE[0, :3], 1)
     ask(client, NOISE[0], 1, end=True)
 
 
-def test_a_sequence_that_has_ended_or_never_begun_is_not_known(client):
+def test_ended_or_unstarted_sequence_is_unknown(client):
     play(client, NOISE[:2], 1)
     for sequence in (1, 99):
         with pytest.raises(InferenceServerException, match="must specify the START flag"):
             ask(client, NOISE[0], sequence)
 
 
-def test_the_example_of_a_model_of_one_s_own_counts_what_comes_into_view(client):
+def test_example_sequence_model_counts_objects(client):
     frames = [[0.9, 0.1], [0.9, 0.6], [0.1, 0.6], [0.8, 0.6], [0.1, 0.1], [0.1, 0.7]]
     told = [ask(client, each, 5, start=number == 0, model=COUNTER) for number, each in enumerate(frames)]
     assert [scores.tolist() for scores, _ in told] == [[1, 0], [1, 1], [1, 1], [2, 1], [2, 1], [2, 2]]
@@ -137,7 +137,7 @@ def test_the_example_of_a_model_of_one_s_own_counts_what_comes_into_view(client)
     ask(client, [0, 0], 5, end=True, model=COUNTER)
 
 
-def test_a_sequence_that_falls_silent_leaves_its_place_to_one_that_waits(client):
+def test_idle_sequence_gives_its_slot_to_a_waiting_one(client):
     for sequence in (1, 2):
         ask(client, NOISE[0], sequence, start=True)
     # Both places are taken, and nobody ends a sequence: as after a gateway that was killed.

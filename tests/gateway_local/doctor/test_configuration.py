@@ -27,14 +27,14 @@ def settings_on(port: int) -> Settings:
     return Settings(_env_file=None, port=port)
 
 
-def test_valid_settings_name_what_was_set(monkeypatch):
+def test_valid_settings_list_the_variables_set(monkeypatch):
     monkeypatch.setenv("GATEWAY_WORKERS", "2")
     settings, finding = configuration.settings()
     assert settings.workers == 2
     assert (finding.level, finding.text) == (Level.OK, "valid: GATEWAY_WORKERS")
 
 
-def test_wrong_settings_fail_and_the_rest_is_looked_at_with_the_defaults(monkeypatch):
+def test_invalid_settings_fail_and_defaults_are_checked(monkeypatch):
     monkeypatch.setenv("GATEWAY_WORKERS", "0")
     settings, finding = configuration.settings()
     assert settings.workers == 1
@@ -42,7 +42,7 @@ def test_wrong_settings_fail_and_the_rest_is_looked_at_with_the_defaults(monkeyp
     assert finding.text.startswith("GATEWAY_WORKERS='0'")
 
 
-def test_an_api_without_keys_is_well_and_says_so():
+def test_api_without_keys_passes_with_a_note():
     finding = configuration.api_keys(None)
     assert finding.level is Level.OK
     assert finding.text.startswith("off: anyone who reaches the port can use the API")
@@ -55,27 +55,27 @@ def test_keys_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "half a li"])
-def test_a_file_of_keys_that_cannot_be_read_fails(tmp_path, text):
+def test_unreadable_key_file_fails(tmp_path, text):
     if text is not None:
         (tmp_path / "keys").write_text(text)
     assert configuration.api_keys(tmp_path / "keys").level is Level.FAIL
 
 
-def test_a_file_without_keys_is_a_warning(tmp_path):
+def test_empty_key_file_is_a_warning(tmp_path):
     (tmp_path / "keys").touch()
     finding = configuration.api_keys(tmp_path / "keys")
     assert finding.level is Level.WARN
     assert "gateway key new" in finding.advice
 
 
-def test_a_file_of_keys_that_everybody_can_read_is_a_warning(tmp_path):
+def test_world_readable_key_file_is_a_warning(tmp_path):
     add_key(tmp_path / "keys", "mobile")
     (tmp_path / "keys").chmod(0o644)
     finding = configuration.api_keys(tmp_path / "keys")
     assert (finding.level, finding.advice) == (Level.WARN, f"chmod o-r {tmp_path / 'keys'}")
 
 
-def test_admin_keys_are_looked_at_as_well(tmp_path):
+def test_admin_keys_are_checked(tmp_path):
     assert configuration.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"
     add_key(tmp_path / "keys", "operator")
     finding = configuration.admin_keys(tmp_path / "keys")
@@ -83,11 +83,11 @@ def test_admin_keys_are_looked_at_as_well(tmp_path):
     assert configuration.admin_keys(tmp_path / "none").level is Level.FAIL
 
 
-def test_a_free_port_is_well():
+def test_free_port_passes():
     assert configuration.api_port(settings_on(free_port())).level is Level.OK
 
 
-def test_a_port_of_another_program_fails():
+def test_port_of_another_program_fails():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         # The one who asks what is there must not wait for an answer for ever.
         threading.Thread(target=lambda: listener.accept()[0].close()).start()
@@ -116,19 +116,19 @@ def gateway_port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_port_of_a_gateway_that_runs_is_a_warning(gateway_port):
+def test_port_of_a_running_gateway_is_a_warning(gateway_port):
     finding = configuration.api_port(settings_on(gateway_port))
     assert finding.level is Level.WARN
     assert "in use by a gateway" in finding.text
 
 
-def test_an_address_of_another_machine_fails():
+def test_address_of_another_machine_fails():
     finding = configuration.api_port(Settings(_env_file=None, host="192.0.2.1"))
     assert finding.level is Level.FAIL
     assert "cannot listen on 192.0.2.1" in finding.text
 
 
-def test_taken_triton_ports_are_a_warning_that_names_them(monkeypatch):
+def test_taken_triton_ports_are_a_warning(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr(configuration, "TRITON_PORTS", {"gRPC": taken, "HTTP": free_port()})
@@ -138,6 +138,6 @@ def test_taken_triton_ports_are_a_warning_that_names_them(monkeypatch):
     assert "--grpc-port" in finding.advice
 
 
-def test_free_triton_ports_are_well(monkeypatch):
+def test_free_triton_ports_pass(monkeypatch):
     monkeypatch.setattr(configuration, "TRITON_PORTS", {"gRPC": free_port()})
     assert configuration.triton_ports().level is Level.OK

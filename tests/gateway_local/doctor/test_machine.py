@@ -45,7 +45,7 @@ def test_this_machine_runs_triton():
         ("libc_ver", ("", ""), "another C library"),
     ],
 )
-def test_another_platform_fails_and_is_pointed_to_a_container(monkeypatch, function, value, words):
+def test_other_platform_fails_with_container_advice(monkeypatch, function, value, words):
     monkeypatch.setattr(platform, function, lambda: value)
     finding = machine.system()
     assert finding.level is Level.FAIL
@@ -53,14 +53,14 @@ def test_another_platform_fails_and_is_pointed_to_a_container(monkeypatch, funct
     assert "docker compose up" in finding.text
 
 
-def test_another_python_fails(monkeypatch):
+def test_unsupported_python_fails(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 9, 0, "final", 0))
     finding = machine.system()
     assert finding.level is Level.FAIL
     assert "3.10 to 3.13" in finding.text
 
 
-def test_a_machine_without_the_resize_kernel_is_told_how_to_build_it(monkeypatch):
+def test_missing_resize_kernel_is_a_warning_with_build_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "exact_resize", None)
     finding = machine.resize_kernel()
     assert finding.level is Level.WARN
@@ -68,16 +68,16 @@ def test_a_machine_without_the_resize_kernel_is_told_how_to_build_it(monkeypatch
     assert "native, which needs a C compiler" in finding.advice
 
 
-def test_the_resize_kernel_is_named_with_its_instructions(monkeypatch):
+def test_resize_kernel_is_shown_with_its_instructions(monkeypatch):
     monkeypatch.setitem(sys.modules, "exact_resize", SimpleNamespace(instructions=lambda: "avx2"))
     assert machine.resize_kernel() == Finding("resize", Level.OK, "exact_resize, avx2")
 
 
-def test_the_library_of_this_python_is_found():
+def test_libpython_is_found():
     assert machine.libpython().level is Level.OK
 
 
-def test_a_python_without_a_library_fails_with_ways_to_get_one(monkeypatch):
+def test_python_without_libpython_fails_with_advice(monkeypatch):
     def nowhere() -> Path:
         raise triton_runtime.LibpythonMissing("install it")
 
@@ -86,12 +86,12 @@ def test_a_python_without_a_library_fails_with_ways_to_get_one(monkeypatch):
 
 
 @pytest.mark.usefixtures("runtime")
-def test_a_triton_in_the_cache_needs_no_package_index(monkeypatch):
+def test_cached_triton_needs_no_package_index(monkeypatch):
     monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
     assert machine.runtime(triton_runtime.default_cache_dir()).level is Level.OK
 
 
-def test_a_triton_that_an_index_offers_can_be_fetched(tmp_path, monkeypatch):
+def test_triton_in_a_package_index_can_be_fetched(tmp_path, monkeypatch):
     (tmp_path / "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl").touch()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -100,7 +100,7 @@ def test_a_triton_that_an_index_offers_can_be_fetched(tmp_path, monkeypatch):
     assert "the first start fetches it" in finding.text
 
 
-def test_a_triton_that_no_index_offers_fails(tmp_path, monkeypatch):
+def test_triton_missing_from_package_index_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     finding = machine.runtime(tmp_path)
@@ -108,7 +108,7 @@ def test_a_triton_that_no_index_offers_fails(tmp_path, monkeypatch):
     assert "PIP_FIND_LINKS" in finding.advice
 
 
-def test_another_version_of_the_wheel_does_not_do(tmp_path, monkeypatch):
+def test_other_version_of_the_wheel_fails(tmp_path, monkeypatch):
     (tmp_path / "nvidia_pytriton-0.6.0-py3-none-manylinux_2_35_x86_64.whl").touch()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -117,7 +117,7 @@ def test_another_version_of_the_wheel_does_not_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("module", "check"), [("pip", "runtime"), ("torch", "torch")])
-def test_a_python_without_a_module_fails_with_the_command_that_installs_it(tmp_path, monkeypatch, module, check):
+def test_missing_module_fails_with_install_command(tmp_path, monkeypatch, module, check):
     find_spec = machine.importlib.util.find_spec
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == module else find_spec(name))
     finding = {"runtime": lambda: machine.runtime(tmp_path), "torch": machine.torch}[check]()
@@ -129,7 +129,7 @@ def test_a_python_without_a_module_fails_with_the_command_that_installs_it(tmp_p
     ("total", "free", "level"),
     [(64 * MIB, 64 * MIB, Level.WARN), (64 * MIB, 60 * MIB, Level.FAIL), (GIB, GIB, Level.OK)],
 )
-def test_shared_memory_must_hold_a_region_for_each_instance(monkeypatch, total, free, level):
+def test_shared_memory_must_hold_a_region_per_instance(monkeypatch, total, free, level):
     usage = type("usage", (), {"total": total, "free": free})
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     finding = machine.shared_memory(instances=4)
@@ -138,7 +138,7 @@ def test_shared_memory_must_hold_a_region_for_each_instance(monkeypatch, total, 
     assert level is Level.OK or "--shm-size=1g" in finding.advice
 
 
-def test_a_machine_without_shared_memory_fails(tmp_path):
+def test_missing_shared_memory_fails(tmp_path):
     assert machine.shared_memory(1, tmp_path / "shm").level is Level.FAIL
 
 
@@ -153,14 +153,14 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("container")
-def test_enough_memory_is_well():
+def test_enough_memory_passes():
     finding = machine.memory(SETTINGS, MODELS)
     assert finding.level is Level.OK
     assert finding.text.startswith("8.0 GiB are free; the models take 1.2 GiB once they are loaded")
     assert "classifier" in finding.text
 
 
-def test_a_container_s_limit_counts_where_it_is_lower(container):
+def test_lower_container_memory_limit_applies(container):
     (container / "memory.max").write_text(f"{512 * MIB}\n")
     (container / "memory.current").write_text(f"{256 * MIB}\n")
     finding = machine.memory(SETTINGS, MODELS)
@@ -174,18 +174,18 @@ def test_a_container_s_limit_counts_where_it_is_lower(container):
     assert "GATEWAY_WORKERS" in finding.advice
 
 
-def test_a_container_without_a_limit_has_the_machine_s_memory(container):
+def test_container_without_a_limit_has_the_machines_memory(container):
     (container / "memory.max").write_text("max\n")
     (container / "memory.current").write_text("1000\n")
     assert machine.memory(SETTINGS, MODELS).text.startswith("8.0 GiB are free")
 
 
-def test_a_machine_that_does_not_tell_its_memory_is_a_warning(container):
+def test_unknown_memory_is_a_warning(container):
     (container / "meminfo").unlink()
     assert machine.memory(SETTINGS, MODELS).level is Level.WARN
 
 
-def test_a_triton_elsewhere_needs_no_memory_here(container):
+def test_remote_triton_needs_no_memory_here(container):
     (container / "meminfo").write_text(f"MemAvailable: {900 * 1024} kB\n")
     assert machine.memory(SETTINGS, MODELS).level is Level.FAIL
     assert machine.memory(SETTINGS, None).level is Level.OK
@@ -201,7 +201,7 @@ def test_a_triton_elsewhere_needs_no_memory_here(container):
         (None, 8, Level.WARN, "4 cores for 8 API processes"),
     ],
 )
-def test_more_api_processes_than_cores_are_a_warning(container, quota, workers, level, text):
+def test_more_api_processes_than_cores_is_a_warning(container, quota, workers, level, text):
     if quota:
         (container / "cpu.max").write_text(f"{quota}\n")
     finding = machine.cores(Settings(_env_file=None, workers=workers))
@@ -209,11 +209,11 @@ def test_more_api_processes_than_cores_are_a_warning(container, quota, workers, 
 
 
 @pytest.mark.usefixtures("path")
-def test_a_machine_without_a_gpu_is_well():
+def test_machine_without_a_gpu_passes():
     assert machine.gpu() == machine.ok("GPU", "none: models run on the CPU")
 
 
-def test_a_driver_that_does_not_work_is_a_warning(path):
+def test_broken_gpu_driver_is_a_warning(path):
     program(path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     finding = machine.gpu()
     assert finding.level is Level.WARN
@@ -228,7 +228,7 @@ def test_a_driver_that_does_not_work_is_a_warning(path):
         ("exit 1", Level.WARN, "torch cannot be imported"),
     ],
 )
-def test_a_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, script, level, words):
+def test_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, script, level, words):
     program(path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 580.82.07'")
     program(path, "python", script)
     monkeypatch.setattr(sys, "executable", str(path / "python"))
@@ -238,7 +238,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, script, lev
     assert words in finding.text
 
 
-def test_a_driver_that_is_too_old_for_torch_is_named_with_the_one_that_is_needed(path, monkeypatch):
+def test_old_driver_is_named_with_the_required_version(path, monkeypatch):
     program(path, "nvidia-smi", "echo 'NVIDIA A10, 23028 MiB, 535.230.02'")
     program(path, "python", "echo 2.15.0+cu130 False 13.0")
     monkeypatch.setattr(sys, "executable", str(path / "python"))
@@ -249,7 +249,7 @@ def test_a_driver_that_is_too_old_for_torch_is_named_with_the_one_that_is_needed
 
 
 @pytest.mark.slow
-def test_torch_is_imported_in_another_process(path):
+def test_torch_is_imported_in_a_separate_process(path):
     program(path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 580.82.07'")
     loaded = "torch" in sys.modules
     machine.gpu()

@@ -34,7 +34,7 @@ def shown(findings: list[Finding], *, terminal: bool) -> str:
     return capture.get()
 
 
-def test_elsewhere_than_on_a_terminal_a_finding_is_a_line():
+def test_findings_are_lines_without_a_terminal():
     assert shown(FINDINGS, terminal=False).splitlines() == [
         "ok    GPU: none",
         "warn  cores: 2 cores",
@@ -44,7 +44,7 @@ def test_elsewhere_than_on_a_terminal_a_finding_is_a_line():
     ]
 
 
-def test_on_a_terminal_findings_are_a_table_and_words_in_brackets_stay():
+def test_findings_are_a_table_on_a_terminal():
     lines = [line.rstrip() for line in shown(FINDINGS, terminal=True).splitlines()]
     assert lines == [
         "ok    GPU     none",
@@ -65,12 +65,12 @@ def test_on_a_terminal_findings_are_a_table_and_words_in_brackets_stay():
         ([FINDINGS[1]] * 3, "3 warnings"),
     ],
 )
-def test_the_end_says_how_much_is_to_be_done(findings, text):
+def test_summary_counts_failures_and_warnings(findings, text):
     assert summary(findings) == text
 
 
 @pytest.mark.usefixtures("runtime", "model_repository")
-def test_a_machine_that_can_run_everything_exits_0():
+def test_exit_code_is_0_without_failures():
     completed = doctor(port=free_port())
     assert completed.returncode == 0, completed.stdout
     checks = [line[6:].partition(":")[0] for line in completed.stdout.splitlines() if not line.startswith("  ")]
@@ -80,7 +80,7 @@ def test_a_machine_that_can_run_everything_exits_0():
     }  # fmt: skip
 
 
-def test_what_fails_exits_1_and_the_rest_is_still_looked_at(tmp_path: Path):
+def test_failure_exits_1_after_all_checks(tmp_path: Path):
     completed = doctor("--model-repository", tmp_path, workers=0)
     assert completed.returncode == 1
     assert "fail  settings: GATEWAY_WORKERS='0': must be a whole number from 1 to 64" in completed.stdout
@@ -88,7 +88,7 @@ def test_what_fails_exits_1_and_the_rest_is_still_looked_at(tmp_path: Path):
     assert "2 failures" in completed.stderr
 
 
-def test_a_triton_elsewhere_is_looked_at_instead_of_this_machine(triton):
+def test_remote_triton_is_checked_instead_of_this_machine(triton):
     completed = doctor(triton_url=triton.url, port=free_port())
     assert completed.returncode == 0, completed.stdout
     assert f"ok    Triton: {triton.url} is Triton 2.51.0" in completed.stdout

@@ -34,11 +34,11 @@ def only_failure(folder: Path) -> Finding:
     return failure
 
 
-def test_the_project_s_own_repository_is_well(folder):
+def test_shipped_repository_has_no_problems(folder):
     assert {finding.level for finding in findings(folder).values()} == {Level.OK}
 
 
-def test_a_step_that_gets_other_tensors_than_it_takes_fails(folder):
+def test_mismatched_tensors_between_steps_fail(folder):
     replace(
         folder / PREPROCESSOR / "config.pbtxt", 'IMAGE"\n    data_type: TYPE_FP32', 'IMAGE"\n    data_type: TYPE_UINT8'
     )
@@ -48,7 +48,7 @@ def test_a_step_that_gets_other_tensors_than_it_takes_fails(folder):
     assert "classifier takes it as input__0, TYPE_FP32 [3, 224, 224]" in failure.text
 
 
-def test_an_ensemble_is_no_process(folder):
+def test_ensemble_needs_no_process(folder):
     configs, _ = repository.read(folder)
     counts = {name: sum(group.count for group in config.instance_group) for name, config in configs.items()}
     assert repository.instances(folder, configs) == counts[PREPROCESSOR] + counts[CLASSIFIER] + counts[SEQUENCE_MODEL]
@@ -60,14 +60,14 @@ def test_an_ensemble_is_no_process(folder):
     assert repository.memory(folder, configs).least_bytes > before.least_bytes
 
 
-def test_a_folder_without_models_fails(tmp_path):
+def test_folder_without_models_fails(tmp_path):
     configs, finding = repository.read(tmp_path)
     assert configs == {}
     assert finding.level is Level.FAIL
     assert "--model-repository" in finding.advice
 
 
-def test_a_config_that_does_not_parse_fails_with_its_file_and_line(folder):
+def test_unparsable_config_fails_with_file_and_line(folder):
     path = folder / PREPROCESSOR / "config.pbtxt"
     path.write_text(f"{path.read_text()}\nmax_batch_sise: 8\n")
     failure = only_failure(folder)
@@ -77,17 +77,17 @@ def test_a_config_that_does_not_parse_fails_with_its_file_and_line(folder):
     assert str(len(path.read_text().splitlines())) in failure.text
 
 
-def test_a_name_that_is_not_the_folder_s_fails(folder):
+def test_model_name_other_than_its_folder_fails(folder):
     replace(folder / CLASSIFIER / "config.pbtxt", 'name: "classifier"', 'name: "other"')
     assert "'other'" in only_failure(folder).text
 
 
-def test_a_step_that_is_no_model_fails(folder):
+def test_step_without_a_model_fails(folder):
     replace(folder / ENSEMBLE_MODEL / "config.pbtxt", f'model_name: "{PREPROCESSOR}"', 'model_name: "elsewhere"')
     assert "the step 'elsewhere' is not a model of this repository" in only_failure(folder).text
 
 
-def test_an_ensemble_that_breaks_the_contract_fails_and_says_where(folder):
+def test_ensemble_that_breaks_the_contract_fails(folder):
     replace(folder / ENSEMBLE_MODEL / "config.pbtxt", "TYPE_UINT8", "TYPE_FP32")
     failure = only_failure(folder)
     assert failure.check == "contract"
@@ -95,51 +95,51 @@ def test_an_ensemble_that_breaks_the_contract_fails_and_says_where(folder):
     assert "TYPE_FP32" in failure.text
 
 
-def test_a_default_model_that_is_not_there_fails(folder):
+def test_missing_default_model_fails(folder):
     finding = findings(folder, "other")["contract"]
     assert finding.level is Level.FAIL
     assert "GATEWAY_MODEL" in finding.advice
 
 
-def test_a_model_without_a_version_fails(folder):
+def test_model_without_a_version_fails(folder):
     shutil.rmtree(folder / PREPROCESSOR / "1")
     assert "preprocessor has no version" in only_failure(folder).text
 
 
-def test_a_version_without_its_file_fails(folder):
+def test_version_without_its_file_fails(folder):
     (folder / PREPROCESSOR / "1" / "model.py").unlink()
     assert f"{PREPROCESSOR}/1/model.py is missing" in only_failure(folder).text
 
 
-def test_the_default_model_is_made_at_the_first_start_so_its_absence_is_a_warning(folder):
+def test_unexported_default_model_is_a_warning(folder):
     (folder / CLASSIFIER / "1" / "model.pt").unlink()
     finding = findings(folder)["model files"]
     assert finding.level is Level.WARN
     assert "gateway model export" in finding.advice
 
 
-def test_labels_that_are_not_there_fail(folder):
+def test_missing_labels_fail(folder):
     (folder / CLASSIFIER / "labels.txt").unlink()
     assert only_failure(folder).check == "labels"
 
 
-def test_a_label_too_few_fails_with_both_numbers(folder):
+def test_wrong_number_of_labels_fails_with_both_numbers(folder):
     path = folder / CLASSIFIER / "labels.txt"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert f"{path} has 999 lines, and output__0 has 1000 classes" in only_failure(folder).text
 
 
-def test_labels_that_are_no_text_fail(folder):
+def test_labels_that_are_not_utf8_fail(folder):
     (folder / CLASSIFIER / "labels.txt").write_bytes(b"\xff\xfe")
     assert "it is not UTF-8" in only_failure(folder).text
 
 
-def test_a_model_without_labels_is_a_warning(folder):
+def test_model_without_labels_is_a_warning(folder):
     replace(folder / CLASSIFIER / "config.pbtxt", 'label_filename: "labels.txt"', "")
     assert findings(folder)["labels"].level is Level.WARN
 
 
-def test_a_queue_policy_is_a_warning_that_names_the_model(folder):
+def test_queue_policy_is_a_warning_that_names_the_model(folder):
     path = folder / CLASSIFIER / "config.pbtxt"
     replace(path, "max_queue_delay_microseconds: 0", "default_queue_policy { max_queue_size: 1024 }")
     finding = findings(folder)["batching"]
@@ -150,12 +150,12 @@ def test_a_queue_policy_is_a_warning_that_names_the_model(folder):
     assert finding.advice.startswith("in config.pbtxt, remove default_queue_policy")
 
 
-def test_the_shipped_models_leave_no_images_on_a_gpu(folder):
+def test_shipped_models_leave_no_images_on_a_gpu(folder):
     configs, _ = repository.read(folder)
     assert repository.gpu_memory(configs, gpus=1, images_in_flight=256).level is Level.OK
 
 
-def test_a_preprocessor_on_a_gpu_is_a_warning_with_the_pool_that_every_triton_needs(folder):
+def test_preprocessor_on_a_gpu_is_a_warning_with_the_pool_size(folder):
     replace(folder / PREPROCESSOR / "config.pbtxt", "KIND_CPU", "KIND_GPU")
     configs, _ = repository.read(folder)
     finding = repository.gpu_memory(configs, gpus=1, images_in_flight=256)
@@ -165,7 +165,7 @@ def test_a_preprocessor_on_a_gpu_is_a_warning_with_the_pool_that_every_triton_ne
     assert "KIND_CPU" in finding.advice
 
 
-def test_a_cache_that_cannot_read_its_inputs_fails(folder):
+def test_cache_that_cannot_read_its_inputs_fails(folder):
     replace(folder / PREPROCESSOR / "config.pbtxt", "KIND_CPU", "KIND_GPU")
     replace(folder / CLASSIFIER / "config.pbtxt", "response_cache { enable: false }", "response_cache { enable: true }")
     configs, _ = repository.read(folder)

@@ -17,31 +17,31 @@ def found(*there: str, **settings: object) -> list[Finding]:
     return list(shares(Settings(_env_file=None, **settings), lambda name, version: f"{name}:{version}" in there))
 
 
-def test_without_a_split_or_a_shadow_there_is_nothing_to_say():
+def test_no_finding_without_split_or_shadow():
     assert found() == []
 
 
-def test_versions_that_are_there_are_told_with_their_shares():
+def test_existing_versions_are_listed_with_their_shares():
     split, shadow = found("flowers:1", "flowers:2", "flowers:3", model_split=SPLIT, model_shadow=SHADOW)
     assert (split.level, split.text) == (Level.OK, "flowers: 90 version 1, 10 version 2")
-    assert (shadow.level, shadow.text) == (Level.OK, "looks on at flowers: 10 % version 3")
+    assert (shadow.level, shadow.text) == (Level.OK, "receives flowers: 10 % version 3")
 
 
-def test_a_split_to_a_version_that_is_not_there_fails():
+def test_split_with_missing_version_fails():
     (split,) = found("flowers:1", model_split=SPLIT)
     assert split.level is Level.FAIL
     assert split.text.startswith("flowers has no version 2, so its share of the requests is answered with 503")
     assert "GATEWAY_MODEL_SPLIT" in split.advice
 
 
-def test_a_shadow_that_is_not_there_is_a_warning_since_no_client_notices():
+def test_missing_shadow_version_is_a_warning():
     (shadow,) = found("flowers:1", model_shadow=SHADOW)
     assert shadow.level is Level.WARN
     assert "flowers has no version 3" in shadow.text
 
 
 @pytest.mark.parametrize(("version", "level"), [("2", Level.OK), ("3", Level.WARN)])
-def test_of_a_triton_elsewhere_its_own_list_counts(version, level):
+def test_remote_triton_is_checked_by_its_own_index(version, level):
     steps = ("preprocessor", "net")
     triton = FakeTriton(ensembles={"ensemble_model": steps, "flowers": steps, "flowers.v2": steps})
     settings = Settings(_env_file=None, model_shadow={"flowers": {version: 10}})

@@ -36,7 +36,7 @@ def unmanaged(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTrit
         yield server
 
 
-def test_a_ready_triton_fails_nothing_and_its_version_s_faults_are_told(triton):
+def test_ready_triton_passes_and_its_known_faults_are_listed(triton):
     found = findings(triton.url)
     assert [finding.check for finding in found if finding.level is Level.OK] == [
         "Triton",
@@ -47,35 +47,35 @@ def test_a_ready_triton_fails_nothing_and_its_version_s_faults_are_told(triton):
     assert [finding for finding in found if finding.level is not Level.OK] == known_faults("2.51.0")
 
 
-def test_asking_leaves_the_models_as_they_are(triton, triton_client):
+def test_doctor_does_not_change_loaded_models(triton, triton_client):
     before = triton_client.get_model_repository_index()
     findings(triton.url)
     assert triton_client.get_model_repository_index() == before
 
 
-def test_a_triton_whose_models_cannot_be_loaded_is_a_warning_that_names_the_option(unmanaged):
+def test_triton_without_model_control_is_a_warning(unmanaged):
     finding = by_check(findings(unmanaged.url))["healing"]
     assert finding.level is Level.WARN
     assert "--model-control-mode=explicit" in finding.advice
 
 
-def test_without_healing_it_does_not_matter_whether_models_can_be_loaded(unmanaged):
+def test_model_control_is_not_needed_without_healing(unmanaged):
     assert by_check(findings(unmanaged.url, heal=False))["healing"].level is Level.OK
 
 
-def test_a_model_that_triton_does_not_serve_fails(triton):
+def test_model_that_triton_does_not_serve_fails(triton):
     found = by_check(findings(triton.url, model="other"))
     assert (found["model"].level, found["inference"].level) == (Level.FAIL, Level.FAIL)
     assert "GATEWAY_MODEL" in found["model"].advice
 
 
-def test_a_model_that_breaks_the_contract_fails_and_says_where(triton):
+def test_model_that_breaks_the_contract_fails(triton):
     finding = by_check(findings(triton.url, model="classifier"))["model"]
     assert finding.level is Level.FAIL
     assert "RAW_IMAGE" in finding.text
 
 
-def test_each_of_several_tritons_is_looked_at(triton):
+def test_every_triton_is_checked(triton):
     away = f"127.0.0.1:{free_port()}"
     found = [finding for finding in findings(f"{away},{triton.url}") if finding.check == "Triton"]
     assert [finding.level for finding in found] == [Level.FAIL, Level.OK]
@@ -87,11 +87,11 @@ def test_each_of_several_tritons_is_looked_at(triton):
     ("version", "faults"),
     [("2.51.0", 4), ("2.52.9", 4), ("2.53.0", 3), ("2.65.0", 2), ("2.70.0", 2), ("2.71.0", 1), ("2.75.0", 0)],
 )
-def test_a_version_has_the_faults_that_were_mended_after_it(version, faults):
+def test_version_has_the_faults_fixed_after_it(version, faults):
     found = known_faults(version)
     assert len(found) == faults
     assert {finding.level for finding in found} <= {Level.WARN}
 
 
-def test_every_fault_says_what_to_do():
+def test_every_fault_has_advice():
     assert all(fault.advice and fault.text for fault in FAULTS)
