@@ -1,4 +1,4 @@
-"""The C extension; all else is in pyproject.toml.
+"""Builds the C extension; everything else is in pyproject.toml.
 
 EXACT_RESIZE_SANITIZE=1 builds it with the address and undefined-behaviour sanitizers.
 """
@@ -11,7 +11,7 @@ FLAGS = [
     "-std=gnu11",
     "-O3",
     "-fno-strict-aliasing",
-    # One rounding less in a weight would be another weight than Pillow's.
+    # A fused multiplication rounds once less, and so would make other weights than Pillow's.
     "-ffp-contract=off",
     "-fvisibility=hidden",
     "-Wall",
@@ -26,11 +26,11 @@ setup(
             "exact_resize._kernel",
             sources=[f"src/{name}.c" for name in ("module", "plan", "portable", "avx2", "avx512")],
             depends=["src/plan.h"],
-            # Python's own flags ask for more of the linker than for a library this small is worth.
+            # Appended to Python's own flags.
             extra_compile_args=[*FLAGS, *sanitize],
             extra_link_args=sanitize,
             libraries=["m"],
-            # One build for every Python from 3.11 on.
+            # One build works for every Python from 3.11 on.
             define_macros=[("Py_LIMITED_API", "0x030b0000")],
             py_limited_api=True,
         )

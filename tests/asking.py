@@ -1,4 +1,4 @@
-"""Asking a Triton for what it makes of encoded images, without the gateway."""
+"""Requests to a Triton with encoded images, without the gateway."""
 
 import itertools
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ _counter = itertools.count()
 
 
 def encode(pixels: NDArray[np.uint8], extension: str) -> bytes:
-    """RGB pixels [H, W, 3] as a file."""
+    """RGB pixels [H, W, 3] as an image file."""
     return cv2.imencode(extension, pixels[..., ::-1])[1].tobytes()
 
 
 def unseen_image(width: int = 64, height: int = 48) -> bytes:
-    """A small image that no cache has met."""
+    """A small image that no cache has seen."""
     pixels = np.full((height, width, 3), 128, np.uint8)
     pixels.reshape(-1)[:8] = np.frombuffer(next(_counter).to_bytes(8, "little"), np.uint8)
     return encode(pixels, ".ppm")
 
 
 def inputs_of(images: list[bytes], lengths: list[int] | None = None) -> list[InferInput]:
-    """The contract's two inputs; `lengths` in place of the true ones."""
+    """The contract's two inputs; `lengths` replaces the true lengths."""
     raw_image, raw_image_length = pad(images)
     if lengths is not None:
         raw_image_length = np.array(lengths, np.int32).reshape(-1, 1)
@@ -46,23 +46,23 @@ def inputs_of(images: list[bytes], lengths: list[int] | None = None) -> list[Inf
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One row of ensemble_model's answer."""
+class Result:
+    """One row of ensemble_model's response."""
 
     status: int
     probabilities: NDArray[np.float32]
 
 
-def ask(client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None) -> list[Answer]:
+def ask(client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None) -> list[Result]:
     result = client.infer(ENSEMBLE_MODEL, inputs_of(images, lengths), client_timeout=60)
     rows = zip(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(PREDICTION), strict=True)
-    return [Answer(int(status), probabilities) for status, probabilities in rows]
+    return [Result(int(status), probabilities) for status, probabilities in rows]
 
 
 def ask_for_labels(client: InferenceServerClient, image: bytes, top_k: int) -> list[tuple[float, int, str]]:
     """Score, class and label, by falling score, through the classification extension."""
-    # Both outputs, although one is read: the cache's key is the inputs alone, and whoever asks next for both gets
-    # no more than the first one asked for.
+    # Both outputs, although one is read: the cache's key covers only the inputs, so a later request for both outputs
+    # would get only the outputs of this request.
     outputs = [InferRequestedOutput(PREDICTION, class_count=top_k), InferRequestedOutput(IMAGE_STATUS)]
     result = client.infer(ENSEMBLE_MODEL, inputs_of([image]), outputs=outputs, client_timeout=60)
     parts = [entry.decode().split(":", 2) for entry in result.as_numpy(PREDICTION)[0]]

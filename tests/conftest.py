@@ -1,4 +1,4 @@
-"""What the whole suite shares: one real Triton with the default model, a small model, photographs."""
+"""Fixtures of the whole suite: one real Triton with the default model, a small model, photographs."""
 
 import functools
 import gc
@@ -30,7 +30,7 @@ from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
 
-# How long an example takes says something about the machine alone.
+# No deadline: how long an example takes depends on the machine.
 ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", ON_ANY_MACHINE, derandomize=True, database=None)
 settings.register_profile("random", ON_ANY_MACHINE)
@@ -40,7 +40,7 @@ settings.load_profile("repeatable")
 def pytest_configure() -> None:
     """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that.
 
-    And have a traceback of an application whose log is not configured take no time: structlog's own takes a second.
+    It also makes tracebacks of applications without configured logs fast: structlog's own take a second.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     *processors, _ = structlog.get_config()["processors"]
@@ -65,7 +65,7 @@ LONGEST = (
     "tests/gateway_cli/",
     "tests/gateway_models/networks/",
 )
-"""Files and folders that take longest, the longest first: begun last, one of them would keep a worker from its end."""
+"""Files and folders that take longest, the longest first: started last, one of them would prolong the whole run."""
 
 
 TOGETHER = (
@@ -82,12 +82,12 @@ TOGETHER = (
         "tests/gateway/ingest/test_costly_headers.py",
     ),
 )
-"""Files that one worker runs, as they share what takes seconds: a process with torch, photographs in all forms."""
+"""Files that run in one worker, since they share resources that take seconds: a process with torch, encoded samples."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give each worker whole files, and some files to one worker; see TOGETHER."""
+    """Assign whole files to each worker, and some groups of files to one worker; see TOGETHER."""
     from xdist.scheduler import LoadFileScheduling
 
     class Together(LoadFileScheduling):
@@ -101,7 +101,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a Triton, so that `make check` can leave it out and nobody can forget the mark; sort by time."""
+    """Mark tests that start a Triton, so that `make check` skips them; sort by duration."""
     for item in items:
         if STARTS_TRITON & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.triton)
@@ -111,14 +111,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collectstart() -> None:
-    """Until everything is imported nothing is garbage, and to look for it takes as long as the imports."""
+    """Disable garbage collection during the imports, which it would double in time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for among what tests make, not among the modules and tests themselves, which takes seconds.
+    """Exclude modules and tests from garbage collection, which would take seconds, and run torch on one core.
 
-    And torch on one core: with more of them it waits for those that Triton and the networks' processes have.
+    With more cores, torch would wait for those that Triton and the networks' processes use.
     """
     gc.freeze()
     gc.enable()
@@ -127,14 +127,14 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Libraries count at the end what was never collected, and complain."""
+    """Undo the exclusion: some libraries report uncollected objects at the exit."""
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is killed before it can tidy up leaves its files in pytest's folder, which pytest tidies up."""
-    # Multiprocessing's is made before: its sockets need short paths, and it removes it itself when pytest has ended.
+    """Put temporary files into pytest's folder, so that pytest removes those of killed processes."""
+    # Multiprocessing's folder is made before: its sockets need short paths, and it removes the folder itself.
     multiprocessing.util.get_temp_dir()
     folder = str(tmp_path_factory.mktemp("tmp"))
     with pytest.MonkeyPatch.context() as patch:
@@ -145,7 +145,7 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def certificates_read_once() -> Iterator[None]:
-    """Each client of httpx would read them anew: 20 ms, several times what a request of a test takes."""
+    """Load the certificates once: every httpx client would take 20 ms, several times the time of a request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
         yield
@@ -153,7 +153,7 @@ def certificates_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_threads() -> Iterator[None]:
-    """Torch's threads in processes that tests start sleep while they wait for each other: others want the cores."""
+    """Have torch's threads, in processes that tests start, sleep instead of spin while they wait for each other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_WAIT_POLICY", "passive")
         yield
@@ -161,7 +161,7 @@ def patient_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_jobs() -> Iterator[None]:
-    """`gateway model add` starts no process that has to import torch first; see `cold_jobs`."""
+    """Have `gateway model add` use processes that have already imported torch; see `cold_jobs`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "start_process", WarmProcess)
         yield
@@ -169,20 +169,20 @@ def warm_jobs() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def lean_applications() -> Iterator[None]:
-    """No application starts a process that it does not need."""
+    """Applications start decoder processes only on demand."""
     with decoders_on_demand():
         yield
 
 
 @pytest.fixture
 def cold_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes for jobs start as they do outside of tests."""
+    """Start the processes of jobs as outside of tests."""
     monkeypatch.setattr(isolation, "start_process", COLD_START)
 
 
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
-    """Triton's runtime in the user's cache: fetched by the first run, found by every other."""
+    """Triton's runtime in the user's cache: fetched by the first run, reused by later runs."""
     return ensure_runtime(default_cache_dir(), print)
 
 
@@ -208,7 +208,7 @@ def lean_repository(model_repository: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model's contract without its network: each picture is a cat, and no process imports torch."""
+    """The default model's contract without its network: each image is a cat, and no process imports torch."""
     return lightened(lean_repository, tmp_path_factory.mktemp("light") / "triton_models")
 
 
@@ -221,7 +221,7 @@ def triton(runtime: Runtime, model_repository: Path) -> Iterator[EmbeddedTriton]
 
 @pytest.fixture(scope="session")
 def light_triton(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
-    """A ready Triton with `light_repository`, for the tests that leave it as it was, or mended."""
+    """A ready Triton with `light_repository`, for tests that leave its models unchanged or recovered."""
     with running_triton(runtime, light_repository) as server:
         yield server
 
@@ -235,7 +235,7 @@ def triton_client(triton: EmbeddedTriton) -> Iterator[InferenceServerClient]:
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the photographs, as JPEG."""
+    """A folder with the photographs as JPEG files."""
     folder = tmp_path_factory.mktemp("photos")
     for name in PHOTOS:
         (folder / f"{name}.jpg").write_bytes(photo(name))

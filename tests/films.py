@@ -1,4 +1,4 @@
-"""Animated pictures and videos, drawn frame by frame."""
+"""Animated images and videos, drawn frame by frame."""
 
 import functools
 import io
@@ -24,7 +24,7 @@ def shade(level: int, size: tuple[int, int] = (64, 48)) -> Image.Image:
 def film(
     image_format: str, levels: Sequence[int], *, duration: int | list[int] = 100, size: tuple[int, int] = (64, 48)
 ) -> bytes:
-    """An animated file with a frame for each gray level, which its format keeps; each is shown `duration` ms."""
+    """An animated image with one frame per gray level, stored losslessly; each frame is shown for `duration` ms."""
     first, *others = [shade(level, size) for level in levels]
     out = io.BytesIO()
     lossless = {"lossless": True} if image_format == "WEBP" else {}
@@ -33,19 +33,19 @@ def film(
 
 
 def level_of(ppm: bytes) -> int:
-    """The gray level of a frame as it comes out of a decoder."""
+    """The gray level of a decoded frame."""
     return round(float(np.frombuffer(ppm.split(b"\n255\n", 1)[1], np.uint8).mean()))
 
 
 def gif_of(frames: int, *, width: int = 1, height: int = 1) -> bytes:
-    """A GIF of as many frames as one likes, 15 bytes each, of one pixel."""
+    """A GIF of one-pixel frames, 15 bytes each."""
     screen = b"GIF89a" + width.to_bytes(2, "little") + height.to_bytes(2, "little") + b"\x80\0\0" + bytes(6)
     frame = b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0"
     return screen + frame * frames + b";"
 
 
 def apng_that_promises(frames: int) -> bytes:
-    """An APNG of one frame whose header tells of others."""
+    """An APNG whose header declares `frames` frames and which has fewer."""
     data = film("PNG", [1, 2])
     place = data.index(b"acTL") - 4
     return data[:place] + png_chunk(b"acTL", frames.to_bytes(4, "big") + bytes(4)) + data[place + 20 :]
@@ -57,7 +57,7 @@ VIDEOS = (("mp4", "mp4v"), ("mov", "MJPG"), ("avi", "MJPG"), ("mkv", "mp4v"), ("
 
 @functools.cache
 def video(ending: str, codec: str, levels: tuple[int, ...], size: tuple[int, int] = (64, 48)) -> bytes:
-    """A video of ten frames a second, one for each gray level, which it keeps within some levels."""
+    """A video of ten frames a second, one per gray level, which the codec changes by a few levels at most."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"video.{ending}"
         writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*codec), 10.0, size)
@@ -68,7 +68,7 @@ def video(ending: str, codec: str, levels: tuple[int, ...], size: tuple[int, int
 
 
 def avi_that_promises(frames: int) -> bytes:
-    """An AVI of five frames whose header tells of others."""
+    """An AVI of five frames whose header declares `frames` frames."""
     data = bytearray(video("avi", "MJPG", tuple(range(0, 50, 10))))
     length = data.index(b"strh") + 8 + 32  # dwLength
     data[length : length + 4] = frames.to_bytes(4, "little")

@@ -1,6 +1,6 @@
-"""The default model without its network, for tests that do not look at what it sees.
+"""The default model without its network, for tests that do not depend on its predictions.
 
-Its processes import neither torch nor a decoder: a Triton starts, and is mended, with seconds of processor time less.
+Its processes import neither torch nor a decoder: starting a Triton and reloading models takes seconds less.
 """
 
 import re
@@ -16,7 +16,7 @@ import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-# numpy complains of each capsule that this Triton took: it renames them otherwise than numpy expects.
+# Triton renames each capsule that it takes over, about which numpy would print an error.
 sys.unraisablehook = lambda _: None
 
 class TritonPythonModel:
@@ -59,7 +59,7 @@ def _gate(repository: Path) -> Path:
 
 @contextmanager
 def starting_waits(repository: Path) -> Iterator[None]:
-    """Meanwhile no process of a lightened repository's steps gets ready: what is being mended is seen to be broken."""
+    """Until the block ends, no step of a lightened repository becomes ready, so that tests can observe a recovery."""
     gate = _gate(repository)
     gate.touch()
     try:
@@ -69,7 +69,7 @@ def starting_waits(repository: Path) -> Iterator[None]:
 
 
 def lightened(repository: Path, folder: Path) -> Path:
-    """A copy of the default repository, in `folder`, whose steps keep its contract and do nothing."""
+    """A copy of the default repository, in `folder`, whose steps fulfil the contract and compute nothing."""
     shutil.copytree(repository, folder, ignore=shutil.ignore_patterns("__pycache__", "*.pt"), copy_function=shutil.copy)
     for model, code in (("preprocessor", PREPROCESSOR), ("classifier", CLASSIFIER)):
         (folder / model / "1").mkdir(exist_ok=True)

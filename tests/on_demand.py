@@ -1,4 +1,4 @@
-"""Applications whose decoders start when there is something to decode."""
+"""Applications whose decoders start with the first image to decode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from gateway.ingest.decoders.pool import Decoders
 
 
 class DecodersOnDemand(Decoders):
-    """Without the process that waits for the first picture."""
+    """Decoders without the process that is started in advance for the first image."""
 
     async def __aenter__(self) -> Self:
         return self

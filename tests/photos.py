@@ -1,4 +1,4 @@
-"""Real photographs: those that scikit-image and scikit-learn ship inside their wheels."""
+"""Photographs from the wheels of scikit-image and scikit-learn."""
 
 import io
 import uuid
@@ -28,7 +28,7 @@ SAVED_AS = {
     "WEBP": {"quality": 92},
     "BMP": {},
 }
-"""Pillow's format → how it is written."""
+"""Options of Pillow's `save` for each format."""
 
 
 @cache
@@ -47,6 +47,6 @@ def photo(name: str, image_format: str = "JPEG") -> bytes:
 
 
 def unlike_any(jpeg: bytes) -> bytes:
-    """The same picture in bytes that no cache has met: a JPEG with a comment (marker COM) of its own."""
+    """The same image in bytes that no cache has seen: the JPEG with a unique comment (marker COM)."""
     comment = uuid.uuid4().bytes
     return jpeg[:2] + b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment + jpeg[2:]

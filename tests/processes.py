@@ -18,12 +18,12 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 PORTS_PER_WORKER = 1000
-# From somewhere, so that two runs on one machine seldom look at the same ports.
+# Starts at the process id, so that two runs on one machine rarely try the same ports.
 _next_port = itertools.count(os.getpid())
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that neither the kernel nor another test worker hands out meanwhile."""
+    """A free port that neither the kernel nor another test worker hands out meanwhile."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     for number in _next_port:
         port = 20_000 + worker * PORTS_PER_WORKER + number % PORTS_PER_WORKER
@@ -77,7 +77,7 @@ def running_gateway(
     gateway = Gateway(f"http://127.0.0.1:{port}", process, log)
     try:
         path = "/health/ready" if wait_ready else "/health/live"
-        # The log first, so that what fails says why.
+        # A process that has ended fails the assertion below, which shows its log.
         wait_for(lambda: process.poll() is not None or _answers(gateway, path))
         assert process.poll() is None, log.read_text()
         yield gateway
@@ -98,7 +98,7 @@ def _answers(gateway: Gateway, path: str) -> bool:
 
 
 def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | None = None) -> None:
-    """Wait until a condition holds; fails when it does not in time, or when the process that should bring it ends."""
+    """Wait until a condition holds; fails after the timeout, or when `process`, on which it depends, ends."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
         assert process is None or process.poll() is None, f"the process ended with {process.returncode}"

@@ -1,4 +1,4 @@
-"""What the default model makes of an image without the project's serving code: PIL, torchvision, eager PyTorch."""
+"""The default model's results without the project's serving code: PIL, torchvision, eager PyTorch."""
 
 import contextlib
 import io
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 @cache
 def transforms() -> Callable[[Image.Image], Tensor]:
-    """As in training."""
-    from torchvision.transforms import v2  # seconds, which whoever collects tests should not wait for
+    """The transforms used in training."""
+    from torchvision.transforms import v2  # imported here, since it takes seconds and slows down test collection
 
     return v2.Compose(
         [
@@ -38,12 +38,12 @@ def model() -> nn.Module:
 
 
 def reference_image(encoded: bytes) -> Tensor:
-    """Fp32 [3, 224, 224], as in training."""
+    """The model's input, fp32 [3, 224, 224], as in training."""
     return transforms()(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
 
 
 @cache
 def reference_probabilities(encoded: bytes) -> NDArray[np.float32]:
-    """Fp32 [1000]."""
+    """The model's probabilities, fp32 [1000]."""
     with torch.inference_mode():
         return model()(reference_image(encoded)[None]).softmax(dim=1)[0].numpy()

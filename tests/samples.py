@@ -1,7 +1,7 @@
-"""One photograph in every form that the gateway takes, made by Pillow, OpenCV and the encoders beside this file.
+"""One photograph in every format variant that the gateway accepts, made by Pillow, OpenCV and tests/encoders.py.
 
-Each form shows the same picture when it is decoded right: those with an orientation are stored turned, so that they
-stand upright again, and those with transparency fade to white at one edge.
+Each variant decodes to the same image: those with an EXIF orientation are stored rotated or mirrored accordingly, and
+those with transparency fade to white at one edge.
 """
 
 import functools
@@ -33,18 +33,18 @@ STORED_TURNED = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
 }
-"""How a camera stores an upright picture under each of EXIF's orientations."""
+"""How a camera stores an upright image for each EXIF orientation."""
 
 QUICK_HEVC = {"enc_params": {"preset": "ultrafast"}}
-"""A seventh of the encoder's usual time; the pixels are as near."""
+"""Takes a seventh of the encoder's usual time; the pixels are as close to the original."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image file and what it shows, uint8 [height, width, 3].
+    """An image file and its expected pixels, `picture`, uint8 [height, width, 3].
 
-    `far` is how far its pixels may lie from `picture`, as the mean difference in levels of 0 to 255: 0 where the form
-    loses nothing.
+    `far` is the allowed mean difference between its pixels and `picture`, in levels of 0 to 255: 0 if the variant is
+    lossless.
     """
 
     format: str
@@ -66,7 +66,7 @@ def photograph() -> Image.Image:
 
 @functools.cache
 def samples(width: int = 451, height: int = 300) -> tuple[Sample, ...]:
-    """Every form of the photograph at a size; the same bytes each time."""
+    """Every variant of the photograph at a size; the same bytes each time."""
     forms = _Forms(photograph() if (width, height) == photograph().size else photograph().resize((width, height)))
     return (
         *forms.jpeg(), *forms.png(), *forms.webp(), *forms.bmp(), *forms.gif(), *forms.tiff(), *forms.avif(),
@@ -75,17 +75,17 @@ def samples(width: int = 451, height: int = 300) -> tuple[Sample, ...]:
 
 
 def sample(name: str, width: int = 451, height: int = 300) -> Sample:
-    """One of them by its name, such as "JPEG progressive"."""
+    """A sample by its name, such as "JPEG progressive"."""
     return next(one for one in samples(width, height) if one.name == name)
 
 
 def names() -> list[str]:
-    """What all forms are called, for parameters of tests: whoever collects tests encodes no photograph."""
+    """The names of all samples, for parametrized tests; made from a tiny image, so that collection is fast."""
     return [one.name for one in samples(2, 3)]
 
 
 def fading(picture: Image.Image) -> Image.Image:
-    """A picture in RGBA, ever more transparent over the last eighth of its columns."""
+    """An image in RGBA, increasingly transparent over the last eighth of its columns."""
     ramp = np.clip((picture.width - np.arange(picture.width)) * 8 / picture.width, 0, 1) * 255
     faded = picture.copy()
     faded.putalpha(Image.fromarray(np.tile(ramp.astype(np.uint8), (picture.height, 1))))
@@ -93,13 +93,13 @@ def fading(picture: Image.Image) -> Image.Image:
 
 
 def on_white(picture: Image.Image) -> Image.Image:
-    """What a viewer shows of a picture with transparency."""
+    """An image with transparency, composited on white."""
     white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
 
 
 def by_pillow(data: bytes) -> NDArray[np.uint8]:
-    """The first picture of a file as Pillow sees it: upright, on white, uint8 [height, width, 3]."""
+    """The first image of a file as decoded by Pillow: upright, on white, uint8 [height, width, 3]."""
     picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     if picture.mode.startswith("I;16"):
         return np.repeat((np.asarray(picture) / 257).round().astype(np.uint8)[..., None], 3, axis=2)
@@ -107,27 +107,27 @@ def by_pillow(data: bytes) -> NDArray[np.uint8]:
 
 
 def encode(picture: Image.Image, image_format: str, **options: object) -> bytes:
-    """A file by Pillow."""
+    """An image file written by Pillow."""
     out = io.BytesIO()
     picture.save(out, image_format, **options)
     return out.getvalue()
 
 
 def exif(orientation: int) -> bytes:
-    """EXIF metadata that holds an orientation and nothing else."""
+    """EXIF metadata with only an orientation."""
     tags = Image.Exif()
     tags[0x0112] = orientation
     return tags.tobytes()
 
 
 def turned(picture: Image.Image, orientation: int) -> Image.Image:
-    """A picture as it is stored under an orientation."""
+    """An image as stored with an EXIF orientation."""
     method = STORED_TURNED[orientation]
     return picture if method is None else picture.transpose(method)
 
 
 class _Forms:
-    """The encodings of one picture."""
+    """The encodings of one image."""
 
     def __init__(self, cat: Image.Image) -> None:
         self.cat, self.gray, self.faded = cat, cat.convert("L"), fading(cat)

@@ -1,6 +1,6 @@
-"""`python -m tests.stub_server`: the gateway as it is served, in front of a backend that answers at once.
+"""`python -m tests.stub_server`: the served gateway in front of a backend that answers at once.
 
-The backend's model has 21,000 classes. What is slow here is the gateway itself.
+The backend's model has 21,000 classes. All time that a request takes is the gateway's own.
 """
 
 import signal
@@ -24,7 +24,7 @@ COMMAND = ("tests.stub_server",)
 
 
 class LastScores:
-    """A sequence that shows what its last frame does."""
+    """A sequence whose scores are those of its last frame."""
 
     def __init__(self) -> None:
         self._frames = 0
@@ -38,7 +38,7 @@ class LastScores:
 
 
 class WideBackend(StubBackend):
-    """Sees the same in every image: every class, the first one most."""
+    """Returns the same scores for every image: all classes, in falling order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A gateway on a port of this machine, with an inference server that answers at once: for what a client sees."""
+"""A gateway on a local port with an inference server that answers at once, for tests of clients."""
 
 import threading
 from collections.abc import Iterator

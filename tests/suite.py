@@ -1,7 +1,7 @@
 """The whole suite as `make test` runs it: `python -m tests.suite`, with pytest's options for what runs in parallel.
 
-First the tests that may run beside others, then those marked `alone`. Where a few of the first fail, each is tried once
-more by itself, and the end says which: a machine that was busy loses no run, and a fault still fails.
+First the tests that may run in parallel, then those marked `alone`. If a few of the first fail, each is run once more
+by itself, and the summary lists them: a busy machine does not fail the run, and a fault still does.
 """
 
 import subprocess
@@ -13,8 +13,8 @@ import pytest
 
 # ruff: noqa: T201 - a command prints
 
-MOST_AGAIN = 5
-"""If more tests than these fail, it is not for want of quiet."""
+MAX_RETRIED = 5
+"""If more tests than this fail, the cause is not a busy machine, and they are not run again."""
 
 
 class Failures:
@@ -38,29 +38,29 @@ class Failures:
 
     @property
     def may_pass_alone(self) -> bool:
-        """Whether it is worth trying them once more."""
-        return not self.others and 0 < len(self.tests) <= MOST_AGAIN
+        """Whether the failed tests are worth running once more by themselves."""
+        return not self.others and 0 < len(self.tests) <= MAX_RETRIED
 
 
 def run(
     beside: Callable[[Failures], int], again: Callable[[Sequence[str]], int], alone: Callable[[], int]
 ) -> tuple[int, str]:
-    """Run the suite; returns its exit code and what is to be said at the end.
+    """Run the suite; returns its exit code and a summary of the tests that were run again, "" if none.
 
     `beside`, `again` (of the tests that failed) and `alone` run tests and return pytest's exit code.
     """
     failures = Failures()
-    code, told = beside(failures), ""
+    code, summary = beside(failures), ""
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        return code, told  # interrupted, or nothing was run
+        return code, summary  # interrupted, or nothing was run
     if code == pytest.ExitCode.TESTS_FAILED and failures.may_pass_alone:
         names = "\n".join(f"  {name}" for name in failures.tests)
-        print(f"\nThese failed beside others and are now tried by themselves:\n{names}\n", flush=True)
+        print(f"\nThese failed beside others and now run again by themselves:\n{names}\n", flush=True)
         code = again(failures.tests)
-        how = "fail" if code else "pass"
-        told = f"These failed beside others and {how} by themselves; please mend them:\n{names}"
+        outcome = "fail" if code else "pass"
+        summary = f"These failed beside others and {outcome} by themselves; please fix them:\n{names}"
     last = alone()
-    return code or last, told
+    return code or last, summary
 
 
 def main(options: Sequence[str]) -> int:
@@ -70,17 +70,17 @@ def main(options: Sequence[str]) -> int:
         return pytest.main(["-m", "not alone", *options], plugins=[failures])
 
     def by_themselves(*arguments: str) -> int:
-        # In a new process: what is left of the first run in this one shall not help them.
+        # In a new process, so that the state of the first run cannot help them.
         return subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments], check=False).returncode
 
     def alone() -> int:
-        # Only these files: to collect the others would take longer than to run these.
+        # Only these files: collecting the others would take longer than running these.
         files = [str(path) for path in sorted(Path("tests").rglob("test_*.py")) if "mark.alone" in path.read_text()]
         return by_themselves("-m", "alone", *files)
 
-    code, told = run(beside, lambda tests: by_themselves(*tests), alone)
-    if told:
-        print(f"\n{told}")
+    code, summary = run(beside, lambda tests: by_themselves(*tests), alone)
+    if summary:
+        print(f"\n{summary}")
     return code
 
 

@@ -1,4 +1,4 @@
-"""config.pbtxt and the gateway's names are the only contract between the two; here they are held together."""
+"""The models' config.pbtxt files match the gateway's names of tensors and models."""
 
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput

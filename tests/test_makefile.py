@@ -1,4 +1,4 @@
-"""What make runs: as it says itself, without running anything."""
+"""The commands of the Makefile's targets, from `make --dry-run`."""
 
 import os
 import shutil

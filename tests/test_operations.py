@@ -1,4 +1,4 @@
-"""docs/operations.md and the alerts tell the truth about metrics, log and settings."""
+"""docs/operations.md and the alerts match the metrics, the log and the settings."""
 
 import re
 from typing import Any
@@ -23,16 +23,16 @@ METRICS = {
     for metric in vars(metrics).values()
     if isinstance(metric, MetricWrapperBase)
 }
-BRINGS = {"histogram": ("_bucket", "_count", "_sum")}
+SERIES_SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
 
 
 def section(title: str) -> str:
-    """The text under a heading of the second order."""
+    """The text under a second-level heading."""
     return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)[1]
 
 
 def rows(text: str, first: str) -> list[list[str]]:
-    """The rows of the table whose first heading is this."""
+    """The rows of the table whose first column has this heading."""
     table = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)[1]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
@@ -85,7 +85,7 @@ def test_every_alert_has_one_explanation():
 
 
 def selectors(expression: str) -> list[Any]:
-    """The series that an expression asks for; raises ValueError where it is not PromQL."""
+    """The series that an expression selects; raises ValueError if it is not PromQL."""
     found = []
     promql_parser.walk(promql_parser.parse(expression), found.append)
     return [each for each in found if isinstance(each, promql_parser.VectorSelector)]
@@ -99,7 +99,9 @@ def test_alert_expressions_use_existing_metrics(rule):
     assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{rule['alert'].lower()}"
     assert selectors(rule["expr"])
     series = {
-        f"{name}{suffix}": metric for name, metric in METRICS.items() for suffix in BRINGS.get(metric._type, ("",))
+        f"{name}{suffix}": metric
+        for name, metric in METRICS.items()
+        for suffix in SERIES_SUFFIXES.get(metric._type, ("",))
     }
     for selector in selectors(rule["expr"]):
         metric = series[selector.name]

@@ -1,4 +1,4 @@
-"""README and the reference pages say what the code does."""
+"""README and the reference pages match the code."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The suite's own run: a busy machine loses none, and a fault fails."""
+"""The suite's runner: failures on a busy machine are retried, and faults fail the run."""
 
 import re
 import subprocess
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from tests.processes import PROJECT
-from tests.suite import MOST_AGAIN, Failures, run
+from tests.suite import MAX_RETRIED, Failures, run
 
 OK, FAILED, INTERRUPTED, USAGE = 0, 1, 2, 4
 
 
 class Scripted:
-    """What the three runs of pytest give, and which of them took place."""
+    """Scripted exit codes of the three runs of pytest, and a record of the runs that took place."""
 
     def __init__(self, *failed: str, others: bool = False, beside: int = FAILED, again: int = OK, alone: int = OK):
         self.failed, self.others, self.codes = failed, others, (beside, again, alone)
@@ -45,13 +45,13 @@ def test_passing_tests_are_not_run_again():
 
 def test_flaky_test_is_reported_and_does_not_fail_the_run(capsys):
     suite = Scripted("tests/a.py::one", "tests/b.py::two")
-    code, told = suite.run()
+    code, summary = suite.run()
     assert code == OK
-    assert told == (
-        "These failed beside others and pass by themselves; please mend them:\n  tests/a.py::one\n  tests/b.py::two"
+    assert summary == (
+        "These failed beside others and pass by themselves; please fix them:\n  tests/a.py::one\n  tests/b.py::two"
     )
     assert suite.began == [["tests/a.py::one", "tests/b.py::two"], "alone"]
-    assert "are now tried by themselves:\n  tests/a.py::one" in capsys.readouterr().out
+    assert "now run again by themselves:\n  tests/a.py::one" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_flaky_test_is_reported_and_does_not_fail_the_run(capsys):
     [
         pytest.param(Scripted("one", again=FAILED), id="one that fails by itself as well"),
         pytest.param(Scripted("one", again=USAGE), id="one that is not found by its name"),
-        pytest.param(Scripted(*map(str, range(MOST_AGAIN + 1))), id="many"),
+        pytest.param(Scripted(*map(str, range(MAX_RETRIED + 1))), id="many"),
         pytest.param(Scripted("one", others=True), id="one beside a crash"),
         pytest.param(Scripted(), id="none, and a failure all the same"),
         pytest.param(Scripted(beside=OK, alone=FAILED), id="one that runs alone"),
-        pytest.param(Scripted("one", alone=FAILED), id="one that runs alone, and one that is told"),
+        pytest.param(Scripted("one", alone=FAILED), id="one that runs alone, and one that is reported"),
     ],
 )
 def test_failure_fails_the_run_but_last_tests_still_run(suite):
@@ -117,6 +117,6 @@ def test_pytest_reports_the_needed_fields(tmp_path, broken, code, runs):
     )
     assert ran.returncode == code, ran.stdout + ran.stderr
     assert len(re.findall(r"^\d.* in [\d.]+s$", ran.stdout, re.MULTILINE)) == runs, ran.stdout
-    assert ("pass by themselves; please mend them:\n  tests/test_a.py::test_that_needs_quiet" in ran.stdout) is (
+    assert ("pass by themselves; please fix them:\n  tests/test_a.py::test_that_needs_quiet" in ran.stdout) is (
         not broken
     )

@@ -17,7 +17,7 @@ def running_triton(
     kind: type[EmbeddedTriton] = EmbeddedTriton,
     **options: object,
 ) -> Iterator[EmbeddedTriton]:
-    """A ready Triton, killed at the end: to stop in order takes it seconds, and other tests are about that."""
+    """A ready Triton, killed at the end: a clean stop takes seconds, and has its own tests."""
     server = kind(runtime, repository, on_log=on_log, **options)
     try:
         server.start()

@@ -1,9 +1,9 @@
-"""Programs in forks of a process that has imported the gateway: each would take a second to import it.
+"""Runs programs in forks of a process that has already imported the gateway, which takes a second.
 
-As with `python -c`, each is a process of its own: its modules and its set-up of logs are nobody else's. A process whose
-start is what a test is about is started as users start it.
+As with `python -c`, each program is a separate process, with its own modules and logging setup. Tests of the start of a
+process start it as users do instead.
 
-As a program itself (`python -m tests.warm DESCRIPTOR`) this module is the process that is forked.
+Run as a program (`python -m tests.warm DESCRIPTOR`), this module is the process that is forked.
 """
 
 import atexit
@@ -31,9 +31,9 @@ def run(
     stderr: int | None = None,
     timeout_seconds: float = 60,
 ) -> "subprocess.CompletedProcess[str]":
-    """What becomes of `python -c CODE ARGUMENTS…` in the project's folder, with `given` on its standard input.
+    """Run `python -c CODE ARGUMENTS…` in the project's folder, with `given` on its standard input.
 
-    `stderr` is a file's number, in whose place the result has what was written to it. Raises TimeoutError.
+    `stderr` is a file descriptor that replaces the result's stderr. Raises TimeoutError.
     """
     with (
         tempfile.TemporaryFile("w+") as stdin,
@@ -42,9 +42,9 @@ def run(
     ):
         stdin.write(given)
         stdin.seek(0)
-        code_and_more = {"code": code, "argv": ["-c", *arguments], "environment": dict(environment)}
+        job = {"code": code, "argv": ["-c", *arguments], "environment": dict(environment)}
         handles = [stdin.fileno(), out.fileno(), err.fileno() if stderr is None else stderr]
-        returncode = _server().ask(json.dumps(code_and_more).encode(), handles, timeout_seconds)
+        returncode = _server().run(json.dumps(job).encode(), handles, timeout_seconds)
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(["python", "-c"], returncode, out.read(), err.read())
@@ -64,7 +64,7 @@ class _Server:
             )
         atexit.register(self.close)
 
-    def ask(self, message: bytes, handles: list[int], timeout_seconds: float) -> int:
+    def run(self, message: bytes, handles: list[int], timeout_seconds: float) -> int:
         self._socket.settimeout(timeout_seconds)
         try:
             socket.send_fds(self._socket, [message], handles)
@@ -76,7 +76,7 @@ class _Server:
         return int(answer)
 
     def close(self) -> None:
-        """End it; it has its own session, so what it was forked for ends as well."""
+        """Kill the process and its forks, which are in its session."""
         self._socket.close()
         if self._process.poll() is None:
             os.killpg(self._process.pid, 9)
@@ -90,7 +90,7 @@ def _server() -> _Server:
 
 
 def _serve(connection: socket.socket) -> str:
-    """Answer each program with what its fork exits with, until the connection is closed; a fork returns its code."""
+    """Answer each program with its fork's exit code, until the connection is closed; in a fork, return the program."""
     while True:
         message, handles, *_ = socket.recv_fds(connection, _MAX_BYTES, 3)
         if not message:
@@ -102,18 +102,18 @@ def _serve(connection: socket.socket) -> str:
             connection.send(str(os.waitstatus_to_exitcode(status)).encode())
             continue
         connection.close()
-        asked = json.loads(message)
+        job = json.loads(message)
         for number, handle in enumerate(handles):
             os.dup2(handle, number)
             os.close(handle)
         os.environ.clear()
-        os.environ.update(asked["environment"])
-        sys.argv = asked["argv"]
-        return str(asked["code"])
+        os.environ.update(job["environment"])
+        sys.argv = job["argv"]
+        return str(job["code"])
 
 
 if __name__ == "__main__":
     for name in NEEDED:
         __import__(name)
     program = _serve(socket.socket(fileno=int(sys.argv[1])))
-    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102  # what the test is about
+    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102  # the program that the test passed

@@ -64,13 +64,14 @@ async def tritons(settings: Settings) -> list[Finding]:
     for address in await resolve(settings.triton_url):
         endpoint = GrpcEndpoint(address)
         try:
-            found += await _check(endpoint, settings)
+            found += await check_endpoint(endpoint, settings)
         finally:
             await endpoint.close()
     return found
 
 
-async def _check(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
+async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
+    """The findings about one Triton."""
     try:
         version = await endpoint.fetch_server_metadata()
     except GatewayError as exc:

@@ -32,7 +32,7 @@ def on_torch():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_numpy_and_torch_batches_are_equal(batches, on_torch, dtype):
-    form = batches.Form([HEIGHT, WIDTH], dtype, MEAN, STD)
+    form = batches.TensorFormat([HEIGHT, WIDTH], dtype, MEAN, STD)
     by_numpy = batches.NumpyBatch(form)(IMAGES)
     by_torch = on_torch.TorchBatch(form, torch.device("cpu"))(IMAGES)
     assert by_numpy.dtype == dtype
@@ -43,7 +43,7 @@ def test_numpy_and_torch_batches_are_equal(batches, on_torch, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_image_is_normalised_like_torchvision(batches, dtype):
-    (made,) = batches.NumpyBatch(batches.Form([HEIGHT, WIDTH], dtype, MEAN, STD))(IMAGES[:1])
+    (made,) = batches.NumpyBatch(batches.TensorFormat([HEIGHT, WIDTH], dtype, MEAN, STD))(IMAGES[:1])
     pixels = IMAGES[0].transpose(2, 0, 1)
     expected = (pixels / 255 - MEAN) / STD if dtype is np.float32 else pixels
     assert np.allclose(made, expected, atol=1e-6)
@@ -53,5 +53,5 @@ def test_torch_resized_image_fits_a_cpu_batch(batches, on_torch):
     resizing = module("resizing")
     resize = on_torch.TorchResize([HEIGHT, WIDTH], [HEIGHT, WIDTH], resizing.InterpolationMode.BILINEAR)
     image = resize(noise(HEIGHT, WIDTH))
-    (made,) = batches.NumpyBatch(batches.Form([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
+    (made,) = batches.NumpyBatch(batches.TensorFormat([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
     assert np.array_equal(made, noise(HEIGHT, WIDTH).transpose(2, 0, 1))

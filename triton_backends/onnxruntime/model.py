@@ -5,7 +5,7 @@ one model repository serves here and under the real backend. What config.pbtxt s
 by name, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/onnxruntime_backend:
 intra_op_thread_count, inter_op_thread_count, execution_mode, and optimization.graph.level.
 
-torch is imported on a GPU only: without it a process starts in a fifth of the time.
+torch is imported only on a GPU: without torch, a process starts in a fifth of the time.
 """
 
 import ctypes
@@ -25,28 +25,28 @@ LEVELS = {
     1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     2: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
-"""optimization.graph.level → ONNX Runtime's; any other is its default, all of them."""
+"""optimization.graph.level → ONNX Runtime's level; any other value is its default, ORT_ENABLE_ALL."""
 
 CUDA_FAILURE = re.compile(r"CUDA (failure|error) (?P<code>\d+)")
 STICKY = {46, 214, 219, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999}
-"""Errors of CUDA's runtime (driver_types.h) after which a process must end to use the GPU again."""
+"""Errors of CUDA's runtime (driver_types.h) after which only a new process can use the GPU."""
 LOST_GPU = 74
-"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+"""Exit code of a process that can no longer use its GPU (EX_IOERR of sysexits.h)."""
 USED_CAPSULE = b"used_dltensor"
-"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another one, which numpy's destructor of the
-capsule complains of."""
+"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another name, about which numpy's destructor
+of the capsule would print an error."""
 
 
 class TritonPythonModel:
     """One instance of an ONNX model on one device."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load model.onnx onto the instance's device; raises TritonModelException with what to do where it cannot."""
+        """Load model.onnx onto the instance's device; raises TritonModelException, with what to do, if it cannot."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        # One core for each instance unless the configuration says otherwise: instances must not fight for cores.
+        # One core per instance by default, so that instances do not compete for cores.
         options.intra_op_num_threads = int(parameters.get("intra_op_thread_count", 1))
         options.inter_op_num_threads = int(parameters.get("inter_op_thread_count", 1))
         if parameters.get("execution_mode") == "1":
@@ -66,10 +66,10 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {self.session.get_providers()[0]}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Run the requests as one batch; where that fails, one by one, so that each has its own answer or error."""
+        """Run the requests as one batch; if that fails, one by one, so that each gets its own response or error."""
         try:
             return self._run(requests)
-        except Exception as exc:  # whatever it is, Triton must get one response for each request
+        except Exception as exc:  # Triton must get one response for each request, whatever the error
             end_if_gpu_is_lost(exc)
             if len(requests) > 1:
                 return [self.execute([request])[0] for request in requests]
@@ -106,10 +106,11 @@ class TritonPythonModel:
 
 
 def end_if_gpu_is_lost(exc: Exception) -> None:
-    """End this process where an error says that nothing will run on its GPU any more.
+    """End this process if the error means that nothing will run on its GPU any more.
 
-    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
-    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process cannot use its CUDA
+    context again: it would fail every request, while Triton reports it as ready. The gateway recovers from a process
+    that died.
     """
     match = CUDA_FAILURE.search(str(exc))
     if match and int(match["code"]) in STICKY:
@@ -118,7 +119,7 @@ def end_if_gpu_is_lost(exc: Exception) -> None:
 
 
 def array(tensor: Any) -> NDArray[Any]:  # noqa: ANN401  # Triton's
-    """An input in the CPU's memory, from where ONNX Runtime takes it to its device."""
+    """An input in host memory, from which ONNX Runtime copies it to its device."""
     if tensor.is_cpu():
         return np.from_dlpack(tensor)
     import torch
@@ -128,7 +129,7 @@ def array(tensor: Any) -> NDArray[Any]:  # noqa: ANN401  # Triton's
 
 
 def output(name: str, result: NDArray[Any]) -> Any:  # noqa: ANN401  # Triton's
-    """An output tensor. By DLPack: the backend's own conversion from numpy is built against numpy 1."""
+    """An output tensor, by DLPack, since the backend's own conversion from numpy is built against numpy 1."""
     capsule = np.ascontiguousarray(result).__dlpack__()
     made = pb_utils.Tensor.from_dlpack(name, capsule)
     ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), ctypes.c_char_p(USED_CAPSULE))
@@ -136,7 +137,7 @@ def output(name: str, result: NDArray[Any]) -> Any:  # noqa: ANN401  # Triton's
 
 
 def providers_of(args: dict[str, str]) -> list[Any]:
-    """ONNX Runtime's execution providers for an instance; raises TritonModelException where its GPU is out of reach."""
+    """ONNX Runtime's execution providers for an instance; raises TritonModelException if its GPU is not usable."""
     cpu = "CPUExecutionProvider"
     if args["model_instance_kind"] != "GPU":
         return [cpu]
@@ -144,7 +145,7 @@ def providers_of(args: dict[str, str]) -> list[Any]:
         raise pb_utils.TritonModelException(
             "instance_group asks for a GPU and this ONNX Runtime has no CUDA: use KIND_CPU, or install onnxruntime-gpu"
         )
-    # Its wheel brings the libraries of CUDA, which ONNX Runtime looks for in the process.
+    # torch's wheel contains CUDA's libraries, which ONNX Runtime looks for in the process.
     import torch  # noqa: F401
 
     return [("CUDAExecutionProvider", {"device_id": args["model_instance_device_id"]}), cpu]

@@ -15,36 +15,36 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-# What torch makes stays: collections while it is imported would take a quarter of the time, and each full one later on
-# would look at all of them while a request waits.
+# torch's objects live as long as the process: garbage collections during its import would take a quarter of the time,
+# and each later full collection would traverse them while a request waits.
 gc.disable()
 import torch  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-# Beside this file, whose folder Triton's stub puts into sys.path.
+# A module beside this file: Triton's stub adds its folder to sys.path.
 from torch_archives import clean_program, clean_torchscript, path_of  # noqa: E402
 
 gc.freeze()
 gc.enable()
 
-# TorchScript is what the platform is, whatever torch says of its future.
+# The platform is TorchScript, so torch's deprecation warnings do not help users.
 warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+.*deprecated")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 KEPT_BYTES = 2**30
 LOST_GPU = 74
-"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+"""Exit code of a process that can no longer use its GPU (EX_IOERR of sysexits.h)."""
 
 
 class TritonPythonModel:
     """One instance of a TorchScript module or an exported program on one device."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load model.pt onto the instance's device; raises TritonModelException with what to do where it cannot."""
+        """Load model.pt onto the instance's device; raises TritonModelException, with what to do, if it cannot."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
-        # One core for each instance unless the configuration says otherwise: instances must not fight for cores.
+        # One core per instance by default, so that instances do not compete for cores.
         torch.set_num_threads(int(parameters.get("INTRA_OP_THREAD_COUNT", 1)))
         torch.set_num_interop_threads(int(parameters.get("INTER_OP_THREAD_COUNT", 1)))
         self.optimized = not is_true(parameters.get("DISABLE_OPTIMIZED_EXECUTION", "false"))
@@ -62,7 +62,7 @@ class TritonPythonModel:
             )
         try:
             self.model = load(path, self.device)
-        except Exception as exc:  # of the check, RuntimeError of TorchScript, and anything of torch.export
+        except Exception as exc:  # UnsafeArchive, TorchScript's RuntimeError, or any error of torch.export
             kind = "program of torch.export" if path.suffix == ".pt2" else "TorchScript module"
             raise pb_utils.TritonModelException(
                 f"{path} is not a {kind} that torch {torch.__version__} loads: {exc}"
@@ -70,10 +70,10 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {describe(self.device)}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Run the requests as one batch; where that fails, one by one, so that each has its own answer or error."""
+        """Run the requests as one batch; if that fails, one by one, so that each gets its own response or error."""
         try:
             return self._run(requests)
-        except Exception as exc:  # whatever it is, Triton must get one response for each request
+        except Exception as exc:  # Triton must get one response for each request, whatever the error
             end_if_gpu_is_lost(self.device)
             if len(requests) > 1:
                 return [self.execute([request])[0] for request in requests]
@@ -86,14 +86,16 @@ class TritonPythonModel:
             for request in requests
         ]
         sizes = [len(tensors[0]) for tensors in given]
-        batch = [self._place(torch.cat(parts) if len(parts) > 1 else parts[0]) for parts in zip(*given, strict=True)]
+        batch = [
+            self._to_device(torch.cat(parts) if len(parts) > 1 else parts[0]) for parts in zip(*given, strict=True)
+        ]
         with torch.inference_mode(self.inference_mode), torch.jit.optimized_execution(self.optimized):
             results = self.model(*batch)
         if isinstance(results, Tensor):
             results = (results,)
         if len(results) < len(self.outputs):
             raise ValueError(f"the model has {len(results)} outputs, config.pbtxt has {len(self.outputs)}")
-        # Without autograd's marks, which DLPack refuses, and in C order, which Triton asks for.
+        # Detached, since DLPack refuses tensors that require gradients, and in C order, which Triton needs.
         parts = [result.detach().contiguous().split(sizes) for result in results[: len(self.outputs)]]
         return [
             pb_utils.InferenceResponse(
@@ -102,9 +104,9 @@ class TritonPythonModel:
             for row in zip(*parts, strict=True)
         ]
 
-    def _place(self, tensor: Tensor) -> Tensor:
+    def _to_device(self, tensor: Tensor) -> Tensor:
         # Images in channels-last order: convolutions on the CPU and on tensor cores take a third less time.
-        # Not pixels: a network that normalises them itself puts them into that order afterwards, in less time.
+        # Not uint8 pixels: a network that normalises them converts the order afterwards, in less time.
         images = tensor.dim() == 4 and tensor.is_floating_point()
         memory_format = torch.channels_last if images else torch.contiguous_format
         return tensor.to(self.device).contiguous(memory_format=memory_format)
@@ -113,8 +115,8 @@ class TritonPythonModel:
 def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function of tensors
     """A TorchScript module, or a program of torch.export (.pt2), on a device; raises UnsafeArchive.
 
-    A repository is trusted more than a file from elsewhere, but a file that was copied into it by hand executes nothing
-    either: torch is given a copy that holds what was checked, and no more.
+    Files in the repository are checked as well, since users may copy files into it by hand: torch loads a copy with
+    only the checked contents.
     """
     if path.suffix != ".pt2":
         with clean_torchscript(path) as file:
@@ -122,7 +124,7 @@ def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function
     with clean_program(path) as file:
         program = torch.export.load(file)
     if device.type != "cpu":
-        # Imported here alone, since it takes a second. A program keeps the device that it was exported on.
+        # Imported here, since it takes a second. A program keeps the device that it was exported on.
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
@@ -130,7 +132,7 @@ def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function
 
 
 def by_position(tensors: list[dict[str, Any]]) -> list[str]:
-    """The names of tensors in the order of the model's arguments: NAME__0, NAME__1, …, else as they are listed."""
+    """The tensors' names in the order of the model's arguments: NAME__0, NAME__1, …, else in the order of the list."""
     names = [tensor["name"] for tensor in tensors]
     positions = [re.search(r"__(\d+)$", name) for name in names]
     if not all(positions):
@@ -139,7 +141,7 @@ def by_position(tensors: list[dict[str, Any]]) -> list[str]:
 
 
 def device_of(args: dict[str, str]) -> torch.device:
-    """The torch device of this instance; raises TritonModelException where it should be a GPU and torch has none."""
+    """The torch device of this instance; raises TritonModelException if it must be a GPU and torch finds none."""
     kind = args["model_instance_kind"]
     if kind == "CPU" or (kind == "MODEL" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -151,10 +153,11 @@ def device_of(args: dict[str, str]) -> torch.device:
 
 
 def end_if_gpu_is_lost(device: torch.device) -> None:
-    """End this process where nothing runs on its GPU any more.
+    """End this process if nothing runs on its GPU any more.
 
-    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
-    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process cannot use its CUDA
+    context again: it would fail every request, while Triton reports it as ready. The gateway recovers from a process
+    that died.
     """
     if device.type != "cuda":
         return
@@ -168,9 +171,10 @@ def end_if_gpu_is_lost(device: torch.device) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep what large batches free, instead of giving it back to the kernel and faulting it in again.
+    """Have malloc keep the memory that large batches free, instead of returning it to the kernel.
 
-    From 32 MB on, glibc maps each allocation anew: the activations of a batch of 32 then cost more than the arithmetic.
+    By default glibc maps each allocation of 32 MB or more anew: page faults for the activations of a batch of 32 then
+    take longer than the arithmetic.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
@@ -178,10 +182,10 @@ def keep_freed_memory() -> None:
 
 
 def describe(device: torch.device) -> str:
-    """A device in words for the log."""
+    """A device's name for the log."""
     return f"GPU {device.index} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else "the CPU"
 
 
 def is_true(text: str) -> bool:
-    """Whether a parameter's text says yes, in the libtorch backend's spelling."""
+    """Whether a parameter's text is true, in the libtorch backend's spelling."""
     return text.strip().lower() in {"true", "1"}

@@ -1,8 +1,8 @@
-"""Archives of torch made safe to load: checked member by member, and written anew with nothing but what was checked.
+"""Makes torch's archives safe to load: checks them member by member, and writes a new archive of the checked members.
 
 `torch.export.load` unpickles members of its archive, evaluates expressions and compiles names of its JSON as Python;
 `torch.jit.load` runs operators that read and write files. Each file is therefore copied into a fresh archive, and torch
-loads only that copy, so that no member that was not looked at, and no other reading of the same zip, reaches it.
+loads only that copy: it gets no unchecked member, and cannot read the zip differently than the check did.
 
 Only the standard library is used: `gateway model add` and Triton's backend load the same file (docs/adr/0026).
 """
@@ -24,18 +24,18 @@ from typing import Any, BinaryIO
 
 MAX_MEMBERS = 100_000
 MAX_INFLATED_BYTES = 256 * 2**20
-"""Of all compressed members together: torch compresses code alone."""
+"""Limit for all compressed members together: torch compresses only code."""
 MAX_TEXT_BYTES = 256 * 2**20
-"""Of one JSON text, pickle or piece of code."""
+"""Limit for one JSON text, pickle or code file."""
 MAX_EXPRESSION = 4096
-"""Characters of one expression of symbolic sizes."""
+"""Limit for the characters of one expression of symbolic sizes."""
 MAX_EXPONENT = 64
-"""Of constants in these expressions: a tower of powers would compute for ever."""
+"""Limit for constant exponents in these expressions: nested powers would compute for ever."""
 
 OPERATORS = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "torchvision", "mkldnn", "onednn"})
-"""Namespaces of operators that compute. Others speak to other processes, read files, or belong to other libraries."""
+"""Namespaces of operators that only compute. Others use other processes or files, or belong to other libraries."""
 FILES = frozenset({"from_file", "save", "read_file", "write_file", "rpc_async", "rpc_sync", "rpc_remote"})
-"""Operators that reach beyond their tensors: files that are mapped, read or written, and other machines."""
+"""Operators that access files (map, read, write) or other machines."""
 HIGHER_ORDER = frozenset(
     {"associative_scan", "cond", "flex_attention", "invoke_subgraph", "map_impl", "out_dtype", "scan", "while_loop"}
     | {"wrap_with_autocast", "wrap_with_set_grad_enabled"}
@@ -44,7 +44,7 @@ ARITHMETIC = frozenset(
     {"abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "invert", "is_", "is_not", "le", "lshift", "lt"}
     | {"mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "xor"}
 )
-"""Functions of Python's module operator that compute; attrgetter and methodcaller reach anything."""
+"""Functions of Python's module operator that only compute; attrgetter and methodcaller can access any object."""
 SYMBOLIC = frozenset(
     {"Abs", "Add", "And", "CeilDiv", "CeilToInt", "CleanDiv", "Eq", "Equality", "ExprCondPair", "Float", "FloatPow"}
     | {"FloatTrueDiv", "FloorDiv", "FloorToInt", "Ge", "GreaterThan", "Gt", "ITE", "Identity", "IntTrueDiv", "Integer"}
@@ -53,7 +53,7 @@ SYMBOLIC = frozenset(
     | {"RoundToInt", "StrictGreaterThan", "StrictLessThan", "Symbol", "ToFloat", "TruncToFloat", "TruncToInt"}
     | {"Unequality", "Where", "ceiling", "floor", "sqrt"}
 )
-"""What an expression of symbolic sizes may call: sympy's own nodes and torch's additions to them."""
+"""Functions that an expression of symbolic sizes may call: sympy's own nodes and torch's additions to them."""
 _POWERS = frozenset({"FloatPow", "LShift", "Pow", "PowByNatural", "RShift"})
 _NODES = (
     *(ast.Expression, ast.Call, ast.Name, ast.Load, ast.Constant, ast.keyword, ast.Tuple),
@@ -85,7 +85,7 @@ _STRINGS = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = re.compile(r"[A-Za-z0-9_.:+/ -]{0,1024}")
-"""What a name of a weight or a version may have: nothing that ends a string or begins an expression."""
+"""Allowed characters of a weight's name or a version: none that ends a string or begins an expression."""
 _SYMBOL = re.compile(r"[a-z]{1,4}[0-9]+|oo|int_oo|true|false")
 _SIZES = re.compile(r"torch\.(_sym_[a-z0-9]+|sym_[a-z]+)")
 _MATH = re.compile(r"math\.[a-z][a-z0-9]*")
@@ -103,22 +103,25 @@ _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError),
     *(TypeError, AttributeError, RecursionError, SyntaxError, MemoryError),
 )
-"""What Python raises for an archive, a JSON text or a pickle that is not what it should be."""
+"""Exceptions that Python raises for a malformed archive, JSON text or pickle."""
 
-# What torch reads of each kind of archive, without the folder that contains all of it; the rest is left out.
+# Members that torch reads of each kind of archive, without the archive's top folder; all others are left out.
 _HEADER = frozenset(
     {"archive_format", "archive_version", "version", "byteorder", ".data/version", ".format_version"}
     | {".storage_alignment"}
 )
 _PROGRAM, _SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
 _OLD_PROGRAM = "serialized_exported_program.json"
-"""Of torch.export before 2.8, whose members are in no folder."""
+"""The program in archives of torch.export before 2.8, which have no top folder."""
 _OLD_SAMPLES = "serialized_example_inputs.pt"
 _OLD_TENSORS = ("state_dict", "constants")
 
 
 class UnsafeArchive(Exception):
-    """A file holds what could run as code, or is not laid out as torch writes it; the message names the member."""
+    """A file contains something that could run as code, or a layout that torch does not write.
+
+    The message names the member.
+    """
 
 
 class DamagedArchive(Exception):
@@ -126,7 +129,7 @@ class DamagedArchive(Exception):
 
 
 def clean_program(path: Path) -> BinaryIO:
-    """An open file with a copy of a torch.export archive that holds its graph and its tensors alone.
+    """An open file with a copy of a torch.export archive that contains only its graph and its tensors.
 
     Examples of inputs, guards and other metadata are left out. Raises UnsafeArchive or DamagedArchive.
     """
@@ -134,20 +137,20 @@ def clean_program(path: Path) -> BinaryIO:
 
 
 def clean_torchscript(path: Path) -> BinaryIO:
-    """An open file with a copy of a TorchScript archive, whose code reaches nothing but tensors.
+    """An open file with a copy of a TorchScript archive whose code uses only tensors.
 
-    Raises UnsafeArchive or DamagedArchive. What a debugger needs, and extra files, are left out.
+    Debug information and extra files are left out. Raises UnsafeArchive or DamagedArchive.
     """
     return _cleaned(path, _copy_torchscript)
 
 
 def path_of(file: BinaryIO) -> str:
-    """A name by which this process can open a file that has none."""
+    """A path by which this process can open a file that has no name."""
     return f"/proc/self/fd/{file.fileno()}"
 
 
 class _Archive:
-    """A zip whose names and sizes are plausible, read member by member. Names are those below its one folder."""
+    """A zip with checked names and sizes, read member by member. Names are relative to its top folder, if any."""
 
     def __init__(self, file: BinaryIO, where: str = "") -> None:
         self.where = where
@@ -176,7 +179,7 @@ class _Archive:
 
     def _check(self, member: zipfile.ZipInfo) -> None:
         name = member.filename
-        # zipfile ends a name at a NUL, and has the whole of it here.
+        # zipfile cuts `filename` at a NUL; `orig_filename` is the whole name.
         if name != member.orig_filename or not name.isprintable() or "\\" in name:
             raise UnsafeArchive(f"it has a member with an odd name, {member.orig_filename!r}")
         if name.startswith("/") or ".." in name.split("/"):
@@ -187,7 +190,7 @@ class _Archive:
             raise UnsafeArchive(f"its member {name!r} is compressed in a way that torch does not use")
 
     def text(self, name: str) -> bytes:
-        """A member of which all is needed at once."""
+        """The whole contents of a member, up to MAX_TEXT_BYTES."""
         member = self.info(name)
         if member.file_size > MAX_TEXT_BYTES:
             raise UnsafeArchive(f"its member {self.named(name)} has more than {MAX_TEXT_BYTES} bytes")
@@ -198,14 +201,14 @@ class _Archive:
         return f"{self.where}{self.info(name).filename!r}"
 
     def info(self, name: str) -> zipfile.ZipInfo:
-        """What the zip says of a member; raises UnsafeArchive where there is none of that name."""
+        """The zip's entry of a member; raises UnsafeArchive if there is no member of that name."""
         if name not in self.members:
             raise UnsafeArchive(f"it has no {self.where}{name}")
         return self.members[name]
 
 
 class _Copy:
-    """The archive that is written: stored members, in one folder unless `folder` is ""."""
+    """The archive to write: stored members, in one folder unless `folder` is ""."""
 
     def __init__(self, source: _Archive, file: BinaryIO, folder: str = "model/") -> None:
         self.source, self.folder = source, folder
@@ -215,7 +218,7 @@ class _Copy:
         self.zip.writestr(zipfile.ZipInfo(f"{self.folder}{name}"), data)
 
     def copy(self, names: Iterable[str]) -> None:
-        """Copy members as they are: tensors, which are numbers whatever they look like."""
+        """Copy members unchanged: tensors, whose bytes are always read as numbers."""
         for name in names:
             with (
                 self.source.zip.open(self.source.info(name)) as given,
@@ -241,7 +244,7 @@ def _cleaned(path: Path, copy: Callable[[_Archive, BinaryIO], None]) -> BinaryIO
 
 
 def _unnamed_file() -> BinaryIO:
-    """A file that ends with its descriptor: on a disk, else in memory where there is none to write to."""
+    """A file without a name, removed when it is closed: on disk, or in memory if no disk is writable."""
     try:
         return tempfile.TemporaryFile()
     except OSError:
@@ -262,19 +265,19 @@ def _copy_program(source: _Archive, target: BinaryIO) -> None:
         copy.copy(sorted(_HEADER & source.members.keys()))
         copy.write(_PROGRAM, _clean_graph(source, _PROGRAM))
         for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
-            # Of torch.export 2.8: all of them in one pickle.
+            # torch.export 2.8 writes all of them as one pickle.
             if (whole := f"{folder}model.pt") in source.members:
                 copy.write(whole, _clean_saved(source.text(whole), source.named(whole)))
                 continue
             config = f"{folder}model_{kind}_config.json"
             listed = _json(source, config)
-            # Tensors may share a member: one that any of them has unpickled is checked as a pickle.
+            # Tensors may share a member: if torch unpickles it for one of them, it is checked as a pickle.
             pickled = {each["path_name"] for each in listed["config"].values() if each["use_pickle"]}
             named = {each["path_name"]: tensor for tensor, each in listed["config"].items()}
             for name, tensor in named.items():
                 _copy_payload(copy, folder, name, tensor, pickled=name in pickled)
             copy.write(config, json.dumps(_checked(listed, "", source.named(config), loose_keys=True)).encode())
-        # torch asks for this member; an empty one stands for no examples.
+        # torch needs this member; an empty one means no examples.
         copy.write(_SAMPLES, b"")
 
 
@@ -301,7 +304,7 @@ def _copy_old_program(source: _Archive, target: BinaryIO) -> None:
 
 
 def _clean_saved(data: bytes, where: str) -> bytes:
-    """A file of torch.save inside of an archive, with nothing but tensors in it."""
+    """A copy of a torch.save file within an archive, with only its tensors."""
     if not data:
         return data
     if not zipfile.is_zipfile(io.BytesIO(data)):
@@ -337,9 +340,9 @@ def _copy_torchscript(source: _Archive, target: BinaryIO) -> None:
 
 
 def check_pickle(data: bytes, where: str, allowed: frozenset[str], *, torchscript: bool = False) -> None:
-    """Raise UnsafeArchive unless a pickle needs no global but those allowed; nothing of it is executed.
+    """Raise UnsafeArchive if a pickle uses globals that are not allowed; the pickle is not executed.
 
-    TorchScript's pickles also name its own classes, which its loader in C++ finds in the archive's code.
+    TorchScript's pickles also name its own classes, which its C++ loader finds in the archive's code.
     """
     recent: list[str | None] = []
     memo: dict[int, str | None] = {}
@@ -354,7 +357,7 @@ def check_pickle(data: bytes, where: str, allowed: frozenset[str], *, torchscrip
             if len(names) < 2 or None in names:
                 raise UnsafeArchive(f"its member {where} has a pickle that computes the name of a global")
             _check_global(" ".join(map(str, names)), where, allowed, torchscript=torchscript)
-        # What is known of the top of the stack: strings that were just pushed, by themselves or from the memo.
+        # Tracks the top of the stack: strings that were just pushed, literally or from the memo.
         if name in _STRINGS:
             recent.append(argument)
         elif name in {"GET", "BINGET", "LONG_BINGET"}:
@@ -383,7 +386,7 @@ def _is_torchscripts_own(module: str, attribute: str) -> bool:
 
 
 def check_code(text: str, where: str) -> None:
-    """Raise UnsafeArchive where code of TorchScript names an operator, or a class, that reaches beyond tensors."""
+    """Raise UnsafeArchive if TorchScript code names an operator or a class that accesses more than tensors."""
     literals: list[str] = []
 
     def literal(match: re.Match[str]) -> str:
@@ -392,21 +395,21 @@ def check_code(text: str, where: str) -> None:
         literals.append(match[0])
         return '""'
 
-    # From left to right as TorchScript's own lexer reads it: comments, then strings of each kind.
+    # Matches from left to right, like TorchScript's own lexer: comments and strings of each kind.
     code = re.sub(
         r'#[^\n]*|"""(?:[^\\]|\\.)*?"""|' r"'''(?:[^\\]|\\.)*?'''|" r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'",
         literal,
         text,
         flags=re.DOTALL,
     ).replace("\\\n", " ")
-    # getattr takes a name as a literal: as it reads once its escapes are resolved, and whole.
+    # getattr takes a name as a literal, so literals are compared whole and with their escapes resolved.
     named = {str(ast.literal_eval(each)) for each in literals if len(each) < 256}
     if re.search(r'""\s*""', code) or re.search(r"[\"'\\]", code.replace('""', " ")):
         raise UnsafeArchive(f"its member {where} has strings that TorchScript does not write")
     words = set(re.findall(r"\w+", code)) | named
     called = {f".{word}" for word in re.findall(r"\.\s*(\w+)", code)} | {f".{word}" for word in named}
     for operator in sorted(FILES):
-        # A module may have a method or a parameter of that name; save alone is an everyday word.
+        # `save` is a common name of variables and parameters, so only attributes of that name are refused.
         if operator in words and (operator != "save" or ".save" in called):
             raise UnsafeArchive(
                 f"its member {where} uses the operator {operator}, which reaches files or other machines"
@@ -423,9 +426,9 @@ def check_code(text: str, where: str) -> None:
 
 
 def _clean_graph(source: _Archive, name: str) -> bytes:
-    """The JSON of a program: its graph and its signature, with nothing in it that torch would evaluate as Python."""
+    """The JSON of a program, graph and signature, without anything that torch would evaluate as Python."""
     program = _json(source, name)
-    # Python source of assertions, which torch compiles; sizes are checked by the signature as well.
+    # Guards are Python source that torch compiles; the signature checks the sizes as well.
     program["guards_code"] = []
     return json.dumps(_checked(program, "", source.named(name))).encode()
 
@@ -438,9 +441,9 @@ def _json(source: _Archive, name: str) -> dict[str, Any]:
 
 
 def _checked(value: Any, key: str, where: str, *, loose_keys: bool = False) -> Any:  # noqa: ANN401  # JSON
-    """A copy of a JSON value with little metadata; raises UnsafeArchive where a string could become Python source.
+    """A copy of a JSON value with little metadata; raises UnsafeArchive if a string could become Python source.
 
-    Strings are judged by the key that they are found under: most are names, and get into the source of a function.
+    The rule for a string depends on its key: most strings are names, which torch writes into the source of a function.
     """
     if isinstance(value, dict):
         for each in value:
@@ -462,12 +465,12 @@ def _checked(value: Any, key: str, where: str, *, loose_keys: bool = False) -> A
 
 
 def _is_metadata(value: object) -> bool:
-    """Whether it is what an exporter noted, and not a tensor of the name "metadata"."""
+    """Whether a value is an exporter's metadata, and not a tensor named "metadata"."""
     return isinstance(value, dict) and all(isinstance(inner, str) for inner in value.values())
 
 
 def _kept(metadata: dict[str, str]) -> dict[str, str]:
-    """What is needed of metadata: the module that a node comes from, by which --features names a layer."""
+    """The part of metadata that is used: the module that a node comes from, by which --features names a layer."""
     path = metadata.get(_LAYERS, "")
     return {_LAYERS: path} if path and path.isascii() and path.isprintable() else {}
 
@@ -498,7 +501,7 @@ def _allowed_text(text: str, key: str, where: str) -> bool:
 
 
 def _is_operator(target: str) -> bool:
-    """Whether the target of a graph's node computes, and nothing else."""
+    """Whether the target of a graph's node is an operator that only computes."""
     if _SIZES.fullmatch(target) or _MATH.fullmatch(target):
         return True
     module, *names = target.split(".")
@@ -518,7 +521,7 @@ def _is_operator(target: str) -> bool:
 
 @functools.cache
 def _is_expression(text: str) -> bool:
-    """Whether an expression of sizes, which torch has sympy evaluate as Python, is arithmetic alone."""
+    """Whether an expression of sizes, which sympy evaluates as Python, is only arithmetic."""
     if len(text) > MAX_EXPRESSION or not text.isascii():
         return False
     try:
@@ -542,7 +545,7 @@ def _is_expression(text: str) -> bool:
         elif isinstance(node, ast.Name):
             if id(node) not in functions and not _SYMBOL.fullmatch(node.id):
                 return False
-        # ast.walk goes from the outside to the inside: the call of a string was seen before it.
+        # ast.walk visits outer nodes first, so the call around a string has been visited before it.
         elif isinstance(node, ast.Constant) and not (isinstance(node.value, int | float) or id(node) in strings):
             return False
     return True
@@ -556,7 +559,7 @@ def _is_symbols_name(node: ast.expr, function: str) -> bool:
 
 
 def _is_small(exponent: list[ast.expr]) -> bool:
-    """Whether an exponent is a number, or Integer(number), within bounds."""
+    """Whether an exponent is a number, or Integer(number), of at most MAX_EXPONENT."""
     if not exponent:
         return False
     (node,) = exponent
@@ -568,7 +571,7 @@ def _is_small(exponent: list[ast.expr]) -> bool:
 
 
 def _is_tree(spec: object) -> bool:
-    """Whether what a program takes and gives are tuples, lists and dictionaries: other types import modules."""
+    """Whether a program's inputs and outputs are only tuples, lists and dictionaries: other types import modules."""
     version, node = spec if isinstance(spec, list) and len(spec) == 2 else (None, None)
     return version == 1 and _is_node(node)
 

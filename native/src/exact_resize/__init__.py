@@ -1,6 +1,6 @@
-"""Pillow's resize of uint8 RGB pictures, byte for byte, in a fraction of its time.
+"""Pillow's resize of uint8 RGB images, byte for byte, in a sixth of its time.
 
-Nothing but buffers goes in and out: numpy arrays, or `memoryview(data).cast("B", (height, width, 3))`.
+Inputs and outputs are buffers: numpy arrays, or `memoryview(data).cast("B", (height, width, 3))`.
 """
 
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["FILTERS", "INSTRUCTIONS", "instructions", "resize"]
 
 FILTERS = ("box", "bilinear", "hamming", "bicubic", "lanczos")
-"""Those of PIL.Image.Resampling that are here, with antialiasing as there."""
+"""The supported filters of PIL.Image.Resampling, with antialiasing as in Pillow."""
 INSTRUCTIONS: tuple[str, ...] = _instructions()
-"""What this processor can resize with, the quickest first: of avx512, avx2 and portable."""
+"""The instruction sets usable on this processor, fastest first: of avx512, avx2 and portable."""
 
 
 def instructions() -> str:
-    """What this processor resizes with."""
+    """The instruction set used on this processor."""
     return INSTRUCTIONS[0]
 
 
@@ -34,18 +34,18 @@ def resize(
     pillow: tuple[int, int] = (13, 0),
     by: str = "",
 ) -> None:
-    """Resize `source` to `size`, and write what `target` has room for, from `corner` on.
+    """Resize `source` to `size`, and write the part of the result that begins at `corner` and has `target`'s size.
 
-    `source` and `target` are uint8 [height, width, 3] whose rows may lie apart; `size` is height and width, `corner`
-    top and left. Only the rows and columns of `target` are computed, and they are those of the whole. Other threads
-    run meanwhile; none may write into either buffer. `by` is one of INSTRUCTIONS, for tests.
+    `source` and `target` are uint8 [height, width, 3]; their rows need not be contiguous. `size` is height and width,
+    `corner` top and left. Only the rows and columns of `target` are computed, with the same values as in the whole
+    result. Other threads run meanwhile; they must not write into either buffer. `by` is one of INSTRUCTIONS, for tests.
 
-    `pillow` is the release, major and minor, whose bytes are wanted. All round between the two passes and differ in
-    which is first, so a few pixels differ, by up to some twelve levels. Up to 12.1 the horizontal pass always is; in
-    12.2 and 12.3 the vertical one where a picture more than 100 times as high as wide shrinks; since 13.0 where the
-    height shrinks by more than twice as many pixels as the width.
+    `pillow` is the Pillow release (major, minor) to match. All releases round between the two passes and differ in
+    which pass is first, so a few pixels differ, by up to about twelve levels. The horizontal pass is first, except: in
+    12.2 and 12.3, if the height of an image more than 100 times as high as wide shrinks; since 13.0, if the height
+    shrinks by more than twice as many pixels as the width.
 
-    Raises ValueError for what is no picture, a part that is not inside, buffers that share memory, or instructions
-    that this processor does not have; MemoryError.
+    Raises ValueError for invalid images, a part outside of the result, buffers that share memory, or instructions that
+    this processor does not have; MemoryError.
     """
     _resize(source, target, *size, filter, *corner, *pillow, by)

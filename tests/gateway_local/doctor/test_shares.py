@@ -45,5 +45,5 @@ def test_remote_triton_is_checked_by_its_own_index(version, level):
     steps = ("preprocessor", "net")
     triton = FakeTriton(ensembles={"ensemble_model": steps, "flowers": steps, "flowers.v2": steps})
     settings = Settings(_env_file=None, model_shadow={"flowers": {version: 10}})
-    findings = asyncio.run(tritons._examine(FakeEndpoint("10.0.0.1:8001", triton), settings))
+    findings = asyncio.run(tritons.check_endpoint(FakeEndpoint("10.0.0.1:8001", triton), settings))
     assert {finding.check: finding.level for finding in findings}["shadow"] is level

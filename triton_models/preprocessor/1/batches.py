@@ -1,4 +1,4 @@
-"""PREPROCESSED_IMAGE of the images of a batch, on the CPU."""
+"""Builds PREPROCESSED_IMAGE from the images of a batch, on the CPU."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What PREPROCESSED_IMAGE is: height and width, dtype, and what fp32 is normalised by, [3, 1, 1] each."""
+class TensorFormat:
+    """Height and width, dtype and, for fp32, mean and standard deviation ([3, 1, 1] each) of PREPROCESSED_IMAGE."""
 
     size: list[int]
     dtype: type[np.float32] | type[np.uint8]
@@ -25,7 +25,7 @@ class Form:
 
     @property
     def scale(self) -> NDArray[np.float32]:
-        """With `bias`, (x / 255 - mean) / std as one multiplication and one addition."""
+        """(x / 255 - mean) / std equals x * `scale` + `bias`."""
         return 1 / (255 * self.std)
 
     @property
@@ -37,18 +37,18 @@ class Form:
 class NumpyBatch:
     """Batches on the CPU."""
 
-    def __init__(self, form: Form) -> None:
-        self.form, self.normalise = form, form.dtype is np.float32
-        self.scale, self.bias = form.scale, form.bias
+    def __init__(self, tensor_format: TensorFormat) -> None:
+        self.tensor_format, self.normalise = tensor_format, tensor_format.dtype is np.float32
+        self.scale, self.bias = tensor_format.scale, tensor_format.bias
 
     def __call__(self, images: "list[Image | None]") -> NDArray[Any]:
-        """All images of a batch [N, 3, H, W], normalised where they are to be; zeros where there is none."""
-        batch = np.empty((len(images), 3, *self.form.size), self.form.dtype)
+        """All images of a batch [N, 3, H, W], normalised if the output is fp32; zeros for None."""
+        batch = np.empty((len(images), 3, *self.tensor_format.size), self.tensor_format.dtype)
         for row, image in zip(batch, images, strict=True):
             if image is None:
                 row[...] = 0
                 continue
-            # Half the time of one assignment of the transposed image.
+            # Takes half the time of one assignment of the transposed image.
             for plane, channel in zip(row, cv2.split(np.asarray(image)), strict=True):
                 plane[...] = channel
             if self.normalise:

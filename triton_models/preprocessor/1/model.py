@@ -1,9 +1,9 @@
-"""From encoded images to what the classifier was trained on: decode, resize, crop, normalise.
+"""Turns encoded images into the classifier's input: decode, resize, crop, normalise.
 
-The numbers are those of torchvision's reference transforms on a PIL image: Resize → CenterCrop → ToImage → ToDtype
+The values equal those of torchvision's reference transforms on a PIL image: Resize → CenterCrop → ToImage → ToDtype
 → Normalize. The parameters come from config.pbtxt.
 
-on_torch.py is imported only where `resize_library` is torch or the instance is on a GPU: without torch, the process
+on_torch.py is imported only if `resize_library` is torch or the instance is on a GPU: without torch, the process
 starts in a fifth of the time and takes a sixth of the memory.
 """
 
@@ -13,7 +13,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-# Read once, when OpenCV is imported. The gateway's limit is lower; this one is for those who call Triton without it.
+# OpenCV reads this once, at import. The gateway's own limit is lower; this one is for other clients of Triton.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", "100000000")
 
 import cv2
@@ -21,7 +21,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from .batches import Form, NumpyBatch
+from .batches import NumpyBatch, TensorFormat
 from .resizing import InterpolationMode, PillowResize, without_ends
 
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from .batches import Image
     from .on_torch import TorchBatch, TorchResize
 
-# One instance is one process on one core. More throughput comes from more instances, which then do not fight for cores.
+# One instance is one process on one core, so that instances do not compete for cores; for throughput, add instances.
 cv2.setNumThreads(1)
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)
 KEPT_BYTES = 128 * 2**20
-"""More than a photograph of 24 megapixels with what is made of it: malloc keeps it, and its pages need no clearing."""
+"""More than an image of 24 megapixels needs with its intermediate arrays: malloc keeps this much for the next image."""
 
 USED_CAPSULE = b"used_dltensor"
-"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another one, which numpy's destructor of the
-capsule complains of."""
+"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another name, about which numpy's destructor
+of the capsule would print an error."""
 
 TYPES = {"TYPE_FP32": np.float32, "TYPE_UINT8": np.uint8}
-"""Of PREPROCESSED_IMAGE: normalised, or pixels that the network normalises itself."""
+"""Data types of PREPROCESSED_IMAGE: normalised values, or pixels that the network normalises itself."""
 
 
 class Status(enum.IntEnum):
@@ -54,17 +54,17 @@ class Status(enum.IntEnum):
     INVALID_LENGTH = 2
     """RAW_IMAGE_LENGTH is negative or beyond the end of RAW_IMAGE."""
     UNDECODABLE = 3
-    """The bytes are no image that OpenCV can decode, or one of too many pixels."""
+    """OpenCV cannot decode the bytes, or the image has too many pixels."""
 
 
 class TritonPythonModel:
     """RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1] → PREPROCESSED_IMAGE [N, 3, H, W], IMAGE_STATUS.
 
-    PREPROCESSED_IMAGE is normalised fp32, or the pixels as uint8 where config.pbtxt says TYPE_UINT8 of it.
+    PREPROCESSED_IMAGE is normalised fp32, or the pixels as uint8 if its data_type in config.pbtxt is TYPE_UINT8.
     """
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the parameters of config.pbtxt; raises TritonModelException where they contradict each other."""
+        """Read the parameters of config.pbtxt; raises TritonModelException if they are invalid or inconsistent."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
         self.device = self._device(args)
@@ -95,31 +95,31 @@ class TritonPythonModel:
             self.resize = self._resize(parameters["resize_library"])
         except (KeyError, ValueError) as exc:
             raise pb_utils.TritonModelException(f"a parameter is missing or not understood: {exc}") from exc
-        self.batch = self._batch(Form(self.crop_size, TYPES[output["data_type"]], mean, std))
+        self.batch = self._batch(TensorFormat(self.crop_size, TYPES[output["data_type"]], mean, std))
 
-        # The first image takes the libraries' set-up on itself.
+        # Warms up the libraries, so that the first request does not wait for that.
         encoded = cv2.imencode(".ppm", np.zeros((8, 8, 3), np.uint8))[1]
         self.batch([self._decode_row(encoded, len(encoded))[1]])
         name, device = args["model_instance_name"], self.device or "cpu"
         pb_utils.Logger.log_info(f"{name} runs on {device}, resizes with {self.resize.described()}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request on its own: an exception from here would fail all that were batched with it."""
-        answers = [self._decode_request(request) for request in requests]
-        images = [image for answer in answers if isinstance(answer, list) for _, image in answer]
+        """Answer each request separately: an exception from here would fail the whole batch of requests."""
+        decoded = [self._decode_request(request) for request in requests]
+        images = [image for rows_or_error in decoded if isinstance(rows_or_error, list) for _, image in rows_or_error]
         try:
             batch = self.batch(images)
         except Exception:
             self._end_if_gpu_is_lost()
             raise
         responses, start = [], 0
-        for answer in answers:
-            if isinstance(answer, pb_utils.TritonError):
-                responses.append(pb_utils.InferenceResponse(error=answer))
+        for rows_or_error in decoded:
+            if isinstance(rows_or_error, pb_utils.TritonError):
+                responses.append(pb_utils.InferenceResponse(error=rows_or_error))
                 continue
-            rows = batch[start : start + len(answer)]
-            start += len(answer)
-            status = np.array([[status] for status, _ in answer], np.int32)
+            rows = batch[start : start + len(rows_or_error)]
+            start += len(rows_or_error)
+            status = np.array([[status] for status, _ in rows_or_error], np.int32)
             outputs = [output("PREPROCESSED_IMAGE", rows), output("IMAGE_STATUS", status)]
             responses.append(pb_utils.InferenceResponse(outputs))
         return responses
@@ -127,7 +127,7 @@ class TritonPythonModel:
     def _decode_request(
         self, request: "pb_utils.InferenceRequest"
     ) -> "list[tuple[Status, Image | None]] | pb_utils.TritonError":
-        """A (status, image) for each row of a request, or the error that stands for all of it."""
+        """A (status, image) for each row of a request, or one error for the whole request."""
         try:
             raw_image, length = (
                 np.from_dlpack(pb_utils.get_input_tensor_by_name(request, name))
@@ -135,7 +135,7 @@ class TritonPythonModel:
             )
             rows = zip(raw_image, length.ravel().tolist(), strict=True)
             return [self._decode_row(encoded, length) for encoded, length in rows]
-        except Exception as exc:  # the requests batched with this one keep their answers
+        except Exception as exc:  # the requests batched with this one keep their decoded
             self._end_if_gpu_is_lost()
             return pb_utils.TritonError(f"preprocessor: {type(exc).__name__}: {exc}")
 
@@ -146,7 +146,7 @@ class TritonPythonModel:
         if not 0 < length <= len(encoded):
             return Status.INVALID_LENGTH, None
         try:
-            # Without the padding: behind it OpenCV takes a truncated JPEG for a whole one.
+            # Without the padding: with it, OpenCV takes a truncated JPEG for a complete one.
             pixels = cv2.imdecode(encoded[:length], cv2.IMREAD_COLOR_RGB)
         except cv2.error:
             pixels = None
@@ -157,7 +157,7 @@ class TritonPythonModel:
         return Status.OK, self.resize(pixels)
 
     def _device(self, args: dict[str, str]) -> "torch.device | None":
-        """The GPU of this instance, or None on a CPU; raises TritonModelException where torch sees none."""
+        """The GPU of this instance, or None on a CPU; raises TritonModelException if torch finds no GPU."""
         if args["model_instance_kind"] != "GPU":
             return None
         from .on_torch import gpu
@@ -165,20 +165,20 @@ class TritonPythonModel:
         return gpu(args)
 
     def _resize(self, library: str) -> "PillowResize | TorchResize":
-        """What resizes; raises ValueError where there is no such library."""
-        how = self.resize_size, self.crop_size, self.interpolation
+        """The resize of a library; raises ValueError if the library is unknown."""
+        options = self.resize_size, self.crop_size, self.interpolation
         if library != "torch":
-            return PillowResize(*how, library)
+            return PillowResize(*options, library)
         from .on_torch import TorchResize
 
-        return TorchResize(*how, self.device)
+        return TorchResize(*options, self.device)
 
-    def _batch(self, form: Form) -> "NumpyBatch | TorchBatch":
+    def _batch(self, tensor_format: TensorFormat) -> "NumpyBatch | TorchBatch":
         if self.device is None:
-            return NumpyBatch(form)
+            return NumpyBatch(tensor_format)
         from .on_torch import TorchBatch
 
-        return TorchBatch(form, self.device)
+        return TorchBatch(tensor_format, self.device)
 
     def _end_if_gpu_is_lost(self) -> None:
         if self.device is not None:
@@ -188,15 +188,15 @@ class TritonPythonModel:
 
 
 def keep_freed_memory() -> None:
-    """Have malloc keep the buffers of a picture for the next one: fresh pages are up to half of the time."""
+    """Have malloc keep the buffers of one image for the next: fresh pages would take up to half of the time."""
     libc = ctypes.CDLL(None)
-    # No mappings at all: a threshold for them is capped at 32 MiB, less than a picture of 12 megapixels.
+    # No mappings at all: their threshold is capped at 32 MiB, less than an image of 12 megapixels needs.
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def output(name: str, array: "NDArray[Any] | torch.Tensor") -> Any:  # noqa: ANN401  # Triton's
-    """An output tensor. By DLPack: the backend's own conversion from numpy is built against numpy 1."""
+    """An output tensor, by DLPack, since the backend's own conversion from numpy is built against numpy 1."""
     if not isinstance(array, np.ndarray):
         return pb_utils.Tensor.from_dlpack(name, array)
     capsule = array.__dlpack__()
@@ -206,15 +206,15 @@ def output(name: str, array: "NDArray[Any] | torch.Tensor") -> Any:  # noqa: ANN
 
 
 def pair(sizes: list[int]) -> list[int]:
-    """Height and width, where one number stands for both."""
+    """Height and width; a single number is used for both."""
     return (sizes * 2)[:2]
 
 
 def integers(text: str) -> list[int]:
-    """The numbers in text such as 256 or 256,320."""
+    """The numbers in a text such as 256 or 256,320."""
     return [int(part) for part in text.split(",")]
 
 
 def floats(text: str) -> list[float]:
-    """The numbers in text such as 0.485,0.456,0.406."""
+    """The numbers in a text such as 0.485,0.456,0.406."""
     return [float(part) for part in text.split(",")]

@@ -1,4 +1,4 @@
-"""What needs torch: a resize with torch's pixels, and an instance on a GPU. Without either, torch is not imported."""
+"""The parts that need torch: torch's resize, and batches on a GPU. Without either, torch is not imported."""
 
 import os
 from typing import TYPE_CHECKING
@@ -10,26 +10,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .batches import Form, Image
+    from .batches import Image, TensorFormat
     from .resizing import InterpolationMode
 
 # One instance is one process on one core.
 torch.set_num_threads(1)
 
 LOST_GPU = 74
-"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+"""Exit code of a process that can no longer use its GPU (EX_IOERR of sysexits.h)."""
 
 
 class TorchBatch:
-    """Batches on a GPU, where the classifier finds them."""
+    """Batches on a GPU, where the classifier reads them."""
 
-    def __init__(self, form: "Form", device: torch.device) -> None:
-        self.size, self.device = form.size, device
-        self.dtype = torch.float32 if form.dtype is np.float32 else torch.uint8
-        self.scale, self.bias = (torch.from_numpy(each).to(device) for each in (form.scale, form.bias))
+    def __init__(self, tensor_format: "TensorFormat", device: torch.device) -> None:
+        self.size, self.device = tensor_format.size, device
+        self.dtype = torch.float32 if tensor_format.dtype is np.float32 else torch.uint8
+        self.scale, self.bias = (
+            torch.from_numpy(each).to(device) for each in (tensor_format.scale, tensor_format.bias)
+        )
 
     def __call__(self, images: "list[Image | None]") -> Tensor:
-        """As NumpyBatch does."""
+        """See NumpyBatch."""
         batch = torch.empty((len(images), 3, *self.size), dtype=self.dtype, device=self.device)
         for row, image in zip(batch, images, strict=True):
             if image is not None:
@@ -43,20 +45,20 @@ class TorchBatch:
 
 
 class TorchResize:
-    """Resize and CenterCrop as torchvision has them for tensors, on a GPU or (device None) on the CPU."""
+    """torchvision's Resize and CenterCrop of tensors, on a GPU or (device None) on the CPU."""
 
     def __init__(
         self, size: list[int], crop: list[int], interpolation: "InterpolationMode", device: torch.device | None = None
     ) -> None:
-        # Here and not above: it takes as long to import as torch, and Pillow's resize does without it.
-        from torchvision.transforms import InterpolationMode as TheirMode
+        # Imported here since it takes as long as torch, and Pillow's resize does not need it.
+        from torchvision.transforms import InterpolationMode as TorchvisionMode
         from torchvision.transforms.v2 import functional
 
-        self.size, self.crop, self.interpolation = size, crop, TheirMode(interpolation.value)
+        self.size, self.crop, self.interpolation = size, crop, TorchvisionMode(interpolation.value)
         self.device, self.functional = device, functional
 
     def described(self) -> str:
-        """What resizes, for the log."""
+        """The name of the resize library, for the log."""
         return "torch"
 
     def __call__(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -67,7 +69,7 @@ class TorchResize:
 
 
 def gpu(args: dict[str, str]) -> torch.device:
-    """The GPU that Triton gives this instance; raises TritonModelException where torch sees none."""
+    """The GPU that Triton assigns to this instance; raises TritonModelException if torch finds no GPU."""
     if not torch.cuda.is_available():
         raise pb_utils.TritonModelException(
             "instance_group asks for a GPU and torch sees none: use KIND_AUTO or KIND_CPU, or install a torch with CUDA"
@@ -76,10 +78,11 @@ def gpu(args: dict[str, str]) -> torch.device:
 
 
 def end_if_gpu_is_lost(device: torch.device) -> None:
-    """End this process where nothing runs on its GPU any more.
+    """End this process if nothing runs on its GPU any more.
 
-    After some errors, such as a device-side assert or a GPU that fell off the bus, a process never gets its CUDA
-    context back: it would fail every request from then on, while Triton calls it ready. Its death is seen, and mended.
+    After some errors, such as a device-side assert or a GPU that fell off the bus, a process cannot use its CUDA
+    context again: it would fail every request, while Triton reports it as ready. The gateway recovers from a process
+    that died.
     """
     if device.type != "cuda":
         return

@@ -1,4 +1,4 @@
-"""Resize and crop as torchvision does with a PIL image: by exact_resize, or by Pillow itself, with the same pixels."""
+"""Resize and crop like torchvision on a PIL image: by exact_resize, or by Pillow itself, with the same pixels."""
 
 import enum
 import re
@@ -14,14 +14,14 @@ except ImportError:  # Pillow itself makes the same pixels, in six times the tim
     exact_resize = None
 
 MAX_ASPECT = 4
-"""Where one side is more than this many times the other, its ends go before the resize: the crop drops them anyway."""
+"""If one side is more than this many times the other, its ends are cut off before the resize; the crop drops them."""
 
 PROBES = ((300, 400), (400, 101), (64, 250), (7, 5), (24, 6))
-"""Heights and widths of pictures that exact_resize has to resize as Pillow does before it is trusted with others."""
+"""Heights and widths of images on which exact_resize is compared with Pillow before it is used."""
 
 
 class InterpolationMode(enum.Enum):
-    """Torchvision's names. Its own enumeration would take a process seconds more to start."""
+    """Torchvision's names; importing its own enumeration would take seconds at the start of a process."""
 
     NEAREST = "nearest"
     NEAREST_EXACT = "nearest-exact"
@@ -33,17 +33,17 @@ class InterpolationMode(enum.Enum):
 
 
 FILTERS = {mode: Image.Resampling[mode.name.removesuffix("_EXACT")] for mode in InterpolationMode}
-"""What Pillow calls them; its nearest is the exact one."""
+"""Pillow's filters; its nearest is torchvision's nearest-exact."""
 
 ORDERLESS = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
-"""Interpolations without sums, and so without passes."""
+"""Interpolations that compute no sums, for which the order of the passes has no effect."""
 
 
 class PillowResize:
-    """Resize and CenterCrop as torchvision has them for PIL images: by exact_resize where it makes the same pixels.
+    """torchvision's Resize and CenterCrop of PIL images: by exact_resize if it makes the same pixels.
 
-    `library` is "pillow" for the installed one, or such as "pillow-12.1" for the one that training had: they differ in
-    which pass comes first. Raises ValueError where it is another.
+    `library` is "pillow" for the installed release, or for example "pillow-12.1" for the release used in training: they
+    differ in which pass comes first. Raises ValueError for any other name.
     """
 
     def __init__(self, size: list[int], crop: list[int], interpolation: InterpolationMode, library: str) -> None:
@@ -57,7 +57,7 @@ class PillowResize:
         self.why_not = self._why_not()
 
     def described(self) -> str:
-        """What resizes, for the log."""
+        """The name of the resize library, for the log."""
         wanted = "as Pillow {}.{} does".format(*self.release)
         if not self.why_not:
             return f"exact_resize ({exact_resize.instructions()}), {wanted}"
@@ -77,7 +77,7 @@ class PillowResize:
     def _by_pillow(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         image, size, method = Image.fromarray(pixels), self._resized(pixels), FILTERS[self.interpolation]
         if not self.installed and self.interpolation not in ORDERLESS:
-            # One side after the other: resized alone, neither has an order.
+            # Two calls, one per side, so that the order is this one and not the installed Pillow's.
             vertical_first = self._vertical_first(pixels, size)
             first = (image.width, size[0]) if vertical_first else (size[1], image.height)
             image = image.resize(first, method)
@@ -86,11 +86,11 @@ class PillowResize:
         return np.array(image.crop((left, top, left + self.crop[1], top + self.crop[0])))
 
     def _corner(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Where the crop begins, top and left, rounded as torchvision rounds it."""
+        """Top and left of the crop, rounded as in torchvision."""
         return round((size[0] - self.crop[0]) / 2), round((size[1] - self.crop[1]) / 2)
 
     def _resized(self, pixels: NDArray[np.uint8]) -> tuple[int, int]:
-        """Height and width after the resize, rounded as torchvision rounds them."""
+        """Height and width after the resize, rounded as in torchvision."""
         if len(self.size) == 2:
             return self.size[0], self.size[1]
         shorter, longer = sorted(pixels.shape[:2])
@@ -104,7 +104,7 @@ class PillowResize:
         return self.release >= (12, 2) and height > size[0] and height > 100 * width
 
     def _why_not(self) -> str:
-        """Why the kernel is not to be used; "" where it is."""
+        """Why the kernel cannot be used; "" if it can."""
         if self.interpolation in ORDERLESS:
             return f"exact_resize has no {self.interpolation.value}"
         if exact_resize is None:
@@ -122,10 +122,10 @@ class PillowResize:
 def without_ends(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The middle of an image [H, W, 3] whose longer side is more than MAX_ASPECT times its shorter one.
 
-    Resized by its shorter side, an image of 16384 by 1 would take gigabytes, of which the centre crop keeps a speck.
+    Resized by its shorter side, an image of 16384 by 1 would take gigabytes, almost all outside of the centre crop.
     """
     height, width = pixels.shape[:2]
     longest = MAX_ASPECT * min(height, width)
     top, left = max(0, (height - longest) // 2), max(0, (width - longest) // 2)
-    # As much from one end as from the other, so that the centre stays where it is.
+    # The same amount from both ends, so that the centre stays the same.
     return pixels[top : height - top, left : width - left]

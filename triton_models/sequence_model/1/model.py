@@ -1,15 +1,15 @@
-"""What a model sees over a stream of frames: the scores of one frame, steadied by those before it.
+"""Smooths the scores of a stream of frames: each frame's scores are combined with those of the frames before it.
 
-Triton's sequence batcher sends each frame with its sequence's id, and says which one is the first and the last. How the
-scores are steadied is asked for with each frame, by request parameters:
+Triton's sequence batcher sends each frame with the id of its sequence, and flags for its start and end. Each frame has
+request parameters that select the smoothing:
 
     smoothing     exponential (the default), majority, hysteresis or none
     alpha         exponential: the weight of the newest frame, above 0 up to 1
-    window        majority: how many frames have a vote
-    enter, leave  hysteresis: a class is told from a score of `enter` on, until it falls below `leave`
+    window        majority: how many recent frames vote
+    enter, leave  hysteresis: a class is reported once its score reaches `enter`, until it falls below `leave`
 
-The last request of a sequence (END) brings no frame: it says that the state can go, and its answer is not read. No
-torch here: the process starts in a moment and takes little memory.
+The last request of a sequence (END) has no frame: it releases the state, and its response is not read. torch is not
+imported, so that the process starts quickly and takes little memory.
 """
 
 import ctypes
@@ -28,15 +28,15 @@ Scores = NDArray[np.float32]
 DEFAULTS: dict[str, Any] = {"smoothing": "exponential", "alpha": 0.3, "window": 15, "enter": 0.6, "leave": 0.4}
 MAX_WINDOW = 10_000
 USED_CAPSULE = b"used_dltensor"
-"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another one, which numpy's destructor of the
-capsule complains of."""
+"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another name, about which numpy's destructor
+of the capsule would print an error."""
 KEPT_SECONDS = 600.0
-"""A state that no frame has come for is dropped after this time: Triton tells nobody that it gave a sequence up."""
+"""A state is dropped after this time without a frame: Triton does not notify models of sequences that timed out."""
 
 
 @dataclass
 class State:
-    """What is kept of one sequence of frames with so many classes."""
+    """The state of one sequence of frames whose model has `classes` classes."""
 
     classes: int
     frames: int = 0
@@ -47,37 +47,37 @@ class State:
     """Majority: each frame's best class, the newest last."""
     votes: dict[int, int] = field(default_factory=dict)
     """Majority: how often each class is in `best`."""
-    told: NDArray[np.bool_] | None = None
-    """Hysteresis: bool [classes], the classes that are told now."""
+    reported: NDArray[np.bool_] | None = None
+    """Hysteresis: bool [classes], the classes reported now."""
 
-    def add(self, scores: Scores, wanted: dict[str, Any]) -> Scores:
-        """Take in a frame's scores, fp32 [classes]; returns the sequence's, of the same shape.
+    def add(self, scores: Scores, options: dict[str, Any]) -> Scores:
+        """Add a frame's scores, fp32 [classes]; returns the smoothed scores, of the same shape.
 
-        Every way of smoothing is kept up, so that a change of mind in the midst of a sequence takes effect at once.
+        The state of every method is updated, so that `smoothing` can change in the middle of a sequence.
         """
         if len(scores) != self.classes:
             raise ValueError(f"a frame of {len(scores)} classes in a sequence of {self.classes}")
         self.frames += 1
         self.used_at = time.monotonic()
-        alpha = wanted["alpha"]
-        # A copy: Triton has the frame's memory back when it is answered.
+        alpha = options["alpha"]
+        # A copy: Triton reuses the frame's memory after the response.
         self.average = (
             scores.copy() if self.average is None else self.average + np.float32(alpha) * (scores - self.average)
         )
-        self._vote(int(scores.argmax()), wanted["window"])
-        told = scores >= wanted["enter"]
-        if self.told is not None:
-            told |= self.told & (scores >= wanted["leave"])
-        self.told = told
-        if wanted["smoothing"] == "exponential":
+        self._vote(int(scores.argmax()), options["window"])
+        reported = scores >= options["enter"]
+        if self.reported is not None:
+            reported |= self.reported & (scores >= options["leave"])
+        self.reported = reported
+        if options["smoothing"] == "exponential":
             return self.average
-        if wanted["smoothing"] == "majority":
+        if options["smoothing"] == "majority":
             shares = np.zeros(self.classes, np.float32)
             for class_id, votes in self.votes.items():
                 shares[class_id] = votes / len(self.best)
             return shares
-        if wanted["smoothing"] == "hysteresis":
-            return np.where(self.told, scores, np.float32(0))
+        if options["smoothing"] == "hysteresis":
+            return np.where(self.reported, scores, np.float32(0))
         return scores
 
     def _vote(self, class_id: int, window: int) -> None:
@@ -94,12 +94,12 @@ class TritonPythonModel:
     """PREDICTION fp32 [1, classes] of a frame → SEQUENCE_PREDICTION fp32 [1, classes], SEQUENCE_FRAMES int32 [1, 1]."""
 
     def initialize(self, args: dict[str, str]) -> None:  # noqa: ARG002  # Triton's signature
-        """Begin without any sequence."""
+        """Start without sequences."""
         self.states: dict[int, State] = {}
         self.swept_at = time.monotonic()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request on its own: an exception from here would fail all that were batched with it."""
+        """Answer each request separately: an exception from here would fail the whole batch of requests."""
         self._sweep()
         return [self._answer(request) for request in requests]
 
@@ -111,22 +111,22 @@ class TritonPythonModel:
             state = self.states[sequence]
             if value(request, "END"):
                 del self.states[sequence]
-                steadied = np.zeros_like(scores)
+                smoothed = np.zeros_like(scores)
             else:
-                steadied = state.add(scores, parameters(request.parameters()))
+                smoothed = state.add(scores, parameters(request.parameters()))
         except KeyError:
             return refusal(f"sequence {sequence} must specify the START flag: it has no state here")
         except (TypeError, ValueError) as exc:
             return refusal(str(exc))
         return pb_utils.InferenceResponse(
             [
-                output("SEQUENCE_PREDICTION", steadied.reshape(1, -1)),
+                output("SEQUENCE_PREDICTION", smoothed.reshape(1, -1)),
                 output("SEQUENCE_FRAMES", np.array([[state.frames]], np.int32)),
             ]
         )
 
     def _sweep(self) -> None:
-        """Forget sequences that Triton has given up."""
+        """Drop the states of sequences that Triton has timed out."""
         now = time.monotonic()
         if now - self.swept_at > KEPT_SECONDS / 10:
             self.swept_at = now
@@ -139,7 +139,7 @@ def tensor(request: Any, name: str) -> NDArray[Any]:  # noqa: ANN401  # Triton's
 
 
 def output(name: str, array: NDArray[Any]) -> Any:  # noqa: ANN401  # Triton's
-    """An output tensor. By DLPack, since the numpy that Triton 2.51 was built for is not the one that is installed."""
+    """An output tensor, by DLPack, since Triton 2.51's own conversion from numpy is built against numpy 1."""
     capsule = np.array(array).__dlpack__()
     made = pb_utils.Tensor.from_dlpack(name, capsule)
     ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), ctypes.c_char_p(USED_CAPSULE))
@@ -147,7 +147,7 @@ def output(name: str, array: NDArray[Any]) -> Any:  # noqa: ANN401  # Triton's
 
 
 def refusal(message: str) -> Any:  # noqa: ANN401  # Triton's
-    """The answer to one request that cannot be served."""
+    """The error response to one request."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
 
 
@@ -157,17 +157,19 @@ def value(request: Any, name: str) -> int:  # noqa: ANN401  # Triton's
 
 
 def parameters(text: str) -> dict[str, Any]:
-    """What the request asks for, over the defaults; raises ValueError where it is not allowed."""
+    """The request's parameters merged with the defaults; raises ValueError if one is not allowed."""
     given = {name: value for name, value in json.loads(text or "{}").items() if name in DEFAULTS}
-    wanted = {**DEFAULTS, **given}
-    if wanted["smoothing"] not in ("exponential", "majority", "hysteresis", "none"):
-        raise ValueError(f"smoothing {wanted['smoothing']!r} is none of exponential, majority, hysteresis and none")
-    wanted["alpha"], wanted["enter"], wanted["leave"] = (float(wanted[name]) for name in ("alpha", "enter", "leave"))
-    wanted["window"] = int(wanted["window"])
-    if not 0 < wanted["alpha"] <= 1:
-        raise ValueError(f"alpha must be above 0 and at most 1, not {wanted['alpha']:g}")
-    if not 1 <= wanted["window"] <= MAX_WINDOW:
-        raise ValueError(f"window must be from 1 to {MAX_WINDOW}, not {wanted['window']}")
-    if not 0 <= wanted["leave"] <= wanted["enter"]:
+    options = {**DEFAULTS, **given}
+    if options["smoothing"] not in ("exponential", "majority", "hysteresis", "none"):
+        raise ValueError(f"smoothing {options['smoothing']!r} is none of exponential, majority, hysteresis and none")
+    options["alpha"], options["enter"], options["leave"] = (
+        float(options[name]) for name in ("alpha", "enter", "leave")
+    )
+    options["window"] = int(options["window"])
+    if not 0 < options["alpha"] <= 1:
+        raise ValueError(f"alpha must be above 0 and at most 1, not {options['alpha']:g}")
+    if not 1 <= options["window"] <= MAX_WINDOW:
+        raise ValueError(f"window must be from 1 to {MAX_WINDOW}, not {options['window']}")
+    if not 0 <= options["leave"] <= options["enter"]:
         raise ValueError("leave must be from 0 to enter")
-    return wanted
+    return options
