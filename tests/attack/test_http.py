@@ -1,4 +1,4 @@
-"""Oddities of HTTP: each gets a clear answer at once, leaves no error in the log, and costs the next one nothing."""
+"""Unusual HTTP requests get a clear response at once, log no error, and do not affect later requests."""
 
 import json
 import re
@@ -102,7 +102,7 @@ def test_requests_that_wait_behind_another_end_with_their_connection(gateway: Ga
         with target(gateway).connect() as connection:
             connection.sendall(slow + request("GET /nowhere HTTP/1.1") * 12)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
-    wait_for(lambda: counted(gateway) >= before + 10)  # each of the first ones has ended, one way or the other
+    wait_for(lambda: counted(gateway) >= before + 10)  # each of the first requests has ended, whatever its outcome
     assert not faults(gateway, offset)
 
 

@@ -1,4 +1,4 @@
-"""What is cheap to send is cheap to read: each attack of `make attack` on the parsers, small, on a gateway alone."""
+"""Small forms of the attacks of `make attack` on the parsers cost little, against a gateway without a Triton."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 
 NBYTES = 4_000_000
-# Five times what is promised, as neighbours on the machine slow a process down.
+# Five times the promised limits, since other processes may slow the service down.
 LONGEST_PAUSE_SECONDS = 0.25
 MOST_CPU_SECONDS = 5.0
 MOST_BYTES = 150_000_000

@@ -1,4 +1,4 @@
-"""Two models that name the colour of a picture: what the page's tests can foretell without a Triton."""
+"""Two models that classify the colour of an image, so that tests of the page know the results without a Triton."""
 
 import asyncio
 import io
@@ -48,7 +48,7 @@ MODELS = (
 
 
 def picture(colour: str, number: int = 0) -> bytes:
-    """A PNG of one colour, twice as wide as high; another file for each number."""
+    """A PNG of a single colour, twice as wide as high; each number gives a different file."""
     pixels = np.full((60, 120, 3), COLOURS[colour], np.uint8)
     pixels[0, 0] = number
     return encode(pixels, ".png")
@@ -72,7 +72,7 @@ def video(**colours: int) -> bytes:
 
 
 class FirstImpression:
-    """A sequence that is told as what its first frame was."""
+    """A sequence whose scores are those of its first frame."""
 
     def __init__(self) -> None:
         self._first: np.ndarray | None = None
@@ -88,7 +88,7 @@ class FirstImpression:
 
 
 class ColourBackend(StubBackend):
-    """Sees colours: 0.9 for the picture's own, less for those after it. Answers while `gate` is set."""
+    """Scores colours: 0.9 for the image's own, less for those after it. Answers while `gate` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def _scores(pixels: np.ndarray, info: ModelInfo) -> list[Prediction]:
     if info.name == "moods":
         calm = 0.7 if strongest == "green" else 0.2
         return [Prediction("calm", 0, calm), Prediction("blue", 1, 1 - calm)]
-    # A brighter red is a surer one.
+    # A brighter red has a higher score.
     sure = 0.9 if strongest != "red" else 0.6
     return [
         Prediction(label, number, sure if label == strongest else (1 - sure) / (number + 2))

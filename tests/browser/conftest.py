@@ -1,4 +1,4 @@
-"""A real browser, where there is one."""
+"""Fixtures with a real browser, if the machine has one."""
 
 import os
 import shutil

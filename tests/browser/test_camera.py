@@ -31,7 +31,7 @@ WATCH_TRACKS = """
     send.call(this, message);
   };
 """
-"""Notes every camera that the page was given, and counts its messages; `fault` names an error in place of a camera."""
+"""Records every camera that the page gets, and counts its messages; `fault` names an error to raise instead."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def page(context: BrowserContext, service: str) -> Iterator[Page]:
 
 
 def is_live(page: Page) -> None:
-    # What is hidden keeps its text.
+    # A hidden element keeps its text.
     expect(page.locator("#camera-label:visible")).to_have_text(re.compile("blue|red"))
 
 
@@ -187,7 +187,7 @@ def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: Colou
         page.goto(f"http://{address}/?tab=camera")
         page.get_by_role("button", name="Start the camera").click()
         reason(page, "The gateway needs an API key: enter it under “API key”.")
-        # Neither what no key is nor what a subprotocol cannot be is one.
+        # A wrong key, and a text that cannot be a subprotocol, are refused.
         for wrong in ("tig_wrong", "a(b"):
             page.fill("#key", wrong)
             page.press("#key", "Tab")

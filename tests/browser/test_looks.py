@@ -1,4 +1,4 @@
-"""The pages for everybody: at three widths, light and dark, axe finds nothing, and nothing is wider than the window."""
+"""Accessibility: at three widths, light and dark, axe finds no violation, and no element is wider than the window."""
 
 import re
 

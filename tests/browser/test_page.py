@@ -30,7 +30,7 @@ def file(name: str, content: bytes) -> FilePayload:
 
 
 def photos(**colours: int) -> list[FilePayload]:
-    """As many pictures of each colour: blue-0.png, …"""
+    """The given number of images of each colour: blue-0.png, …"""
     return [file(f"{each}-{n}.png", picture(each, n)) for each, count in colours.items() for n in range(count)]
 
 
@@ -227,7 +227,7 @@ def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: Co
     backend.gate.clear()
     try:
         page.set_input_files("#files", [*photos(blue=1), file("broken.png", b"x")])
-        wait_for(lambda: page.evaluate(KEPT) == 1)  # the broken one, which is answered first
+        wait_for(lambda: page.evaluate(KEPT) == 1)  # the broken file, whose result comes first
     finally:
         backend.gate.set()
     expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")

@@ -64,7 +64,7 @@ def laid_over(below: Any, above: Any) -> Any:
 
 
 def compose_file(name: str) -> dict[str, Any]:
-    return yaml.load((ROOT / name).read_text(), ComposeLoader)  # noqa: S506  # a SafeLoader with one more tag
+    return yaml.load((ROOT / name).read_text(), ComposeLoader)  # noqa: S506  # a SafeLoader with another tag
 
 
 @pytest.fixture(scope="session")

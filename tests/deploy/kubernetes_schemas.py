@@ -15,12 +15,12 @@ from referencing import Registry, Resource
 SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 CRDS = Path(__file__).parent / "crds"
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
-"""The oldest that Chart.yaml allows, one between, and the newest that is known."""
+"""The oldest version that Chart.yaml allows, one in between, and the newest with a published schema."""
 
 
 @cache
 def validator(version: str, api_version: str, kind: str) -> Validator:
-    """For objects of one kind: strict, so that a field that is not known is an error, as for kubectl."""
+    """A validator for objects of one kind. It is strict: an unknown field is an error, as for kubectl."""
     crd = CRDS / f"{kind.lower()}.yaml"
     if crd.exists():
         return Draft7Validator(yaml.safe_load(crd.read_text()))
@@ -36,7 +36,7 @@ def _definitions(folder: Path) -> Registry[Any]:
 
 
 def faults(document: dict[str, Any], version: str) -> list[str]:
-    """What is wrong with an object for a version of Kubernetes, a line each."""
+    """The errors of an object for a version of Kubernetes, one line each."""
     return [
         f"{document['kind']}/{document['metadata']['name']} {error.json_path}: {error.message}"
         for error in validator(version, document["apiVersion"], document["kind"]).iter_errors(document)

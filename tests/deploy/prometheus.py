@@ -1,4 +1,4 @@
-"""A real Prometheus, where this machine has one: Debian's package `prometheus` brings it and promtool."""
+"""A real Prometheus, if the machine has one: Debian's package `prometheus` contains it and promtool."""
 
 import shutil
 import subprocess
@@ -38,7 +38,7 @@ def expression(query: Query, *, window: str = "30s", span: str = "10m") -> str:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running one."""
+    """A running Prometheus."""
 
     url: str
 
@@ -60,7 +60,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(folder: Path, targets: dict[str, str]) -> Iterator[Prometheus]:
-    """One that scrapes each job's `host:port` every second and knows the alerts."""
+    """Run a Prometheus that scrapes each job's `host:port` every second and evaluates the alerts."""
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(ALERTS)],

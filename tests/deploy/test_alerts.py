@@ -185,7 +185,7 @@ def group(case: Case, series: dict[str, str], *, fires: bool) -> dict[str, objec
 
 
 def file_of(folder: Path, case: Case, *, fires: bool) -> str:
-    """A file of promtool's tests, of one alert alone: it would evaluate all of them for each."""
+    """Write a file of promtool tests with a single alert: promtool would evaluate all alerts for each test."""
     rules, tests = folder / f"{case.alert}.yml", folder / f"{case.alert}-{fires}.yml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [RULES[case.alert]]}]}))
     tested = group(case, case.fires if fires else case.silent, fires=fires)
@@ -195,7 +195,7 @@ def file_of(folder: Path, case: Case, *, fires: bool) -> str:
 
 @pytest.fixture(scope="module")
 def all_hold(tmp_path_factory: pytest.TempPathFactory) -> bool:
-    """Whether promtool finds every case as it should be, asked in one start of it instead of fifty."""
+    """Whether promtool confirms every case, in a single run instead of fifty."""
     folder = tmp_path_factory.mktemp("alerts")
     try:
         promtool("test", "rules", *(file_of(folder, case, fires=fires) for case in CASES for fires in (True, False)))

@@ -29,7 +29,7 @@ def test_the_file_follows_the_compose_specification(compose, tmp_path):
 
 
 def services_of(compose, profile: str | None) -> dict:
-    """The services that stand under a profile, or without one those that always start."""
+    """The services of a profile; without a profile, those that always start."""
     wanted = [profile] if profile else []
     return {name: each for name, each in compose["services"].items() if each.get("profiles", []) == wanted}
 

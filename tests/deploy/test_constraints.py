@@ -1,4 +1,4 @@
-"""constraints.txt pins what pyproject.toml asks for, on every Python that is supported."""
+"""constraints.txt pins every dependency of pyproject.toml, for each supported Python."""
 
 from importlib.metadata import requires
 

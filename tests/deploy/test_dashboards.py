@@ -1,4 +1,4 @@
-"""Every panel asks for what there is, and a live Prometheus has an answer."""
+"""Every panel queries existing metrics, and a live Prometheus can evaluate it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is made from code under deploy/ is what the code makes."""
+"""The generated files under deploy/ are up to date."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One gateway, one Triton, one Prometheus, and some clients with good and bad images: every query is answered."""
+"""With a gateway, a Triton, a Prometheus, and clients with good and bad images, every query has a result."""
 
 import time
 from collections.abc import Iterator

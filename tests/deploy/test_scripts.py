@@ -28,7 +28,7 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 class Asked(ThreadingHTTPServer):
-    """A server that knows what it answers, and what it was asked."""
+    """A server with fixed responses that records its requests."""
 
     def __init__(self, answers: dict[str, tuple[int, bytes]]) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
@@ -38,7 +38,7 @@ class Asked(ThreadingHTTPServer):
 
 
 class Answering(BaseHTTPRequestHandler):
-    """Gives the server's answer to whatever is asked, and remembers it."""
+    """Sends the server's response for a path, and records the request."""
 
     server: Asked
 

@@ -1,4 +1,4 @@
-"""docs/models.md is followed to the letter: its commands run one after another, and print what it says they print."""
+"""The commands of docs/models.md run in order and print the output that it shows."""
 
 import os
 import re
@@ -43,7 +43,7 @@ class Command:
 
 
 def files() -> dict[str, str]:
-    """The files that the reader is asked to write: Python blocks after a line that ends with a name and a colon."""
+    """The files that the reader writes: Python blocks after a line that ends with a name and a colon."""
     found = re.findall(r"`([\w.]+)`:\n\n```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
     return dict(found)
 
@@ -66,7 +66,7 @@ def commands() -> list[Command]:
 
 @dataclass
 class Reader:
-    """Someone who follows the tutorial in a folder of their own, on ports that are free here."""
+    """A reader who follows the tutorial in a temporary folder, on free ports."""
 
     folder: Path
     ports: dict[str, str]

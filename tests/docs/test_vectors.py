@@ -1,4 +1,4 @@
-"""docs/vectors.md: its requests and its Python are answered as it tells, and its example finds near pictures."""
+"""docs/vectors.md: its requests and its Python get the results that it shows, and its example finds similar images."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from gateway.api.vectors import EmbeddingParameters
 from gateway.inference.backend import Call, InferResult, Row
 from tests.asking import encode
-from tests.e2e.test_api_docs import is_told, values
+from tests.e2e.test_api_docs import matches, values
 from tests.gateway.api.stub import VECTOR, VectorBackend
 from tests.processes import PROJECT, environment
 from tests.stub_service import stub_service
@@ -24,7 +24,7 @@ EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE
 
 
 class Colours(VectorBackend):
-    """The vector of a picture is its mean colour, blue, green and red."""
+    """The embedding of an image is its mean colour: blue, green and red."""
 
     async def infer(self, call: Call) -> InferResult:
         pixels = [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR) for image in call.batch.images]
@@ -42,11 +42,11 @@ def test_there_are_examples():
     assert len(EXAMPLES) == TEXT.count("```\n$ curl") == 2
 
 
-@pytest.mark.parametrize(("command", "told"), EXAMPLES, ids=["native", "openai"])
-def test_documented_request_gets_its_documented_response(url: str, command: str, told: str):
+@pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=["native", "openai"])
+def test_documented_request_gets_its_documented_response(url: str, command: str, documented: str):
     command = command.replace("http://127.0.0.1:8080", url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    assert is_told(values(told), values(answer)), answer
+    assert matches(values(documented), values(answer)), answer
 
 
 def test_every_parameter_is_documented():

@@ -16,14 +16,16 @@ FORMS = [(name, image_format) for name in PHOTOS for image_format in SAVED_AS]
 
 @pytest.fixture(params=["auto", "always"])
 def either_client(request: pytest.FixtureRequest, gateway: Gateway, decoding_gateway: Gateway):
-    """A client of a gateway that lets Triton decode, and of one that decodes itself."""
+    """A client of a gateway whose Triton decodes, and of a gateway that decodes itself."""
     with {"auto": gateway, "always": decoding_gateway}[request.param].client() as http:
         yield http
 
 
 @cache
 def labels() -> list[str]:
-    from torchvision.models import EfficientNet_B0_Weights  # seconds, which whoever collects tests should not wait for
+    from torchvision.models import (
+        EfficientNet_B0_Weights,
+    )  # its import takes seconds, too long for the collection of tests
 
     return EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
 

@@ -1,4 +1,4 @@
-"""docs/api.md tells what the service answers, to the digit."""
+"""The examples of docs/api.md get exactly the responses that it shows."""
 
 import json
 import re
@@ -14,22 +14,24 @@ TEXT = (PROJECT / "docs" / "api.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
-def is_told(told: object, answer: object) -> bool:
-    """Whether an answer is as it is told; "…" stands for anything, and at the end of a list for more."""
-    if told == "…":
+def matches(documented: object, answer: object) -> bool:
+    """Whether a response matches the documented one; "…" stands for any text, at the end of a list for more items."""
+    if documented == "…":
         return True
-    if isinstance(told, dict):
+    if isinstance(documented, dict):
         return (
-            isinstance(answer, dict) and list(told) == list(answer) and all(is_told(told[k], answer[k]) for k in told)
+            isinstance(answer, dict)
+            and list(documented) == list(answer)
+            and all(matches(documented[k], answer[k]) for k in documented)
         )
-    if isinstance(told, list) and isinstance(answer, list):
-        count = len(told) - 1 if told and told[-1] == "…" else max(len(told), len(answer))
-        return len(answer) >= count and all(map(is_told, told[:count], answer[:count]))
-    return answer == pytest.approx(told, abs=2e-5) if isinstance(told, float) else answer == told
+    if isinstance(documented, list) and isinstance(answer, list):
+        count = len(documented) - 1 if documented and documented[-1] == "…" else max(len(documented), len(answer))
+        return len(answer) >= count and all(map(matches, documented[:count], answer[:count]))
+    return answer == pytest.approx(documented, abs=2e-5) if isinstance(documented, float) else answer == documented
 
 
 def values(text: str) -> list[object]:
-    """The JSON values of a text, one after the other."""
+    """The JSON values of a text, in order."""
     found, decoder = [], json.JSONDecoder()
     while text := text.strip():
         value, end = decoder.raw_decode(text)
@@ -42,11 +44,11 @@ def test_there_are_examples():
     assert len(EXAMPLES) == TEXT.count("```\n$ ") >= 10
 
 
-@pytest.mark.parametrize(("command", "told"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
-def test_documented_example_gets_its_documented_response(gateway: Gateway, command: str, told: str):
+@pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
+def test_documented_example_gets_its_documented_response(gateway: Gateway, command: str, documented: str):
     command = command.replace("http://127.0.0.1:8080", gateway.url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    assert is_told(values(told), values(answer)), answer
+    assert matches(values(documented), values(answer)), answer
 
 
 def test_every_parameter_is_documented():

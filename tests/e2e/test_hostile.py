@@ -1,4 +1,4 @@
-"""What attackers, broken clients and bad luck send: each gets a clear answer, nobody else pays, the process lives."""
+"""Hostile, broken and truncated requests get a clear response and affect no other client; the process survives."""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def test_decompression_bomb_costs_little_time_and_memory(gateway: Gateway, clien
         answer = client.post("/predict", files={"f": ("bomb.png", bomb)})
         assert outcomes(answer) == ["image_too_large"]
         milliseconds.append(float(answer.headers["server-timing"].rpartition("total;dur=")[2]))
-    # The least: a busy machine makes some of them wait, and 400 megapixels would make each take a second.
+    # The minimum: a busy machine makes some of them wait, and 400 megapixels would make each take a second.
     assert min(milliseconds) < 50
     assert gateway.resident_bytes() - before < 50 * MIB
 
@@ -160,7 +160,7 @@ def test_broken_http_is_refused_and_the_connection_closed(
             while part := raw.recv(65_536):
                 answer += part
     head, _, body = answer.partition(b"\r\n\r\n")
-    # Of a refusal under a flood of bytes the client may see no more than the reset connection.
+    # A client that keeps sending may see only that the connection was reset, not the refusal.
     if answer or len(request_bytes) < 1_000:
         assert head.startswith(b"HTTP/1.1 %d " % status), answer
         assert b"content-type: application/problem+json" in head
@@ -203,7 +203,7 @@ def test_ten_thousand_bad_files_leave_no_memory_behind(gateway: Gateway, client:
 
 
 def undecodable() -> bytes:
-    """Passes inspection, header and ending being whole, and is no picture: its entropy-coded data are gone."""
+    """A JPEG that passes inspection, its header and ending being whole, but has no image data to decode."""
     cat = photo("cat", "PNG")
     start = cat.index(b"IDAT") - 4
     data = bytes(int.from_bytes(cat[start : start + 4], "big"))

@@ -1,4 +1,4 @@
-"""Connections that say too much or too little, and answers that come before the end of the body."""
+"""Connections that send too much or too little, and responses before the end of the body."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ LIMITS = {"max_request_bytes": 3 * MIB, "max_file_bytes": 2 * MIB, "upload_idle_
 
 @pytest.fixture(scope="module")
 def impatient(start_gateway):
-    """A gateway that does not wait long, and whose Triton is away."""
+    """A gateway with short timeouts and without a Triton."""
     with start_gateway(triton_url="127.0.0.1:9", wait_ready=False, **LIMITS) as running:
         yield running
 
@@ -40,7 +40,7 @@ def connect(gateway: Gateway) -> socket.socket:
 
 
 def seconds_until_closed(connection: socket.socket, drip: bytes) -> float:
-    """Send one byte after the other, and read, until the connection ends; for less than the defaults' 20 seconds."""
+    """Send byte by byte, and read, until the connection ends; it must end sooner than with the default of 20 s."""
     started = time.monotonic()
     connection.settimeout(0.05)
     with contextlib.suppress(ConnectionError):
@@ -68,7 +68,7 @@ def seconds_until_closed(connection: socket.socket, drip: bytes) -> float:
 def test_connection_without_a_complete_request_is_closed(impatient: Gateway, begin: bytes, drip: bytes):
     with connect(impatient) as connection:
         connection.sendall(begin)
-        # It takes IDLE_SECONDS, and where a request was answered the two that its body gets besides.
+        # It takes IDLE_SECONDS, and after a response two more seconds for the rest of the body.
         assert seconds_until_closed(connection, drip) < 18
 
 

@@ -1,4 +1,4 @@
-"""Damaged and deceitful files of every form through the real service: each has an answer, and good ones keep theirs."""
+"""Damaged and ambiguous files of every form, sent to the real service: each gets a result, good files keep theirs."""
 
 import io
 import struct
@@ -20,7 +20,7 @@ AT_ONCE = 900
 
 
 def outcomes(client: httpx.Client, files: Iterable[bytes]) -> list[str]:
-    """What became of each file; a good one stands between every few of them and must have its answer."""
+    """The outcome of each file. Good files are sent between them and must be classified."""
     codes: list[str] = []
     waiting = list(files)
     while waiting:
@@ -40,7 +40,7 @@ def outcomes(client: httpx.Client, files: Iterable[bytes]) -> list[str]:
 
 
 def test_every_truncated_form_is_reported_as_damaged(client: httpx.Client):
-    # Those that have something behind the picture may lose it.
+    # Files with further data behind the image may lose those.
     forms = [one for one in samples(*SMALL) if "behind" not in one.name and "padded" not in one.name]
     files = [one.data[: len(one.data) * percent // 100] for one in forms for percent in range(5, 100, 5)]
     codes = outcomes(client, files)

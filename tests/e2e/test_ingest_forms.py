@@ -1,4 +1,4 @@
-"""The same picture in every form gets the same answer, whoever decodes it, and in whatever way it is sent."""
+"""The same image in every form gets the same result, whether the gateway or Triton decodes it, however it is sent."""
 
 import base64
 import json
@@ -16,11 +16,11 @@ from tests.samples import Sample, by_pillow, samples
 pytestmark = pytest.mark.triton
 
 MOST_FILES = 45
-"""In one request, so that its answer keeps within `max_predictions`."""
+"""Files in a request, so that its response stays within `max_predictions`."""
 SAME, ALIKE = 1e-3, 0.12
-"""How far a probability may move: for a form that loses nothing, and for one that changes the pixels a little."""
+"""Largest difference of a probability: for a lossless form, and for a form that changes the pixels a little."""
 COARSE_LEVELS = 8.0
-"""A form whose pixels lie further from the photograph shows another picture: it is held to what Pillow sees in it."""
+"""A form whose pixels differ more from the photograph is compared with Pillow's decoding of it instead."""
 
 
 def scores(client: httpx.Client, sample_list: list[Sample]) -> dict[str, np.ndarray]:
@@ -60,8 +60,8 @@ def test_every_form_of_a_file_gets_the_result_of_its_image(
         assert found[sample.name].argmax() == expected[sample.name].argmax(), sample.name
         assert distance <= (ALIKE if 0 < sample.far <= COARSE_LEVELS else SAME), (sample.name, distance)
     with capsys.disabled():
-        told = ", ".join(f"{name} {distance:.4f}" for name, distance in worst.items())
-        print(f"\ndecode={decode}: largest difference of a probability by format: {told}")  # noqa: T201  # the figure
+        distances = ", ".join(f"{name} {distance:.4f}" for name, distance in worst.items())
+        print(f"\ndecode={decode}: largest difference of a probability by format: {distances}")  # noqa: T201  # the figure
 
 
 def bmp(picture: np.ndarray) -> bytes:

@@ -1,4 +1,4 @@
-"""The limits of a process over HTTP, at the limit and one past it: what is refused names the limit and its value."""
+"""The limits of a process over HTTP, at the limit and one past it: a refusal names the limit and its value."""
 
 import re
 import socket
@@ -29,7 +29,7 @@ LIMITS = {
 
 
 class Silent(grpc.GenericRpcHandler):
-    """Takes every call and answers none before its end."""
+    """Accepts every call and answers none until it ends."""
 
     def __init__(self) -> None:
         self.end = threading.Event()
@@ -40,7 +40,7 @@ class Silent(grpc.GenericRpcHandler):
 
 @pytest.fixture(scope="module")
 def stuck(start_gateway):
-    """A gateway whose Triton says nothing, so that images stay in flight."""
+    """A gateway whose Triton never answers, so that images stay in flight."""
     silent = Silent()
     server = grpc.server(ThreadPoolExecutor(16), handlers=[silent])
     url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -58,14 +58,14 @@ def gauge(gateway: Gateway, name: str) -> float:
         return float(re.search(rf"^{name} (\S+)$", http.get("/metrics").text, re.MULTILINE)[1])
 
 
-def told(answer: httpx.Response) -> tuple:
+def refusal_of(answer: httpx.Response) -> tuple:
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
     return answer.status_code, problem["code"], problem.get("limit"), problem.get("value")
 
 
 class Sending(threading.Thread):
-    """One image, sent while the test goes on."""
+    """A thread that sends an image."""
 
     def __init__(self, gateway: Gateway, timeout_seconds: float) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Sending(threading.Thread):
 
 
 def test_limits_of_images_in_flight_waiting_and_waiting_time(stuck: Gateway):
-    # Given up after 5 s, when Triton has not said what its model is: later than the one that waits.
+    # Ends after 5 s, since Triton does not describe its model: later than the request that waits.
     in_flight = [Sending(stuck, 9) for _ in range(2)]
     wait_for(lambda: gauge(stuck, "gateway_images_in_flight") == 2)
     started = time.monotonic()
@@ -88,15 +88,15 @@ def test_limits_of_images_in_flight_waiting_and_waiting_time(stuck: Gateway):
     wait_for(lambda: gauge(stuck, "gateway_images_waiting") == 1)
     with stuck.client() as http:
         refused = http.post("/predict", files={"f": ("c.jpg", photo("cat"))})
-    assert told(refused) == (503, "overloaded", "max_images_waiting", 1)
+    assert refusal_of(refused) == (503, "overloaded", "max_images_waiting", 1)
     assert int(refused.headers["retry-after"]) >= 1
-    assert waiting.is_alive()  # so this one was refused at once
+    assert waiting.is_alive()  # so the second request was refused at once
     waiting.join()
-    assert told(waiting.answer) == (503, "overloaded", "max_wait_seconds", 3)
+    assert refusal_of(waiting.answer) == (503, "overloaded", "max_wait_seconds", 3)
     assert time.monotonic() - started >= 3
     for thread in in_flight:
         thread.join()
-        assert told(thread.answer) == (504, "deadline_exceeded", None, None)
+        assert refusal_of(thread.answer) == (504, "deadline_exceeded", None, None)
 
 
 def test_limit_of_waiting_upload_bytes(stuck: Gateway):
@@ -133,4 +133,4 @@ def test_parameters(stuck: Gateway, name: str, limit: str):
             return http.post("/predict", params={name: value}, files={"f": ("x", b"no image")})
 
         assert send(LIMITS[limit]).status_code == 415
-        assert told(send(LIMITS[limit] + 1)) == (422, "invalid_parameter", limit, LIMITS[limit])
+        assert refusal_of(send(LIMITS[limit] + 1)) == (422, "invalid_parameter", limit, LIMITS[limit])

@@ -1,4 +1,4 @@
-"""Every limit over HTTP: at the limit all is well, one past it the answer names the limit and its value."""
+"""Every limit over HTTP: a request at the limit succeeds; one past it, the error names the limit and its value."""
 
 import io
 import socket
@@ -26,7 +26,7 @@ SMALL = {
     "upload_timeout_seconds": 60,
 }
 HASTY = {"upload_idle_timeout_seconds": 1.5, "upload_timeout_seconds": 2}
-"""For one test only: the others should not fail where this machine pauses for as long."""
+"""For a single test: the other tests must not fail if the machine pauses this long."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def strict(start_gateway):
 
 @pytest.fixture(scope="module")
 def hasty(start_gateway):
-    """A gateway that waits for nobody, and needs no Triton for that."""
+    """A gateway with short timeouts, which needs no Triton."""
     with start_gateway(triton_url="127.0.0.1:9", wait_ready=False, **HASTY) as running:
         yield running
 
@@ -144,7 +144,7 @@ def test_pixels_and_sides_of_an_image(http: httpx.Client):
 def test_headers_of_a_part(http: httpx.Client):
     def send(nbytes: int) -> httpx.Response:
         head = b'Content-Disposition: form-data; name="f"; filename="x.png"\r\n'
-        # What counts is every byte between the boundary's line and the empty line.
+        # Every byte between the line of the boundary and the empty line counts.
         head += b"X-Filler: " + b"x" * (nbytes - len(head) - len(b"X-Filler: \r\n")) + b"\r\n"
         body = b"--b\r\n" + head + b"\r\n" + SMALL_IMAGE + b"\r\n--b--\r\n"
         return http.post("/predict", content=body, headers={"Content-Type": "multipart/form-data; boundary=b"})

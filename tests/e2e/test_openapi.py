@@ -10,7 +10,7 @@ pytestmark = pytest.mark.triton
 
 @pytest.mark.parametrize("kind", ["POSITIVE", "NEGATIVE"])
 def test_every_response_matches_the_schema(gateway: Gateway, kind: str):
-    # A second to import, which whoever collects tests should not wait for.
+    # Its import takes a second, too long for the collection of tests.
     import schemathesis
     from schemathesis.specs.openapi import checks
 
@@ -32,7 +32,7 @@ def test_every_response_matches_the_schema(gateway: Gateway, kind: str):
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case):
             answer = case.call(timeout=30)
-            # 503 and 504 are lawful: one of the timeouts that it makes up is 5e-324 s.
+            # 503 and 504 are allowed: hypothesis also tries a timeout of 5e-324 s.
             assert answer.status_code != 500
             case.validate_response(answer, checks=asked_of_answers)
 

@@ -64,14 +64,14 @@ def ask(gateway: Gateway, trace_id: str, flags: str = "01") -> None:
 
 
 def ask_until(gateway: Gateway, condition: Callable[[str], bool]) -> str:
-    """Ask under a trace id that it fulfils; an exporter may drop a span, so some are tried."""
+    """Send requests until the condition holds for a trace id, which is returned: an exporter may drop a span."""
     for _ in range(ATTEMPTS):
         trace_id = secrets.token_hex(16)
         ask(gateway, trace_id)
         with contextlib.suppress(AssertionError):
             wait_for(functools.partial(condition, trace_id), timeout_seconds=15)
             return trace_id
-    raise AssertionError(f"none of {ATTEMPTS} traces was whole")
+    raise AssertionError(f"none of {ATTEMPTS} traces was complete")
 
 
 def names(collector: Collector, trace_id: str) -> set[str]:

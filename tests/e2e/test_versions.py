@@ -1,4 +1,4 @@
-"""Several models and versions behind one gateway: asked for, shared out, switched and taken away under load."""
+"""Several models and versions behind one gateway: requested, split, switched and unloaded under load."""
 
 import base64
 import contextlib
@@ -43,7 +43,7 @@ class Served:
     triton: EmbeddedTriton
 
     def add(self, name: str, *, seed: int = 0, load: bool = False, torchscript: bool = False, **options) -> None:
-        """Add a model, or a version of one; as ONNX, whose processes start in a fraction of the time."""
+        """Add a model or a version of it, as ONNX, whose processes start in a fraction of the time."""
         folder = self.repository.parent / f"{name}-{seed}"
         folder.mkdir()
         network = Head(seed=seed, last=nn.Sigmoid() if options.get("multi_label") else None)
@@ -146,8 +146,8 @@ def test_clients_of_triton_name_versions_and_get_their_classes(http):
     for version in ("1", "2"):
         answer = http.post(f"/v2/models/flowers/versions/{version}/infer", json=body).json()
         assert (answer["model_name"], answer["model_version"]) == ("flowers", version)
-        told = [cell.split(":", 2) for cell in answer["outputs"][0]["data"]]
-        assert {label: float(score) for score, _, label in told} == pytest.approx(scores(ask(http, version=version)))
+        cells = [cell.split(":", 2) for cell in answer["outputs"][0]["data"]]
+        assert {label: float(score) for score, _, label in cells} == pytest.approx(scores(ask(http, version=version)))
     assert http.get("/v2/models/flowers").json()["versions"] == ["1", "2"]
     missing = http.post("/v2/models/flowers/versions/3/infer", json=body)
     assert missing.status_code == 404
@@ -195,7 +195,7 @@ def test_split_sends_a_share_and_keeps_clients_on_their_version(start):
             assert len(versions) == 1
             by_client[client] = versions.pop()
         assert set(by_client.values()) == {"1", "2"}
-        # Who names a version gets it, and other models are not split.
+        # A request for a version gets it, and other models are not split.
         assert {ask(http, version=1)["model"]["version"] for _ in range(8)} == {"1"}
         assert ask(http, model="signs")["model"] == {"name": "signs", "version": "1"}
         text = http.get("/metrics").text
@@ -212,7 +212,7 @@ def test_split_with_a_missing_version_is_a_server_error(start):
 
 @contextmanager
 def asking_on(gateway_client: httpx.Client, model: str) -> Iterator[Counter]:
-    """Four clients that ask without pause; what they got, by status and version."""
+    """Four clients that send requests without pause; counts their responses by status and version."""
     outcomes: Counter[tuple[int, str | None]] = Counter()
     stop = threading.Event()
 
@@ -319,7 +319,7 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
             assert stubs
             for stub in stubs:
                 stub.kill()
-            # The shadow fails and is mended, beside the version that answers.
+            # The shadow version fails and is reloaded, beside the version that answers.
             wait_for(lambda: failures() > 0)
             before = compared()
             wait_for(lambda: compared() > before + 10, timeout_seconds=120)
@@ -329,7 +329,7 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
 
 
 def processes_of(server: EmbeddedTriton, place: str) -> list[psutil.Process]:
-    """The living processes of Triton's that have a place in the repository on their command line."""
+    """The running processes of Triton with this path of the repository on their command line."""
     found = []
     for process in psutil.Process(server.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):

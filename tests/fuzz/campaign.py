@@ -36,7 +36,7 @@ class Report:
 
 
 class Child:
-    """A process that answers for one file after the other."""
+    """A child process that inspects and decodes files in turn."""
 
     def __init__(self) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
@@ -49,7 +49,7 @@ class Child:
         )
 
     def ask(self, data: bytes) -> dict[str, Any] | str:
-        """The answer, or in words how the process failed to give one."""
+        """The answer, or a description of how the process failed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -93,7 +93,7 @@ def run(seconds: float = math.inf, seed: int = 0, only: str = "", *, files: floa
             elif number < len(kept) + len(forms):
                 name, data = forms[number - len(kept)].name, others[number - len(kept)]
             elif number < files and time.monotonic() < deadline:
-                # A generator of its own for each file: any one can be made again from the seed and its number.
+                # A separate generator for each file, so that each can be reproduced from the seed and its number.
                 rng = random.Random(f"{seed} {number}")
                 form = rng.choice(forms)
                 name, data = form.name, mutate(rng, form.data, others)

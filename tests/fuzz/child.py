@@ -63,7 +63,7 @@ class Cost:
 
 
 INSPECTING = Cost(0.05, 20e-9, 0, 4 * 2**20, 0)
-"""In the event loop, whatever the size of the picture."""
+"""In the event loop, for an image of any size."""
 PASSED_ON = Cost(0.1, 100e-9, 300e-9, 32 * 2**20, 24)
 """In the preprocessor, where nothing bounds it."""
 ISOLATED = Cost(0.6, 100e-9, 400e-9, 128 * 2**20, 48)

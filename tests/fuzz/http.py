@@ -74,7 +74,7 @@ REQUESTS = [
 def damaged(rng: random.Random, seeds: list[bytes]) -> bytes:
     """A request of which something was repeated, grown, cut or put elsewhere, and sometimes several behind another.
 
-    Mostly its body alone is damaged, and its length told right, so that it is read deeper.
+    Mostly only its body is damaged, and its length is correct, so that more of it is read.
     """
     seed = rng.choice(seeds)
     head, blank, body = seed.partition(b"\r\n\r\n")
@@ -119,7 +119,7 @@ def _swap_lines(rng: random.Random, request: bytearray) -> None:
 
 
 def _stretch(rng: random.Random, request: bytearray) -> None:
-    """One byte many times: a name, a value, blanks, digits, brackets."""
+    """The same byte many times: a name, a value, blanks, digits, brackets."""
     place = rng.randrange(len(request) + 1)
     byte = rng.choice((bytes(request[place : place + 1]) or b"x", *(bytes([b]) for b in b' \t\r\n0A"\\[{,;=&%:-/')))
     request[place:place] = byte * rng.choice((2, 100, 20_000, 300_000))

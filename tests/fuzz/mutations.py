@@ -13,7 +13,7 @@ _INTERESTING_WORDS = (0, 1, 2, 0x7F, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x1000
 
 
 def mutate(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
-    """Damage to the structure, then one to eight kinds of damage to bytes; a PNG mostly gets its checksums mended."""
+    """Damage to the structure, then one to eight kinds of damage to bytes; a PNG mostly gets correct checksums."""
     if rng.random() < 0.4:
         data = mutate_structure(rng, data)
         if rng.random() < 0.5:
@@ -29,7 +29,7 @@ def mutate(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
 
 
 def mend_png_checksums(data: bytes) -> bytes:
-    """The same chunks with the checksums that belong to them, as far as they can be told apart."""
+    """The same chunks with correct checksums, as far as the chunks can be recognised."""
     out, position = bytearray(PNG_SIGNATURE), len(PNG_SIGNATURE)
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
@@ -91,7 +91,7 @@ def _splice(rng: random.Random, data: bytearray, others: Sequence[bytes]) -> Non
 
 
 def _grow_png_size(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """A larger picture than its pixels are for, which no checksum gives away."""
+    """A larger size in the header than the pixels suffice for, with a correct checksum."""
     if data.startswith(PNG_SIGNATURE) and len(data) > 33:
         struct.pack_into(">II", data, 16, rng.randrange(1, 9_000), rng.randrange(1, 9_000))
         data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))

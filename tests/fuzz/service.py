@@ -33,9 +33,9 @@ MOST_MEMORY_BYTES = 200_000_000
 LOGGED_BYTES_PER_REQUEST = 2_048
 """What the log may take for each request or stream, beside as many bytes as the client has sent."""
 SHORTEST_REQUEST_BYTES = 40
-"""So many bytes at least are a request of their own: a case may send many in one connection."""
+"""A request has at least this many bytes: a case may send many requests on a connection."""
 SECONDS_TO_END = 10.0
-"""Until then each connection has an answer or is closed; the settings below end a silent one much earlier."""
+"""Within this time each connection must have a response or be closed; the settings below end silent ones earlier."""
 MOST_FAULTS = 10
 SETTINGS = {
     "upload_idle_timeout_seconds": 0.3,
@@ -107,7 +107,7 @@ class Server:
             return False
 
     def is_quiet(self) -> bool:
-        """Whether no connection is left but the one that asks."""
+        """Whether no connection is left except that of the check."""
         try:
             text = httpx.get(f"{self.gateway.url}/metrics", timeout=10).text
         except httpx.HTTPError:
@@ -147,7 +147,7 @@ def run_cases(
         deadline = time.monotonic() + seconds
         while report.requests < requests and time.monotonic() < deadline and len(report.faults) < MOST_FAULTS:
             began = report.requests
-            # A generator of its own for each case: any one can be made again from the seed and its number.
+            # A separate generator for each case, so that each can be reproduced from the seed and its number.
             cases = [make(random.Random(f"{seed} {began + number}")) for number in range(BATCH)]
             for number, answer in enumerate(pool.map(lambda case: exchange(server, case), cases), began):
                 report.answers[answer[:60]] += 1

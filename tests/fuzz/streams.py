@@ -330,6 +330,6 @@ def _end_of(received: bytes) -> str:
 
 
 def run(seconds: float = math.inf, seed: int = 0, *, only: str = "", requests: float = math.inf) -> Report:
-    """Send cases of all kinds, or of one; see run_cases."""
+    """Send cases of all kinds, or of a single kind; see run_cases."""
     kinds = [KINDS[only]] if only else list(KINDS.values())
     return run_cases(lambda rng: rng.choice(kinds)(rng), exchange, seconds, seed, requests=requests, at_once=BATCH)

@@ -1,4 +1,4 @@
-"""Damage by somebody who knows the formats: more scans, chunks, tags and boxes, sizes that the pictures do not have."""
+"""Damage with knowledge of the formats: more scans, chunks, tags and boxes, and sizes that the images do not have."""
 
 import random
 import re
@@ -13,7 +13,7 @@ _INTEGER_TYPES = (1, 3, 4, 6, 8, 9, 13, 16, 17, 18)
 
 
 def mutate_structure(rng: random.Random, data: bytes) -> bytes:
-    """One damage to the parts of a file; the file itself where its format has none."""
+    """Damage the parts of a file once; returns the file unchanged if its format has no known parts."""
     for signature, damages in _BY_SIGNATURE:
         if re.match(signature, data, re.DOTALL):
             return rng.choice(damages)(rng, data)[:MOST_BYTES]

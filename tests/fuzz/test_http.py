@@ -41,7 +41,7 @@ def test_seed_repeats_stream_cases(kind):
 
 
 @pytest.mark.parametrize(
-    ("received", "told"),
+    ("received", "outcome"),
     [
         (b"", "closed"),
         (b"HTTP/1.1 422 X\r\n\r\n", "422"),
@@ -54,5 +54,5 @@ def test_seed_repeats_stream_cases(kind):
         (b"HTTP/1.1 101 X\r\n\r\n\xc1\x00", r"fault: no frame: b'\xc1\x00'"),
     ],
 )
-def test_outcome_of_a_response(received, told):
-    assert streams.outcome(received) == told
+def test_outcome_of_a_response(received, outcome):
+    assert streams.outcome(received) == outcome
