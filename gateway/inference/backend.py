@@ -1,4 +1,4 @@
-"""What the service asks of an inference server, and the shapes of its answers."""
+"""The interface of an inference server, and the types of its results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,58 +19,58 @@ from gateway.ingest.resizing import Resize
 
 @dataclass(slots=True)
 class Batch:
-    """Encoded images, one at least, that travel together."""
+    """Encoded images, at least one, that are sent in one call."""
 
     images: Sequence[bytes]
     seals: Sequence[bytes] = ()
-    """A code of each image, once the backend has sealed them: see gateway.triton.seal."""
+    """A code for each image, once the backend has sealed them: see gateway.triton.seal."""
 
     def __len__(self) -> int:
         return len(self.images)
 
 
 class Vectors(Enum):
-    """Whether the vectors of images are wanted beside their classes."""
+    """Whether the embeddings of images are returned with their classes."""
 
     NONE = "none"
     IF_ANY = "if any"
-    """Of a model that gives some."""
+    """If the model has embeddings."""
     NEEDED = "needed"
-    """NoFeatures is raised where the model gives none."""
+    """NoFeatures is raised if the model has no embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One batch and what is asked of a model about it."""
+    """One batch, the model, and the parameters of the call."""
 
     batch: Batch
     model_name: str
     model_version: str
     """"" for the version in use."""
     selection: Selection | None
-    """Which classes to report for each image; None for every class's score as it left the model, without labels."""
+    """Which classes to return for each image; None for the model's score of every class, without labels."""
     deadline: Deadline
     request_id: str
     run_to_completion: bool = False
-    """Of a call that must not be cancelled: whether to return when it has really ended, and not at the deadline."""
+    """For a call that must not be cancelled: return when it has ended, even after the deadline."""
     vectors: Vectors = Vectors.NONE
     best_effort: bool = False
-    """Whether no client waits for the answer: it is asked for once, of a server that is known to answer, and what comes
-    of it is held neither for nor against servers, models and images."""
+    """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
+    does not affect the health of servers and models or the quarantine of images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The answer for one image of a batch: predictions by falling score, or `decoded` False or an `error` and none."""
+    """The result of one image of a batch: predictions by falling score, none if not `decoded` or with an `error`."""
 
     decoded: bool
     predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = None
-    """In place of predictions, where a request has no selection: fp32 [classes], by class id."""
+    """Instead of predictions, if the call has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
-    """Why this image alone has no answer."""
+    """The error of this image alone."""
     vector: NDArray[np.float32] | None = None
-    """fp32 [size], where the call wants it and the model gives one."""
+    """The embedding, fp32 [size], if the call requests it and the model has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,37 +90,37 @@ class ModelInfo:
 
     name: str
     versions: tuple[str, ...]
-    """Those that can be asked for."""
+    """The versions that clients can request."""
     ready: bool
     classes: int
     version: str = ""
-    """The one in use: it answers who names none."""
+    """The version in use: it answers requests without a version."""
     precision: str | None = None
-    """fp32, bf16 or fp16, where the model says."""
+    """fp32, bf16 or fp16; None if the model does not specify it."""
     multi_label: bool = False
     """Whether each class has a probability of its own."""
     decode: str = "exact"
-    """How large JPEGs are decoded: exact, or fast where the model says so."""
+    """How large JPEGs are decoded: exact, or fast if the model specifies it."""
     tensor: str | None = None
-    """What the network gets: fp32 that is normalised, or uint8 pixels; None where that is neither."""
+    """Input type of the network: fp32 (normalised) or uint8 (pixels); None for any other."""
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None
     resize_size: tuple[int, ...] = ()
-    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () where it does not say."""
+    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () if not specified."""
     crop_size: tuple[int, ...] = ()
-    """Pixels that it then cuts from the middle: height and width, or one for both; () where it does not say."""
+    """Pixels of the centre crop: height and width, or one number for both; () if not specified."""
     reason: str | None = None
-    """Why the model is not ready, where Triton says so."""
+    """Why the model is not ready, if Triton gives a reason."""
     vector_size: int = 0
-    """How many numbers the vectors of FEATURES have; 0 where the model gives none."""
+    """Size of the embeddings in FEATURES; 0 if the model has none."""
     steps: tuple[str, ...] = field(default=())
     """The models that the ensemble runs, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One inference that was tried: when (UTC), how many seconds it took, and what went wrong, if anything did."""
+    """One probe: when it was sent (UTC), its duration in seconds, and its error, if any."""
 
     at: datetime
     seconds: float
@@ -129,7 +129,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """A model's version in the server's own words, such as LOADING or UNAVAILABLE, and the reason it gives."""
+    """The state of a model's version, such as LOADING or UNAVAILABLE, and the server's reason."""
 
     name: str
     version: str
@@ -139,7 +139,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """What is known of one model of one server."""
+    """The health of one model of one server."""
 
     name: str
     ready: bool
@@ -148,7 +148,7 @@ class ModelHealth:
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
-    """What is known of one server: whether a real inference lately succeeded there, and what is being done if not."""
+    """The health of one server: whether a recent probe succeeded, and the state of recovery."""
 
     address: str
     ready: bool
@@ -158,7 +158,7 @@ class EndpointHealth:
     warnings: tuple[str, ...] = ()
     healing: str = "off"
     models: tuple[ModelHealth, ...] = ()
-    """Each model that is watched, the default one first."""
+    """Each probed model, the default model first."""
 
 
 class Backend(Protocol):
@@ -174,13 +174,13 @@ class Backend(Protocol):
         ...
 
     def health(self) -> Sequence[EndpointHealth]:
-        """What is known of each server, without asking it."""
+        """The last known health of each server, without a call."""
         ...
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch.
 
-        Returns or raises by the deadline, unless the call is asked `run_to_completion` of a server that does not bear
+        Returns or raises by the deadline, except for a call with `run_to_completion` to a server that does not support
         cancellation.
 
         Raises ModelNotFound, NoFeatures, ModelUnavailable, TritonUnreachable, Overloaded, DeadlineExceeded or
@@ -193,7 +193,7 @@ class Backend(Protocol):
         ...
 
     async def model(self, name: str) -> ModelInfo:
-        """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
+        """One of `models`; raises ModelNotFound, or ModelUnavailable for an expected model."""
         ...
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
@@ -201,24 +201,24 @@ class Backend(Protocol):
         ...
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
-        """How one version's images are resized, if that can be done before they go; raises what `infer` raises."""
+        """How one version's images are resized; None if that cannot be done in advance; raises what `infer` raises."""
         ...
 
     async def sequence(self, model_name: str, model_version: str) -> FrameSequence:
-        """A new sequence of frames for the stateful model that goes with a model; raises ModelNotFound without one."""
+        """A new sequence of frames for the stateful model of a model; raises ModelNotFound if it has none."""
         ...
 
     async def load(self, name: str) -> None:
-        """Have every server load a model, or take up what has changed in its files; the old one answers meanwhile.
+        """Load a model on every server, or reload it if its files have changed; the old instances answer meanwhile.
 
         Raises ModelNotFound, LoadFailed or TritonUnreachable.
         """
         ...
 
     async def unload(self, name: str) -> None:
-        """Have every server let go of a model; raises ModelNotFound, LoadFailed or TritonUnreachable."""
+        """Unload a model on every server; raises ModelNotFound, LoadFailed or TritonUnreachable."""
         ...
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close all connections."""
         ...

@@ -1,4 +1,4 @@
-"""The calls of one request: its images in batches of similar size, a few of them at the backend at once."""
+"""The calls of one request: batches of images of similar size, at most `max_calls` in flight at once."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ ResultCallback = Callable[[Result], None]
 """Takes the result of one image."""
 
 Spawn = Callable[..., None]
-"""Starts a coroutine function with its arguments as some of the request's work."""
+"""Starts a coroutine function with its arguments in the request's scope."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How one request's images are cut into calls: `max_calls` of at most `max_images` and `max_bytes` at once."""
+    """How one request's images are batched: `max_calls` in flight, each of at most `max_images` and `max_bytes`."""
 
     max_images: int
     max_bytes: int
@@ -47,7 +47,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all requests of a process share."""
+    """Objects that all requests of a process share."""
 
     backend: Backend
     admission: Admission
@@ -60,7 +60,7 @@ class Shared:
 
 @dataclass(slots=True)
 class InFlight:
-    """An image that has its permit and waits for its answer, which `answer` takes."""
+    """An image with its permit that waits for its result; `answer` is called with it."""
 
     image: Image
     permit: Permit
@@ -69,7 +69,7 @@ class InFlight:
 
 
 class Calls:
-    """Takes images with their permits, and gives each its result and its permit back.
+    """Sends images with their permits to the backend, reports each result and releases its permit.
 
     A RequestError of the backend ends the request; every other error is the result of the images in that call.
     """
@@ -78,23 +78,23 @@ class Calls:
         self._shared = shared
         self._query = query
         self._spawn = spawn
-        self._out = 0
+        self._in_flight = 0
         self._planner: BatchPlanner[InFlight] = BatchPlanner(
             shared.batches.max_images, shared.batches.max_bytes, size=lambda item: len(item.image.payload)
         )
 
     def add(self, item: InFlight) -> None:
-        """Send an image: a lone one leaves at once; while all calls are out, images gather to a batch."""
+        """Send an image: at once if a call is free; otherwise it is batched until one is."""
         self._planner.add(item)
-        if self._out < self._shared.batches.max_calls:
-            self._out += 1
+        if self._in_flight < self._shared.batches.max_calls:
+            self._in_flight += 1
             self._spawn(self._call_while_images_wait, self._planner.take())
 
     async def _call_while_images_wait(self, items: list[InFlight]) -> None:
         while items:
             await self._call(items)
             items = self._planner.take()
-        self._out -= 1
+        self._in_flight -= 1
 
     async def _call(self, items: list[InFlight]) -> None:
         results: list[Result]
@@ -103,7 +103,7 @@ class Calls:
             with self._query.tally.stages["infer"]:
                 answer = await self._infer(items)
         except RequestError as error:
-            # No such model: the fault of the request, not of these files; or of who has set the split.
+            # No such model: an error of the request, not of its files; or of the operator's split.
             if self._query.split and isinstance(error, ModelNotFound):
                 name, version = self._query.model_name, self._query.model_version
                 raise ModelUnavailable(
@@ -119,7 +119,7 @@ class Calls:
                 item.permit.release()
         for item, result in zip(items, results, strict=True):
             item.answer(result)
-        if answer is not None:  # now that it is given, and its permits are back
+        if answer is not None:  # after the results are reported and the permits released
             self._shared.shadows.offer(self._query, [item.image.payload for item in items], answer)
 
     async def _infer(self, items: list[InFlight]) -> InferResult:
@@ -129,7 +129,7 @@ class Calls:
         metrics.BATCH_IMAGES.observe(len(items))
         batch = Batch([item.image.payload for item in items])
         query, backend = self._query, self._shared.backend
-        bears = backend.supports_cancellation
+        cancellable = backend.supports_cancellation
         name, version, selection = query.model_name, query.model_version, query.selection
         call = Call(
             batch,
@@ -138,25 +138,25 @@ class Calls:
             selection,
             deadline,
             query.request_id,
-            run_to_completion=not bears,
+            run_to_completion=not cancellable,
             vectors=query.vectors,
         )
         with metrics.CALL_SECONDS.time():
-            if bears:
+            if cancellable:
                 return await by(deadline, backend.infer(call))
             permits = [item.permit for item in items]
             return await by(deadline, self._shared.uncancelled.run(backend.infer(call), permits))
 
 
 async def by(deadline: Deadline, work: Awaitable[T]) -> T:
-    """The result of `work`; raises DeadlineExceeded, and cancels it, when it is too late."""
+    """The result of `work`; at the deadline it is cancelled, and DeadlineExceeded is raised."""
     with anyio.move_on_after(deadline.left_seconds):
         return await work
     raise DeadlineExceeded
 
 
 def failed(file: Upload | Image, size: ImageInfo | Image, error: GatewayError) -> Result:
-    """The result of a file without an answer, whose width and height are known."""
+    """The error result of a file whose width and height are known."""
     return Result(file.index, file.filename, size.width, size.height, error=error)
 
 

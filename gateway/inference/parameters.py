@@ -1,4 +1,4 @@
-"""What clients may ask of every route that takes images, as types with their bounds for pydantic's models."""
+"""Parameters that all routes for images share, as types with bounds for pydantic models."""
 
 from collections.abc import Sequence
 from typing import Annotated, Protocol
@@ -21,27 +21,27 @@ TimeoutSeconds = (
 
 
 class Classes(Protocol):
-    """Which classes of a model are asked for."""
+    """The parameters that select classes."""
 
     @property
     def top_k(self) -> int | None:
-        """How many."""
+        """The number of best classes."""
 
     @property
     def threshold(self) -> float | None:
-        """From which score on."""
+        """The lowest score."""
 
     @property
     def labels(self) -> Sequence[str]:
-        """Of which labels alone; of all, where there are none."""
+        """The labels to return; all if empty."""
 
 
-def selection_from_parameters(asked: Classes, settings: Settings) -> Selection:
-    """The classes that are asked for, within the limits of the settings; raises InvalidParameter."""
+def selection_from_parameters(parameters: Classes, settings: Settings) -> Selection:
+    """The requested selection, within the limits of the settings; raises InvalidParameter."""
     return Selection(
-        top_k=asked.top_k,
-        threshold=asked.threshold,
-        labels=tuple(asked.labels),
+        top_k=parameters.top_k,
+        threshold=parameters.threshold,
+        labels=tuple(parameters.labels),
         default_top_k=settings.default_top_k,
         max_top_k=settings.max_top_k,
     )

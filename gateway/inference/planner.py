@@ -1,4 +1,4 @@
-"""Which images of a request travel to Triton together."""
+"""Forms batches of a request's images."""
 
 from collections import deque
 from collections.abc import Callable
@@ -18,17 +18,17 @@ class BatchPlanner(Generic[T]):
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._size = size
-        self._groups: dict[int, deque[T]] = {}  # in the order of each group's oldest item, or nearly so
+        self._groups: dict[int, deque[T]] = {}  # roughly in the order of each group's oldest item
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
 
     def add(self, item: T) -> None:
-        """Let an item wait for its batch."""
+        """Add an item to its group."""
         self._groups.setdefault(self._size(item).bit_length(), deque()).append(item)
 
     def take(self) -> list[T]:
-        """The next batch: `max_items` and `max_bytes` padded at most, one item at least; [] when none waits."""
+        """The next batch: at most `max_items` and `max_bytes` with padding, but at least one item; [] if none waits."""
         if not self._groups:
             return []
         key = next(iter(self._groups))
@@ -41,5 +41,5 @@ class BatchPlanner(Generic[T]):
                 break
             batch.append(group.popleft())
         if group:
-            self._groups[key] = group  # behind the others: groups take turns
+            self._groups[key] = group  # last in the order: groups alternate
         return batch

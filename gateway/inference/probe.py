@@ -1,4 +1,4 @@
-"""A tiny image made in code, to ask a model for a sign of life."""
+"""A tiny random image that probes a model."""
 
 import os
 

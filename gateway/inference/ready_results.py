@@ -1,15 +1,15 @@
-"""The results of one request that are ready and have not been taken yet."""
+"""The queue of one request's results that the client has not read yet."""
 
 import asyncio
 
 from gateway.inference.request_spec import Result
 
 MAX_UNREAD_PREDICTIONS = 10_000
-"""While a client has more of them to read, its request reads no further."""
+"""Unread predictions above which a request stops reading uploads."""
 
 
 class ReadyResults:
-    """A queue that says when too much is in it: a client may send for long and read nothing."""
+    """A queue with backpressure: a client may keep sending without reading its results."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Result | None] = asyncio.Queue()
@@ -17,12 +17,12 @@ class ReadyResults:
         self._taken = asyncio.Event()
 
     def put(self, result: Result) -> None:
-        """Add a result; what is in work when there is enough still comes in."""
+        """Add a result; never blocks, so results of images in progress may exceed the limit."""
         self._predictions += result.extent
         self._queue.put_nowait(result)
 
     def end(self) -> None:
-        """No more will come."""
+        """Mark the end of the results."""
         self._queue.put_nowait(None)
 
     async def take(self) -> Result | None:

@@ -1,4 +1,4 @@
-"""What becomes of one request: where its time goes, and how many of its images are answered."""
+"""Statistics of one request: time in each stage, and counts of its images."""
 
 import time
 from collections import Counter
@@ -10,14 +10,14 @@ from gateway.errors import GatewayError, ServiceError
 class Stage:
     """The time in which at least one image of a request is in one stage; images enter and leave it with `with`.
 
-    What many do at once counts once, so that no stage is longer than the request.
+    Overlapping images count once, so that no stage is longer than the request.
     """
 
     __slots__ = ("_inside", "_left", "_past_seconds", "_since", "began")
 
     def __init__(self) -> None:
         self.began = 0.0
-        """When the first image came in, by time.perf_counter."""
+        """When the first image entered, by time.perf_counter."""
         self._left = 0.0
         self._inside = 0
         self._since = 0.0
@@ -47,7 +47,7 @@ class Stage:
 
 
 class Stages(dict[str, Stage]):
-    """The stages that a request has come to, by name, in that order: read, prepare, wait, infer."""
+    """The stages of a request by name, in the order of first entry: read, prepare, wait, infer."""
 
     def __missing__(self, name: str) -> Stage:
         stage = self[name] = Stage()
@@ -56,11 +56,11 @@ class Stages(dict[str, Stage]):
 
 @dataclass(slots=True)
 class RequestStats:
-    """The account of one request; the service writes it; log, metrics and trace read it."""
+    """Statistics of one request: written by the service, read by log, metrics and trace."""
 
     stages: Stages = field(default_factory=Stages)
     received_bytes: int = 0
-    """Of the body, so far."""
+    """Bytes of the body received so far."""
     images_ok: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     """Images that failed, by the code of their error."""

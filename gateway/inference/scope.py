@@ -1,4 +1,4 @@
-"""The tasks of one request, and their end."""
+"""A scope for the tasks of one request."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ AGAIN_SECONDS = 0.05
 
 
 class Scope:
-    """A group of tasks that none of them outlives.
+    """A group of tasks, none of which outlives it.
 
     asyncio's TaskGroup cancels once, and waits for ever for a task that swallows it (as `asyncio.wait_for` did before
     Python 3.12); anyio's costs each request three times as much. The tasks must see to their own errors.
@@ -22,7 +22,7 @@ class Scope:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run beside the others until the scope ends."""
+        """Run a task until the scope ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -35,7 +35,7 @@ class Scope:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel what still runs until all of it has ended, even if who waits for that is cancelled meanwhile."""
+        """Cancel the tasks until all have ended, even if the caller is cancelled meanwhile."""
         cancelled = False
         while self._tasks:
             for task in self._tasks:

@@ -1,4 +1,4 @@
-"""Which of a model's classes a request wants to hear of."""
+"""Selects the classes of a model that a request gets."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from gateway.inference.prediction import Prediction, Predictions
 from gateway.near import TOLD_CHARACTERS
 
 MAX_COMPARED = 100
-"""Labels that an unknown one is compared with: comparing takes some 50 microseconds, and models have 21,000 labels."""
+"""Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""
 MAX_HAVING = 3
-"""Labels that are told of those that have an unknown one as a word: cat, of Egyptian cat."""
+"""Suggested labels that contain the unknown one as a word, such as Egyptian cat for cat."""
 MAX_LABEL_PARTS = 4_000
-"""Each image's classes are compared with all of them."""
+"""Upper bound of requested labels, counted by commas: each image's classes are compared with all of them."""
 
 MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
@@ -48,7 +48,7 @@ class Selection:
         object.__setattr__(self, "labels", _bounded(self.labels))
 
     def class_count(self, *, multi_label: bool) -> int | None:
-        """How many of the best classes have to be known; None for all of them."""
+        """Number of best classes to request from the model; None for all."""
         if self.labels:
             return None
         if self.top_k is not None:

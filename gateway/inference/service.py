@@ -21,7 +21,7 @@ from gateway.limits.spare_capacity import SpareCapacity
 class InferenceService:
     """Classifies the uploads of many requests at once.
 
-    `shadow` has for models the versions that look on, with their percentages; see gateway.inference.shadow.
+    `shadow` maps models to their shadow versions and percentages; see gateway.inference.shadow.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class InferenceService:
         self.admission = admission
         self.policy = policy
         self.uncancelled = Uncancelled()
-        """What outlives the request that began it, since it cannot be stopped."""
+        """Work that outlives its request, since it cannot be stopped."""
         self.shadows = Shadows(backend, SpareCapacity(admission), self.uncancelled, shadow or {})
-        """What versions beside those that answer make of a share of the images."""
+        """Runs shadow versions on a share of the images."""
         self._shared = Shared(backend, admission, policy, batches, decoders, self.uncancelled, self.shadows)
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Versions that are asked beside the one that answers, on a share of the traffic, and compared with it."""
+"""Shadow versions: called on a share of the traffic after the answer, and compared with it."""
 
 import asyncio
 import random
@@ -25,16 +25,16 @@ from gateway.time_slices import TimeSlice
 log = structlog.get_logger("gateway")
 
 TIMEOUT_SECONDS = 10.0
-"""A shadow that needs longer has failed."""
+"""Timeout of a call to a shadow version."""
 SAME, DIFFERENT, SKIPPED = "same", "different", "skipped"
 Scores = NDArray[np.float32]
 
 
 class Shadows:
-    """Asks shadow versions about images that have been answered; nothing that befalls them reaches a client.
+    """Calls shadow versions with images that were answered; their failures never affect a client.
 
-    It owns what it starts: requests end without waiting for it, and it ends with the service. A shadow is asked only
-    where there is a place in `spare`, and once.
+    It owns its tasks: requests do not wait for them, and they end with the service. A shadow is called once, with a
+    lease of `spare` capacity.
     """
 
     def __init__(
@@ -59,10 +59,9 @@ class Shadows:
         return len(self._scope)
 
     def offer(self, query: RequestSpec, images: Sequence[bytes], answer: InferResult) -> None:
-        """Have shadows look at images that `answer` was given for, row by row, if their share comes to it.
+        """Start calls to the shadow versions of a model, by their shares, for images with the rows of `answer`.
 
-        Returns at once. What is not comparable is left out: rows without a likeliest class, and answers about labels
-        that the client has chosen.
+        Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
         """
         shares = self._shares.get(query.model_name)
         if shares is None or (query.selection is not None and query.selection.labels):
@@ -71,43 +70,43 @@ class Shadows:
             if version == answer.model_version or 100 * self._chance() >= percent:
                 continue
             comparable = [(image, row) for image, row in zip(images, answer.rows, strict=True) if _has_top(row)]
-            chosen = comparable[: self._spare.max_images]  # of a batch that is larger than all places, a part
+            chosen = comparable[: self._spare.max_images]  # part of a batch that exceeds the spare capacity
             if not chosen:
                 continue
-            place = self._spare.take(len(chosen), sum(len(image) for image, _ in chosen))
-            skipped = len(comparable) - (0 if place is None else len(chosen))
+            lease = self._spare.take(len(chosen), sum(len(image) for image, _ in chosen))
+            skipped = len(comparable) - (0 if lease is None else len(chosen))
             if skipped:
                 metrics.SHADOW_IMAGES.labels(SKIPPED, query.model_name, version).inc(skipped)
-            if place is None:
+            if lease is None:
                 continue
             compared = _Compared(query.model_name, version, query.request_id, *map(tuple, zip(*chosen, strict=True)))
-            # In a context of its own: the request whose trace and log it would be part of may be over before it.
-            task = Context().run(self._scope.start, self._run(compared, place))
-            task.add_done_callback(partial(_give_back, place))
+            # In its own context: the request, with its trace and log fields, may end first.
+            task = Context().run(self._scope.start, self._run(compared, lease))
+            task.add_done_callback(partial(_release, lease))
 
     async def close(self) -> None:
-        """Give up what is under way; what must not be cancelled is left to its owner."""
+        """Cancel running calls; calls that must not be cancelled are left to Uncancelled."""
         await self._scope.close()
 
-    async def _run(self, compared: "_Compared", place: SpareLease) -> None:
+    async def _run(self, compared: "_Compared", lease: SpareLease) -> None:
         key = (compared.model_name, compared.version)
         try:
-            result = await self._ask(compared, place)
-            turn = TimeSlice()
+            result = await self._infer(compared, lease)
+            time_slice = TimeSlice()
             for row, shadow in zip(compared.rows, result.rows, strict=True):
                 _compare(row, shadow, *key)
-                await turn.pause_if_over()
+                await time_slice.pause_if_over()
         except GatewayError as error:
             metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(compared.rows))
-            self._tell_failure(key, error)
-        except Exception:  # whatever it is, nobody else may feel it
+            self._log_failure(key, error)
+        except Exception:  # must not affect anything else
             metrics.SHADOW_IMAGES.labels("internal_error", *key).inc(len(compared.rows))
             log.exception("shadow_fault", model=compared.model_name, version=compared.version)
         else:
-            self._tell_success(key)
+            self._log_success(key)
 
-    async def _ask(self, compared: "_Compared", place: SpareLease) -> InferResult:
-        bears = self._backend.supports_cancellation
+    async def _infer(self, compared: "_Compared", lease: SpareLease) -> InferResult:
+        cancellable = self._backend.supports_cancellation
         call = Call(
             Batch(compared.images),
             compared.model_name,
@@ -115,29 +114,29 @@ class Shadows:
             None,
             Deadline.after(TIMEOUT_SECONDS),
             compared.request_id,
-            run_to_completion=not bears,
+            run_to_completion=not cancellable,
             best_effort=True,
         )
-        asking = self._backend.infer(call)
+        inference = self._backend.infer(call)
         with anyio.move_on_after(TIMEOUT_SECONDS):
-            return await (asking if bears else self._uncancelled.run(asking, (place,)))
+            return await (inference if cancellable else self._uncancelled.run(inference, (lease,)))
         raise DeadlineExceeded
 
-    def _tell_failure(self, key: tuple[str, str], error: GatewayError) -> None:
+    def _log_failure(self, key: tuple[str, str], error: GatewayError) -> None:
         if key not in self._failing:
             self._failing.add(key)
             name, version = key
             cause = str(error.__cause__ or error)
             log.warning("shadow_fails", model=name, version=version, code=error.code, cause=cause)
 
-    def _tell_success(self, key: tuple[str, str]) -> None:
+    def _log_success(self, key: tuple[str, str]) -> None:
         if key in self._failing:
             self._failing.discard(key)
             log.info("shadow_answers", model=key[0], version=key[1])
 
 
 class _Compared:
-    """Images, the rows that were answered for them, and the version that is to be compared with these."""
+    """Images, the rows of their answer, and the version to compare with."""
 
     __slots__ = ("images", "model_name", "request_id", "rows", "version")
 
@@ -159,20 +158,20 @@ def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
         if answered.scores.shape != scores.shape:
             raise ContractBroken("The shadow has a different number of classes.")
         return bool(answered.scores.argmax() == scores.argmax()), float(np.abs(answered.scores - scores).max())
-    told = Predictions.of(answered.predictions)
-    ids = np.frombuffer(told.class_ids, np.int32)
+    predictions = Predictions.of(answered.predictions)
+    ids = np.frombuffer(predictions.class_ids, np.int32)
     if ids.max() >= len(scores):
         raise ContractBroken("The shadow has a different number of classes.")
-    known = np.frombuffer(told.scores, np.float64)
+    known = np.frombuffer(predictions.scores, np.float64)
     best = int(scores.argmax())
     largest = float(np.abs(known - scores[ids]).max())
-    if best not in told.class_ids:
+    if best not in predictions.class_ids:
         largest = max(largest, float(scores[best] - known.min()))
     return int(ids[known.argmax()]) == best, largest
 
 
-def _give_back(place: SpareLease, _: "asyncio.Task[None]") -> None:
-    place.release()
+def _release(lease: SpareLease, _: "asyncio.Task[None]") -> None:
+    lease.release()
 
 
 def _has_top(row: Row) -> bool:
@@ -180,7 +179,7 @@ def _has_top(row: Row) -> bool:
 
 
 def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> None:
-    """Count one image; raises nothing that has to do with the shadow."""
+    """Compare and count one image; errors of the shadow are counted, not raised."""
     try:
         if shadow.error is not None:
             raise shadow.error

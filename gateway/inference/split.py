@@ -1,4 +1,4 @@
-"""Which version of a model answers, where a share of its requests goes to another one."""
+"""Splits the requests of a model between its versions."""
 
 import hashlib
 import random
@@ -10,7 +10,7 @@ _HASH_RANGE = 2**64
 def version_of(
     splits: Mapping[str, Mapping[str, int]], model_name: str, version: str | None, client: str
 ) -> tuple[str, bool]:
-    """The version that answers, "" for the one in use, and whether it is a share of the model's split.
+    """The version that answers, "" for the one in use, and whether the split has chosen it.
 
     `version` is the one that the client asks for, if any.
     """
@@ -19,19 +19,19 @@ def version_of(
 
 
 def choose(shares: Mapping[str, int], model_name: str, client: str) -> str:
-    """A version by its share of the requests: the same one for the same client each time, by chance for nobody ("").
+    """A version by its share of the requests: always the same for one client, random without a client ("").
 
-    A client's place among the shares comes from a hash, so that every gateway finds the same one, and a larger share
-    moves only those clients that it gains.
+    A client's position among the shares is a hash, so that every gateway chooses the same version, and a larger share
+    moves only the clients that it gains.
     """
     if client:
         digest = hashlib.sha256(f"{model_name}\0{client}".encode()).digest()
-        place = int.from_bytes(digest[:8], "big") / _HASH_RANGE
+        position = int.from_bytes(digest[:8], "big") / _HASH_RANGE
     else:
-        place = random.random()  # noqa: S311  # no secret
-    rest = place * sum(shares.values())
+        position = random.random()  # noqa: S311  # no secret
+    rest = position * sum(shares.values())
     for version, share in shares.items():
         rest -= share
         if rest < 0:
             return version
-    return list(shares)[-1]  # by rounding alone
+    return list(shares)[-1]  # only by rounding

@@ -1,4 +1,4 @@
-"""Work that cannot be stopped, and who owns it when nobody waits for it any more."""
+"""The owner of work that cannot be cancelled and may outlive its caller."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -8,25 +8,25 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 CLOSING_SECONDS = 5.0
-"""How long the end of the process waits for such work."""
+"""How long `close` waits for such work."""
 
 
 class Holding(Protocol):
-    """What such work holds: a permit, or a place."""
+    """A permit or lease that such work holds."""
 
     def keep(self) -> None:
-        """Stay taken until `settle`, even if it is released before."""
+        """Keep it taken until `settle`, even if it is released before."""
         ...
 
     def settle(self) -> None:
-        """The work has ended."""
+        """Mark the end of the work."""
         ...
 
 
 class Uncancelled:
-    """Owns work that must run to its end: a call that the server does not survive being cancelled, a thread.
+    """Owns work that must run to completion: a call whose cancellation would crash the server, or a thread.
 
-    Whoever asked for it may give up waiting; its permits stay out until it has ended.
+    The caller may stop waiting; the permits stay taken until the work has ended.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Uncancelled:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, tuple(permits)))
-        await asyncio.wait({task})  # which leaves the task alone when it is cancelled
+        await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
 
     async def idle(self) -> None:
@@ -51,7 +51,7 @@ class Uncancelled:
             await asyncio.wait(self._tasks)
 
     async def close(self, grace_seconds: float = CLOSING_SECONDS) -> None:
-        """Wait `grace_seconds` for what still runs, and then give it up."""
+        """Wait up to `grace_seconds` for running work, and then cancel it."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
         for task in self._tasks:
@@ -63,4 +63,4 @@ class Uncancelled:
         for permit in permits:
             permit.settle()
         if not task.cancelled():
-            task.exception()  # seen: nobody may be left to see it
+            task.exception()  # marks the exception as retrieved: the caller may be gone

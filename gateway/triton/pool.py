@@ -1,4 +1,4 @@
-"""The Tritons that a gateway process uses: found, watched, and left again."""
+"""The pool of Tritons that a gateway process uses: resolved, probed and removed."""
 
 import asyncio
 import os
@@ -24,24 +24,24 @@ from gateway.triton.health.reloading import ModelReloader
 log = structlog.get_logger("gateway")
 
 RETIREMENT_SECONDS = 60.0
-"""How long a Triton that is no longer used may finish what it was asked."""
+"""How long a Triton that is no longer used may finish its calls."""
 RESTART_SECONDS = 1.0
-"""Before a watch that ended is begun again."""
+"""Pause before a health checker that ended is restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which Tritons a gateway process uses: at least `aperture` of those there are, 0 for all; see balancing."""
+    """The subset of Tritons that a gateway process uses: at least `aperture`, 0 for all; see balancing."""
 
     aperture: int = 0
     max_images_in_flight: int = 32
     gateway: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
-    """What sets this process apart from the others that use the same Tritons."""
+    """Identifies this process among those that use the same Tritons."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """One Triton that is used."""
+    """One Triton in use."""
 
     endpoint: TritonEndpoint
     checker: HealthChecker
@@ -57,9 +57,9 @@ class Replica:
 
 
 class TritonPool:
-    """The Tritons behind one or several `host:port`, each with its checker. `start` it inside its event loop.
+    """The Tritons behind one or more `host:port`, each with a health checker. `start` it inside its event loop.
 
-    `splits` name the versions of models that get parts of their requests, `load` the models that should be loaded;
+    `splits` are the versions of models with their shares of the requests, `load` the models that should be loaded;
     `connect` makes the endpoint of an address, `lookup` asks DNS.
     """
 
@@ -90,12 +90,12 @@ class TritonPool:
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Connect and begin to watch; an unreachable Triton is no error, it is waited for."""
+        """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
         await self.resolve()
         self._resolving = asyncio.create_task(self._keep_resolving())
 
     async def close(self) -> None:
-        """Stop watching and close every channel; calls in flight are given up."""
+        """Stop the health checkers and close every channel; calls in flight are cancelled."""
         replicas = list(self._replicas.values())
         tasks = [task for task in (self._resolving, *(replica.task for replica in replicas), *self._retiring) if task]
         for task in tasks:
@@ -105,11 +105,11 @@ class TritonPool:
 
     @property
     def replicas(self) -> list[Replica]:
-        """Those that are used."""
+        """The replicas in use."""
         return list(self._replicas.values())
 
     def ready(self, model_name: str, model_version: str, but: Collection[str] = ()) -> list[Replica]:
-        """Those that answer for a model, without some addresses."""
+        """The replicas that are ready for a model, except the addresses in `but`."""
         serving = self.serving(model_name, model_version)
         return [
             replica
@@ -118,13 +118,13 @@ class TritonPool:
         ]
 
     def serving(self, model_name: str, model_version: str) -> list[Replica]:
-        """Those where a model is watched, whether it answers now or not; all where it is watched nowhere."""
+        """The replicas that probe a model, ready or not; all if none does."""
         return [
             replica for replica in self.replicas if replica.checker.knows(model_name, model_version)
         ] or self.replicas
 
     def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
-        """Whether a model that one Triton does not have is one that another serves, or should serve."""
+        """Whether a model that one Triton does not have is temporarily missing at another."""
         others = (replica.checker for replica in self.replicas if replica is not without)
         return any(
             checker.lacks(model_name, model_version)
@@ -134,7 +134,7 @@ class TritonPool:
 
     @asynccontextmanager
     async def models_at(self, address: str) -> AsyncIterator[Models]:
-        """The models of one Triton, whether it is among those that are used or not."""
+        """The models of one Triton, in use or not."""
         if address in self._replicas:
             yield self._replicas[address].models
             return
@@ -145,12 +145,12 @@ class TritonPool:
             await endpoint.close()
 
     def forget(self, address: str, models: Collection[str]) -> None:
-        """Watch models no longer that were unloaded on purpose."""
+        """Stop probing models that were unloaded on purpose."""
         if address in self._replicas:
             self._replicas[address].checker.forget(models)
 
     async def resolve(self) -> None:
-        """Use this gateway's share of the addresses that there are now, and leave those that are gone or not needed."""
+        """Resolve the addresses, use this gateway's subset of them, and remove replicas that are not in it."""
         self.known = rendezvous_order(await self._addresses.current(), self._share.gateway)
         wanted = self._wanted()
         for address in wanted:
@@ -169,7 +169,7 @@ class TritonPool:
                 log.exception("watch_fault", triton="")
 
     def _wanted(self) -> list[str]:
-        """As many addresses as the aperture is wide, and one more for each of them that does not answer."""
+        """The subset of addresses, with one more for each replica that is not ready."""
         left = subset_size(self._share.aperture, self._share.max_images_in_flight) or len(self.known)
         wanted = []
         for address in self.known:
@@ -177,7 +177,7 @@ class TritonPool:
                 break
             wanted.append(address)
             replica = self._replicas.get(address)
-            # A new one is taken to answer, or a gateway would begin with all of them.
+            # A new replica counts as ready, or a gateway would start with all of them.
             left -= replica is None or replica.checker.ready or not replica.checker.probed
         return wanted
 
@@ -206,7 +206,7 @@ class TritonPool:
         retirement.add_done_callback(self._retiring.discard)
 
     def _report_model(self, model: str) -> None:
-        """Count whether some Triton answers for a model."""
+        """Update the metric that shows whether any Triton is ready for a model."""
         checkers = [replica.checker for replica in self._replicas.values() if replica.checker.knows(model)]
         if checkers:
             metrics.MODEL_READY.labels(model).set(any(checker.answers(model) for checker in checkers))
@@ -215,7 +215,7 @@ class TritonPool:
 
 
 async def _run_checker(checker: HealthChecker) -> None:
-    """Watch; a watch that ends by itself is counted, logged and restarted."""
+    """Run a health checker; one that ends by itself is counted, logged and restarted."""
     while True:
         try:
             await checker.run()

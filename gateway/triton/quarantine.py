@@ -1,6 +1,6 @@
-"""Images that end the process of a model: tried once more, each alone, and then refused for a while.
+"""Images that crash the process of a model: retried once, each alone, and then refused for a while.
 
-Images are known by the codes of gateway.triton.seal, so that nobody can make one that is taken for another.
+Images are known by the codes of gateway.triton.seal, so that no client can make an image with the code of another.
 """
 
 import time
@@ -11,38 +11,38 @@ from gateway.triton.notes import Notes
 
 SUSPECT, CONVICT, ACQUIT = "suspect", "convict", "acquit"
 REMEMBERED = 10_000
-"""Images of each kind; the oldest are forgotten first."""
+"""Upper bound of images of each kind; the oldest are dropped first."""
 
 
 class Quarantine:
-    """What is known of images that were under way when a process died. With `seconds` 0 nothing is remembered.
+    """Remembers images that were in flight when a process died, for `seconds`; 0 turns it off.
 
-    Workers that share a port share `notes`, so that an image which one of them has met is known to all.
+    Workers that share a port share `notes`, so that an image which crashed a process of one is known to all.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, notes: Notes | None = None) -> None:
         self._seconds = seconds
-        self._clock = clock  # of the machine, not of the process
+        self._clock = clock  # shared by all processes of the machine
         self._notes = notes or Notes(None)
         self._suspects: OrderedDict[bytes, float] = OrderedDict()
         self._convicts: OrderedDict[bytes, float] = OrderedDict()
 
     def suspect(self, codes: Iterable[bytes]) -> None:
-        """Note images that were under way when a process died: any of them may have ended it."""
+        """Record images that were in flight when a process died: any of them may be the cause."""
         for code in codes:
             self._note(SUSPECT, code)
 
     def convict(self, code: bytes) -> None:
-        """Note an image that was alone when a process died that had just answered."""
+        """Record an image that crashed a process while it was the only one."""
         self._note(CONVICT, code)
 
     def acquit(self, code: bytes) -> None:
-        """Note an image that was answered."""
+        """Release an image that was answered."""
         if self.is_suspect(code):
             self._note(ACQUIT, code)
 
     def is_suspect(self, code: bytes) -> bool:
-        """Whether an image has to travel alone."""
+        """Whether an image has to be sent alone."""
         return self._holds(self._suspects, code)
 
     def is_convicted(self, code: bytes) -> bool:
@@ -50,7 +50,7 @@ class Quarantine:
         return self._holds(self._convicts, code)
 
     def close(self) -> None:
-        """Share nothing any more."""
+        """Close the shared notes."""
         self._notes.close()
 
     def _note(self, kind: str, code: bytes) -> None:

@@ -1,8 +1,8 @@
-"""How many retries are allowed: few, or they would be the load that keeps a weak server down."""
+"""A retry budget: it limits retries, so that they do not overload a failing server."""
 
 
 class RetryBudget:
-    """Each request earns a fraction of a retry, and each retry costs one; a reserve covers a server's sudden death."""
+    """Each request earns a fraction of a retry, and each retry costs one; a reserve covers the loss of a server."""
 
     def __init__(self, earned: float = 0.2, reserve: float = 256.0) -> None:
         self._earned = earned

@@ -1,10 +1,10 @@
-"""What keeps Triton's response cache from answering one picture with another's answer.
+"""Seals images, so that Triton's response cache never returns the answer of another image.
 
 The cache's key is an unkeyed 64-bit hash of the inputs' bytes, and a hit compares nothing (Triton core,
-cache_manager.cc): two pictures with one key are found in a second, and the second would get the first one's answer. So
-each row of RAW_IMAGE ends in a code that nobody without the secret can compute, where no decoder looks. The same
-picture has the same code and still hits. Whoever asks Triton directly, for other outputs say, cannot leave an answer
-under the gateway's keys either.
+cache_manager.cc): two images with equal keys are found in a second, and the second would get the first one's answer. So
+each row of RAW_IMAGE ends in a code that cannot be computed without the secret, after the bytes that decoders read.
+Equal images have equal codes and still hit. Clients that call Triton directly, for example for other outputs, cannot
+store an answer under the gateway's keys either.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ PURPOSE = b"RAW_IMAGE seal 2"
 """Sets these codes apart from any other use of the secret. A new number where the gateway asks for other outputs: the
 cache's key knows nothing of them, and an answer with other outputs must not be found."""
 WITH_VECTORS = b"and FEATURES 1"
-"""For calls that ask for FEATURES as well; what is said of PURPOSE holds for it."""
+"""For calls that also request FEATURES; changes like PURPOSE."""
 
 
 def with_vectors(code: bytes) -> bytes:
-    """The end of an image's row where FEATURES is asked for as well: another answer, and so another key.
+    """The seal of an image in a call that also requests FEATURES: a different answer needs a different key.
 
-    As hard to guess as the code, which stays what identifies the image.
+    It is as hard to guess as the code; the code still identifies the image.
     """
     return hashlib.blake2b(code, digest_size=SEAL_BYTES, person=WITH_VECTORS).digest()
 
@@ -33,8 +33,8 @@ def with_vectors(code: bytes) -> bytes:
 class Seal:
     """Makes a message authentication code of each image: the end of its row.
 
-    It is BLAKE2b (RFC 7693) of a block that is the key and of the image, as keyed BLAKE2b is but for its parameters.
-    These OpenSSL cannot set, whose BLAKE2b takes half of hashlib's own time before Python 3.14.
+    It is BLAKE2b (RFC 7693) of a block with the key, followed by the image: keyed BLAKE2b without its parameters, which
+    OpenSSL cannot set. OpenSSL's BLAKE2b takes half the time of hashlib's own before Python 3.14.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -53,7 +53,7 @@ class Seal:
 
 
 def _blake2b(first: bytes) -> "hashlib._Hash | hashlib.blake2b":
-    """BLAKE2b of 64 bytes: OpenSSL's, or hashlib's own where OpenSSL has none (FIPS), which comes to the same."""
+    """BLAKE2b of 64 bytes: OpenSSL's, or hashlib's own if OpenSSL has none (FIPS), with equal results."""
     try:
         return hashlib.new("blake2b512", first)
     except ValueError:

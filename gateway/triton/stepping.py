@@ -1,4 +1,4 @@
-"""A sequence's step as the messages of gRPC."""
+"""The gRPC messages of one step of a sequence."""
 
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
@@ -9,7 +9,7 @@ from gateway.triton.contract import PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDIC
 
 
 def step_request(step: SequenceStep, timeout_seconds: float) -> pb.ModelInferRequest:
-    """The request: PREDICTION fp32 [1, classes], and Triton's parameters of sequences beside the model's own."""
+    """The request: PREDICTION fp32 [1, classes], Triton's sequence parameters, and the model's own."""
     request = pb.ModelInferRequest(model_name=step.model_name, id=step.request_id)
     for name, value in step.parameters.items():
         if isinstance(value, str):
@@ -21,7 +21,7 @@ def step_request(step: SequenceStep, timeout_seconds: float) -> pb.ModelInferReq
     request.parameters["sequence_id"].int64_param = step.sequence_id
     request.parameters["sequence_start"].bool_param = step.start
     request.parameters["sequence_end"].bool_param = step.end
-    request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # microseconds, for a place
+    request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # microseconds, in Triton's queue
     request.inputs.add(name=PREDICTION, datatype="FP32", shape=[1, len(step.scores)])
     request.raw_input_contents.append(np.ascontiguousarray(step.scores, "<f4").tobytes())
     for name in (SEQUENCE_PREDICTION, SEQUENCE_FRAMES):

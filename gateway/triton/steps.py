@@ -1,4 +1,4 @@
-"""The steps of ensembles, with the version of the model that each asks."""
+"""The steps of ensembles, with the version of each step's model."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,17 +6,17 @@ from typing import NamedTuple
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 NEWEST = -1
-"""In place of a version: the newest that there is."""
+"""The version number that stands for the newest version."""
 
 
 class Step(NamedTuple):
-    """A model that an ensemble runs, in one of its versions: each has processes of its own."""
+    """A version of a model that an ensemble runs; each version has its own processes."""
 
     name: str
     version: int = NEWEST
 
     def meets(self, others: Iterable["Step"]) -> bool:
-        """Whether one of some others is the same, or may be."""
+        """Whether any of the others is, or may be, the same step."""
         return any(
             self.name == other.name and (self.version == other.version or NEWEST in {self.version, other.version})
             for other in others
@@ -24,6 +24,6 @@ class Step(NamedTuple):
 
 
 def steps_of(config: ModelConfig) -> tuple[Step, ...]:
-    """An ensemble's steps in order; the model itself where it is none."""
+    """An ensemble's steps in order; of a model that is no ensemble, the model itself."""
     found = (Step(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
     return tuple(found) or (Step(config.name),)

@@ -1,4 +1,4 @@
-"""A Triton asked from a command: blocking calls, each step of an ensemble on its own as well."""
+"""A blocking client of Triton for commands; it can also call the single steps of an ensemble."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,14 +29,14 @@ LOAD_TIMEOUT_SECONDS = 600.0
 
 
 class TritonRefused(UserError):
-    """Triton did not do what it was asked; the message has its reason."""
+    """Triton refused a call; the message has its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came for N images: `status` int32 [N], 0 where the image was decoded; `values` [N, …], mostly fp32.
+    """The outputs for N images: `status` int32 [N], 0 for a decoded image; `values` [N, …], mostly fp32.
 
-    `vectors` fp32 [N, size] are those of a model that gives some.
+    `vectors` are the embeddings, fp32 [N, size], if the model has them.
     """
 
     status: NDArray[np.int32]
@@ -45,7 +45,7 @@ class Answers:
 
 
 class BlockingTriton:
-    """A Triton at host:port; every method raises TritonRefused. Not for several threads: each makes its own."""
+    """A Triton at host:port; every method raises TritonRefused. Not thread-safe: each thread needs its own."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -62,11 +62,11 @@ class BlockingTriton:
         self.close()
 
     def predict(self, ensemble: str, images: Sequence[bytes]) -> Answers:
-        """Probabilities fp32 [N, classes] of encoded images, and their vectors where the model gives some."""
+        """Probabilities fp32 [N, classes] of encoded images, and their embeddings, if the model has them."""
         return self._ask_images(ensemble, images, PREDICTION)
 
     def preprocess(self, preprocessor: str, images: Sequence[bytes]) -> Answers:
-        """What the classifier gets of encoded images: [N, 3, height, width], fp32 or, of pixels, uint8."""
+        """The input of the classifier for encoded images: [N, 3, height, width], fp32, or uint8 for pixels."""
         return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
 
     def classify(self, classifier: str, images: NDArray[np.float32], version: str = "") -> NDArray[np.float32]:
@@ -83,7 +83,7 @@ class BlockingTriton:
             return self._client.get_model_config(model, client_timeout=TIMEOUT_SECONDS).config
 
     def load(self, *models: str) -> None:
-        """Load models one after another, or take up what changed in their files."""
+        """Load models one after another; those whose files have changed are reloaded."""
         with self._translated():
             for model in models:
                 self._client.load_model(model, client_timeout=LOAD_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""The Backend that speaks to one or several Tritons."""
+"""The Backend over one or more Tritons."""
 
 import asyncio
 import contextlib
@@ -34,15 +34,15 @@ log = structlog.get_logger("gateway")
 
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = (0.02, 0.1)
-"""Between attempts at a lone Triton: at random, so that many clients do not come back at once, and longer each time."""
+"""Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
 HOLD_STEP_SECONDS = 0.1
-"""Between two looks for a Triton while calls are held; one starts in tens of seconds."""
+"""Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
 SEALED_INLINE_BYTES = 2**20
-"""A larger batch is sealed on a thread: the event loop has others to serve."""
+"""A larger batch is sealed on a thread, so that it does not block the event loop."""
 
 
 class TritonBackend:
-    """Some Tritons, of which each call asks one that answers; see gateway.triton.pool.
+    """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
 
     `start` it inside the event loop that uses it. While none is ready, a call waits up to `hold_seconds` for one.
     `check_load` gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed.
@@ -69,29 +69,29 @@ class TritonBackend:
         self._one_suspect = asyncio.Lock()
 
     async def start(self) -> None:
-        """Connect and begin to watch; an unreachable Triton is no error, it is waited for."""
+        """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
         await self._tritons.start()
 
     async def close(self) -> None:
-        """Stop watching and close every channel; calls in flight are given up."""
+        """Stop the health checkers and close every channel; calls in flight are cancelled."""
         await self._tritons.close()
         self._quarantine.close()
 
     @property
     def supports_cancellation(self) -> bool:
-        """Whether every Triton survives a client that cancels its call."""
+        """Whether every Triton in use supports cancellation."""
         return all(replica.endpoint.supports_cancellation for replica in self._tritons.replicas)
 
     def health(self) -> Sequence[EndpointHealth]:
-        """What is known of each Triton that is used."""
+        """The health of each Triton in use."""
         return [replica.checker.health() for replica in self._tritons.replicas]
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
 
-        A lost connection or an unavailable model is answered by another Triton where there is one, and a lost
-        connection also by the same one: inference changes nothing, so a second attempt is safe. A full queue is not
-        retried. Images that were under way when a process died are tried once more, each alone, on one other Triton.
+        A lost connection or an unavailable model is retried on another Triton if there is one, a lost connection also
+        on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images that
+        were in flight when a process died are retried once, each alone, on one other Triton.
         """
         if sum(map(len, call.batch.images)) > SEALED_INLINE_BYTES:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
@@ -147,7 +147,7 @@ class TritonBackend:
         return TritonSequence(name, places, self._generator)
 
     async def load(self, name: str) -> None:
-        """Have every Triton load a model or take up its changes, one after the other; see Backend.load."""
+        """Load or reload a model on every Triton, one after the other; see Backend.load."""
         if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
             log.warning("memory_may_run_out", model=name, reason=warning)
         for address in list(self._tritons.known):
@@ -155,15 +155,15 @@ class TritonBackend:
                 await models.load(name)
 
     async def unload(self, name: str) -> None:
-        """Have every Triton let go of a model; see Backend.unload."""
+        """Unload a model on every Triton; see Backend.unload."""
         for address in list(self._tritons.known):
             async with self._tritons.models_at(address) as models:
                 self._tritons.forget(address, await models.unload(name))
 
     async def _infer_best_effort(self, call: Call, codes: Sequence[bytes]) -> InferResult:
-        """Ask for what nobody waits for: of a Triton that answers, without another attempt and without a trace.
+        """Run a best-effort call once on a ready Triton.
 
-        Neither a retry is paid for nor an image suspected; and what may end a process goes nowhere it need not.
+        It uses no retry, records no suspects, and is refused for images that may crash a process.
         """
         if any(self._quarantine.is_convicted(code) or self._quarantine.is_suspect(code) for code in codes):
             raise ImageQuarantined
@@ -176,16 +176,16 @@ class TritonBackend:
             return await replica.models.infer(call)
 
     async def _hold(self, call: Call) -> None:
-        """Keep a call back while no Triton is ready, as when the last one was scaled away; not beyond its deadline."""
+        """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
         until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
-        # No event, since Tritons come and go, each with a watch of its own.
+        # Polling, since Tritons are added and removed, each with its own health checker.
         while time.monotonic() < until and not any(  # noqa: ASYNC110
             replica.checker.ready for replica in self._tritons.replicas
         ):
             await asyncio.sleep(HOLD_STEP_SECONDS)
 
     async def _infer_batch(self, call: Call, codes: Sequence[bytes]) -> InferResult:
-        """Send a batch in one call; where a process dies over it, its images once more, each alone."""
+        """Send a batch in one call; if a process dies during it, retry its images, each alone."""
         tried: list[str] = []
         try:
             return await self._infer_with_retries(call, tried)
@@ -201,10 +201,10 @@ class TritonBackend:
         )
 
     async def _infer_alone(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
-        """One image that was under way when a process died: nothing else that is suspected travels beside it.
+        """Send one suspect alone; only one suspect is in flight at a time.
 
-        Its Triton has just answered with each of its instances and has no other call of this process, so that a process
-        that dies now died of this image.
+        All instances of its Triton have just answered a probe, and this gateway process has no other call there, so a
+        process that dies now was crashed by this image.
         """
         try:
             async with asyncio.timeout(call.deadline.left_seconds):
@@ -214,7 +214,7 @@ class TritonBackend:
             finally:
                 self._one_suspect.release()
         except RequestError:
-            raise  # no such model, or labels that it does not have: the fault of the request
+            raise  # an unknown model or label: an error of the request
         except (GatewayError, TimeoutError) as exc:
             error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
             return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
@@ -241,7 +241,7 @@ class TritonBackend:
         return result
 
     async def _infer_with_retries(self, call: Call, tried: list[str]) -> InferResult:
-        """Ask one Triton after another, as far as that is safe; `tried` collects them. Raises StubDied after one."""
+        """Call one Triton after another while a retry is safe; adds them to `tried`. StubDied is not retried."""
         while True:
             replica = self._choose(tried, call.model_name, call.model_version)
             tried.append(replica.address)
@@ -278,7 +278,7 @@ class TritonBackend:
                 raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
             near = None
-            with contextlib.suppress(GatewayError):  # a hint is no reason for another error
+            with contextlib.suppress(GatewayError):  # a failed hint must not replace the error
                 near = await replica.models.near(call.model_name)
             hint = f"did you mean {near!r}?" if near else "GET /models lists the models."
             raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
@@ -291,16 +291,16 @@ class TritonBackend:
         return result
 
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
-        """The Tritons that answer for a model, without those that were tried."""
+        """The Tritons that are ready for a model, except those in `tried`."""
         return self._tritons.ready(call.model_name, call.model_version, tried)
 
     def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Replica:
-        """A Triton that answers and is not tried yet; where none is, any, so that its error is reported."""
+        """A ready Triton that is not in `tried`; if there is none, any, so that its error is reported."""
         model_name = model_name or self._model_name
         replicas = self._tritons.serving(model_name, model_version)
         fresh = [replica for replica in replicas if replica.address not in tried] or replicas
         ready = self._tritons.ready(model_name, model_version, tried)
-        # One where an image is tried alone makes other calls wait.
+        # A Triton with a closed gate would make the call wait.
         return power_of_two_choice(
             [replica for replica in ready if replica.gate.is_open] or ready or fresh, self._generator
         )
@@ -315,6 +315,6 @@ def _rows(call: Call, rows: Sequence[int]) -> Call:
 
 
 def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:
-    """Results of one row each, with the row's number, as one; an answer's model and version win over an error's."""
+    """Join results of one row each; model and version are those of an answered row, if there is one."""
     first = next((result for _, result in results if result.rows[0].error is None), results[0][1])
     return replace(first, rows=tuple(result.rows[0] for _, result in sorted(results, key=lambda pair: pair[0])))

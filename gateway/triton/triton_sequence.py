@@ -1,4 +1,4 @@
-"""A stream's sequence: on one Triton while that lasts, and begun again on another when it is gone."""
+"""A stream's sequence: it stays on one Triton, and restarts on another one if that Triton fails."""
 
 import contextlib
 import random
@@ -20,13 +20,13 @@ END_SECONDS = 2.0
 """How long Triton may take to end a sequence."""
 MAX_ATTEMPTS = 3
 ID_BITS = 63
-"""Of a sequence's id: at random, so that gateways that know nothing of each other do not meet in one."""
+"""Bits of a sequence id: random, so that ids of independent gateways do not collide."""
 
 
 class TritonSequence:
     """The frames of one stream on the Triton that keeps their state; see gateway.inference.sequence.Sequence.
 
-    `replicas` gives the Tritons that answer for the stream's model, without some addresses.
+    `replicas` returns the Tritons that are ready for the stream's model, except some addresses.
     """
 
     def __init__(
@@ -38,21 +38,21 @@ class TritonSequence:
         self._replica: Replica | None = None
         self._id = 0
         self._begun = False
-        """Whether the last frame was answered; else the next one begins the sequence again."""
+        """Whether the last frame was answered; otherwise the next one restarts the sequence."""
         self._frames = 0
         self._size = 1
 
     @property
     def address(self) -> str | None:
-        """Where the state is kept; None before the first frame and after a fault."""
+        """The Triton that keeps the state; None before the first frame and after an error."""
         return self._replica.address if self._replica else None
 
     async def add(
         self, scores: NDArray[np.float32], parameters: Parameters, deadline: Deadline, request_id: str
     ) -> SequenceScores:
-        """Take in the next frame's scores; see Sequence.add.
+        """Add the next frame's scores; see FrameSequence.add.
 
-        A frame that failed may have been taken in or not, so the sequence begins again after it.
+        The state may or may not include a frame that failed, so the sequence restarts after it.
         """
         tried: list[str] = []
         for attempt in range(MAX_ATTEMPTS):
@@ -79,21 +79,21 @@ class TritonSequence:
         raise InferenceFailed from ValueError(f"{self.model_name!r} forgets sequences as soon as they have begun")
 
     async def close(self) -> None:
-        """End the sequence, where one is open."""
+        """End the sequence, if one is open."""
         replica = self._leave()
         if replica is None:
             return
         scores = np.zeros(self._size, np.float32)
         deadline = Deadline.after(END_SECONDS)
         step = SequenceStep(self.model_name, self._id, scores, False, True, {}, deadline, "end")  # noqa: FBT003
-        with contextlib.suppress(GatewayError):  # then it ends by Triton's own idle timeout
+        with contextlib.suppress(GatewayError):  # otherwise Triton's idle timeout ends it
             await replica.endpoint.infer_sequence(step)
 
     def _choose(self, tried: Collection[str]) -> Replica:
         replicas = self._replicas(tried) or self._replicas(())
         if not replicas:
             raise ModelUnavailable
-        # A stream lasts, and shows nothing of itself between its frames: streams are shared out by their number.
+        # Streams are long and idle between frames, so they are balanced by their number.
         fewest = min(each.load.sequences for each in replicas)
         return power_of_two_choice([each for each in replicas if each.load.sequences == fewest], self._generator)
 

@@ -25,7 +25,8 @@ JITTER_SECONDS = 0.3
 LOAD_JITTER = 0.15
 """Random variation of the intervals between attempts to load, as a fraction."""
 NOT_ALLOWED = (
-    "this Triton refuses to load models: restart it, or start it with --model-control-mode=explicit --load-model=*"
+    "this Triton does not accept requests to load models: restart it, or start it with "
+    "--model-control-mode=explicit --load-model=*"
 )
 
 
