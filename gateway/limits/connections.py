@@ -11,7 +11,7 @@ from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.pace import Pace
 
-FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 4, 4, 1
+FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
 """So many first requests of connections, further requests, and requests that came before the response to the last one
 may begin in one iteration of the event loop. A crowd of one kind then delays neither the others nor requests for the
 service's health, and clients that do not pipeline precede those that do."""

@@ -96,6 +96,8 @@ class HttpCycle:
         try:
             if self._entrance is not None:
                 await self._entrance.wait()
+                if self._disconnected:  # meanwhile
+                    return
             await app(self._scope, self._receive, self._send)
         except Exception as exc:
             if not isinstance(exc, AlreadyLogged):

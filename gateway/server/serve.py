@@ -22,7 +22,7 @@ from gateway.server.connection import Connection
 from gateway.server.workers import sharing
 from gateway.settings import LogLevel, Settings, variable
 
-ACCEPTED = 32
+ACCEPTED = 16
 """How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
 with a single one, a client behind a thousand that connect at once would wait for a thousand iterations. Fewer than
 RESERVED, so that a request that has come already is read before its connection has to leave the reserve."""

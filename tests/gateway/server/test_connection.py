@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.errors import Overloaded
-from gateway.limits.connections import Connections
+from gateway.limits.connections import Connections, Entrance
 from gateway.limits.upload_buffer import UploadBuffer
 from gateway.server.connection import Connection
 from gateway.server.handler import Phase
@@ -301,3 +301,37 @@ def test_messages_that_wait_stop_the_reading():
             await until(connection.transport.is_reading)
 
     asyncio.run(scenario())
+
+
+class Held(Entrance):
+    """An entrance that opens when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.opened = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self.opened.wait()
+
+
+async def served_after_leaving(request: bytes) -> list[str]:
+    """The types of the requests that the application sees of a client that has left while its request waited."""
+    seen = []
+
+    async def note(running, scope, receive, send) -> None:
+        seen.append(scope["type"])
+
+    async with service(note) as running:
+        running.pool.first_requests = entrance = Held()
+        _, writer, connection = await running.connect(request)
+        await until(lambda: connection.handler.runs)
+        writer.transport.abort()
+        await reaches(connection, Phase.CLOSED)
+        entrance.opened.set()
+        await until(lambda: not running.state.tasks)
+    return seen
+
+
+@pytest.mark.parametrize("request_bytes", [GET, POST], ids=["GET", "POST"])
+def test_request_of_a_client_that_left_is_not_begun(request_bytes):
+    assert asyncio.run(served_after_leaving(request_bytes)) == []
