@@ -1,1 +1,1 @@
-"""From a trained network in a file to one that Triton can serve; imports torch."""
+"""Converts a trained network in a file to one that Triton can serve; imports torch."""

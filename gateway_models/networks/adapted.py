@@ -1,4 +1,4 @@
-"""What stands between the preprocessor's images and a network that takes them otherwise, or gives more than scores."""
+"""Adapters between the preprocessor and networks with another input format or several outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from gateway_models.networks.file_kinds import ModelFileError
 PLAIN = "float32-nchw"
 PIXELS = 255
 LUMA = (19595.0, 38470.0, 7471.0)
-"""Of red, green and blue in 65536ths, as Pillow's convert("L") has them (Convert.c), after ITU-R BT.601."""
+"""Weights of red, green and blue in 65536ths, as in Pillow's convert("L") (Convert.c), after ITU-R BT.601."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gray:
-    """The one mean and std of a network for gray images, by which the preprocessor has normalised three channels."""
+    """Mean and std of a network for gray images; the preprocessor normalised all three channels with them."""
 
     mean: float
     std: float
@@ -24,19 +24,19 @@ class Gray:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a network takes: one of functions.INPUTS, in colour or gray."""
+    """A network's input format: one of functions.INPUTS, in colour or gray."""
 
     input: str = PLAIN
     gray: Gray | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is what the preprocessor gives."""
+        """Whether it is the preprocessor's output format."""
         return self.input == PLAIN and self.gray is None
 
 
 def arranged(images: Tensor, form: Form) -> Tensor:
-    """Images fp32 [N, 3, H, W] in the form that a network takes; as uint8 they have to be pixels of 0 to 255."""
+    """Convert images fp32 [N, 3, H, W] to a network's input format; for uint8 they must be pixels of 0 to 255."""
     if form.gray:
         images = _gray(images, form.gray)
     dtype, _, order = form.input.partition("-")
@@ -46,10 +46,10 @@ def arranged(images: Tensor, form: Form) -> Tensor:
 
 
 def chosen(output: object, which: str) -> Tensor:
-    """The scores among a network's outputs, by name or number; raises ModelFileError with those that there are."""
+    """The scores among a network's outputs, by name or number; raises ModelFileError that lists the outputs."""
     if isinstance(output, Tensor):
         if which not in {"", "0"}:
-            raise ModelFileError(f"it gives one output, so there is nothing for --output {which} to choose")
+            raise ModelFileError(f"it has one output, so --output {which} selects nothing: leave it out")
         return output
     parts = _parts(output)
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
@@ -70,7 +70,7 @@ def chosen(output: object, which: str) -> Tensor:
 
 
 class Adapted(nn.Module):
-    """A network as a function of images fp32 [N, 3, H, W] that gives one tensor; `dtype` is what it computes in."""
+    """Wraps a network as images fp32 [N, 3, H, W] → one tensor; `dtype` is the type that it computes in."""
 
     def __init__(self, network: nn.Module, form: Form, output: str) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ class Adapted(nn.Module):
         return chosen(self.network(self.taken(images)), self.output)
 
     def taken(self, images: Tensor) -> Tensor:
-        """Images in the form and type that the network takes."""
+        """Images in the network's input format and dtype."""
         images = arranged(images, self.form)
         return images.to(self.dtype) if images.is_floating_point() else images
 
 
 class Normalising(nn.Module):
-    """A network for normalised images as one for pixels uint8 [N, 3, H, W]; `mean` and `std` on a scale from 0 to 1."""
+    """Wraps a network for normalised images as one for pixels uint8 [N, 3, H, W]; `mean` and `std` are in 0 to 1."""
 
     scale: Tensor
     bias: Tensor
@@ -96,23 +96,23 @@ class Normalising(nn.Module):
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.network = network
-        # The preprocessor's own arithmetic, so that both ways give the same floats.
+        # The same arithmetic as in the preprocessor, so that both give the same floats.
         deviation = torch.tensor(std)
         self.register_buffer("scale", (1 / (PIXELS * deviation)).reshape(1, 3, 1, 1))
         self.register_buffer("bias", (-torch.tensor(mean) / deviation).reshape(1, 3, 1, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """What the network makes of them."""
+        """The network's output for pixels uint8 [N, 3, H, W]."""
         images = pixels.to(torch.float32) * self.scale + self.bias
-        # Only now: over pixels whose channels come last, the two operations above take three times as long on a CPU.
+        # Only here: on channels-last pixels, the two operations above take three times as long on a CPU.
         answer: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
         return answer
 
 
 def _gray(images: Tensor, gray: Gray) -> Tensor:
-    """What Pillow's convert("L") makes of the pixels, normalised again: fp32 [N, 1, H, W]."""
+    """Convert to gray as Pillow's convert("L") does, and normalise again: fp32 [N, 1, H, W]."""
     pixels = ((images * gray.std + gray.mean) * PIXELS).round()
-    # Whole numbers below 2**24 all the way: exact in fp32, and so Pillow's to the last bit.
+    # All intermediate values are whole numbers below 2**24: exact in fp32, so the result is bit-identical to Pillow's.
     red, green, blue = (pixels[:, channel : channel + 1] * weight for channel, weight in enumerate(LUMA))
     sums = red + green + blue
     levels = ((sums + 32768.0) / 65536.0).floor()

@@ -16,8 +16,8 @@ from gateway_models.networks.add_checks import (
     tensor_between,
 )
 from gateway_models.networks.download import fetch, is_remote
-from gateway_models.networks.functions import Said
-from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Say, work
+from gateway_models.networks.functions import FunctionConfig
+from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.model_source import (
     SourceError,
     find_labels,
@@ -42,10 +42,10 @@ from gateway_models.repository.writing import LABELS, extend, staging, write
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """What to add. `version` None means a new model; a number adds to one that is there, with the same labels.
+    """The model to add. `version` None adds a new model; a number adds that version to an existing one.
 
-    `format` None is the source's own. `preprocessing` None means torchvision's of `like`, or of the architecture.
-    `resize_library` None means that of the versions that are there, or what the preprocessing says.
+    `format` None keeps the source's own. `preprocessing` None means torchvision's for `like` or for the architecture.
+    `resize_library` None means that of the existing versions, or of the preprocessing.
     """
 
     source: str
@@ -61,40 +61,40 @@ class AddRequest:
     version: int | None = None
     resize_library: str | None = None
     tensor: ImageTensor | None = None
-    """None is that of the versions that are there, or fp32."""
+    """None means that of the existing versions, or fp32."""
     input: str = ""
-    """What it takes, one of functions.INPUTS; "" to find it out."""
+    """The network's input format, one of functions.INPUTS; "" to detect it."""
     output: str = ""
-    """Which of several outputs are the scores, by name or number."""
+    """The output with the scores, by name or number, where there are several."""
     pixels: bool = False
-    """Whether the images are pixels of 0 to 255, whatever mean and std `like` or `preprocessing` have."""
+    """Whether the images are pixels of 0 to 255; the mean and std of `like` or `preprocessing` are then ignored."""
     pixels_implied: bool = False
-    """Whether `preprocessing` leaves pixels as they are only because no mean and std were said."""
+    """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""
     include: tuple[Path, ...] = ()
-    """Files and folders that go with a function."""
+    """Files and folders that a function needs."""
     trust: bool = False
     """Whether the code of a function, or of a torch.export file with more than tensors, may run here."""
     grayscale: bool = False
-    """Whether it takes one channel; mean and std are three times the same."""
+    """Whether the network takes one channel; mean and std then repeat one number three times."""
     sha256: str | None = None
-    """Of the source, or of the weights, where that is a URL."""
+    """The expected SHA-256 of the source or the weights where these are a URL."""
     offline: bool = False
-    """Whether no network is asked for what is not here."""
+    """Whether downloads are forbidden."""
     features: str = ""
-    """The layer whose vectors it gives as FEATURES, or AUTO; "" for none, or as the other versions do."""
+    """The layer whose output is the embedding (FEATURES), or AUTO; "" means that of the existing versions, or none."""
 
 
-def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
+def add(request: AddRequest, repository: Path, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
     """Write a model's folders into a repository and return its entry; raises UserError.
 
-    Whatever stops it, an interrupt as well, leaves the repository as it was.
+    On any failure, including an interrupt, the repository is left unchanged.
     """
     check_name(request.name)
     check_gpus(request.serving)
     old = entry_to_extend(request.name, request.version, repository)
     if old is None:
         check_folders_are_free(request.name, repository)
-    request = fetched(request, say)
+    request = fetched(request, report)
     source = find_source(
         request.source, weights=request.weights, like=request.like, include=request.include, offline=request.offline
     )
@@ -109,7 +109,7 @@ def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: flo
     if request.serving.tensorrt and written_as is not Format.ONNX:
         raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
     multi_label = old.multi_label if old else request.multi_label
-    # A new version is prepared and named like the others where nothing else is said.
+    # By default, a new version has the preprocessing and labels of the others.
     alike = old is not None and request.like is None
     preprocessing = find_preprocessing(source, request.preprocessing or (old.preprocessing if old and alike else None))
     library = request.resize_library
@@ -129,20 +129,21 @@ def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: flo
         else find_labels(source, request.labels)
     )
     if request.labels and (twice := repeated(labels)):
-        say(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
+        report(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
         check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or first_version(repository, request.name)
     if old is None and request.version:
-        say(f"{repository} has no model {request.name!r} yet: it is a new one, with version {number} alone")
+        report(f"{repository} has no model {request.name!r} yet: this adds it with version {number} as its only one")
     elif old is None and number > 1:
-        say(f"it is version {number}: earlier ones of this name were removed, and a cache may still have their answers")
+        report(f"it gets version {number}: earlier versions were removed, and a cache may still hold their answers")
     with staging(repository) as folder:
         network = folder / "network" / written_as.filename
         network.parent.mkdir()
         if source.function:
             source.function.stage(
-                network.parent, Said(source.function.path.stem, source.function.name, request.input, request.output)
+                network.parent,
+                FunctionConfig(source.function.path.stem, source.function.name, request.input, request.output),
             )
         outcome = work(
             Job(
@@ -166,12 +167,12 @@ def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: flo
                 features=layer,
                 trust=trusted,
             ),
-            say,
+            report,
             timeout_seconds=timeout_seconds,
         )
         written_as = outcome.format or written_as
         network = network.with_name(written_as.filename)
-        check_devices(outcome.cpu_only, request.serving, say)
+        check_devices(outcome.cpu_only, request.serving, report)
         version = Version(
             source.location,
             source.sha256,
@@ -189,7 +190,7 @@ def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: flo
         )
         if old and old.features != outcome.features:
             raise EntryError(
-                f"its vectors have {outcome.features} numbers and those of the other versions {old.features}: add it "
+                f"embeddings have {outcome.features} numbers and those of the other versions {old.features}: add it "
                 f"under another name, which clients select by ?model=, not as a version of {old.name!r}"
             )
         if old:
@@ -212,12 +213,14 @@ def add(request: AddRequest, repository: Path, say: Say, *, timeout_seconds: flo
     return entry
 
 
-def fetched(request: AddRequest, say: Say) -> AddRequest:
-    """The request with files in place of URLs; raises DownloadError or SourceError."""
+def fetched(request: AddRequest, report: Report) -> AddRequest:
+    """The request with URLs downloaded and replaced by files; raises DownloadError or SourceError."""
     if is_remote(request.source):
-        return replace(request, source=str(fetch(request.source, request.sha256, say)))
+        return replace(request, source=str(fetch(request.source, request.sha256, report)))
     if request.weights and is_remote(request.weights):
-        return replace(request, weights=str(fetch(request.weights, request.sha256, say)))
+        return replace(request, weights=str(fetch(request.weights, request.sha256, report)))
     if request.sha256:
-        raise SourceError("--sha256 is for a SOURCE or --weights from https:// or a bucket; a file is taken as it is")
+        raise SourceError(
+            "--sha256 is for a SOURCE or --weights from https:// or a bucket; local files are not checked"
+        )
     return request

@@ -1,11 +1,11 @@
-"""What may be added to a repository, and what is refused with the reason before anything is written."""
+"""Checks of a model that is about to be added to a repository, before anything is written."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.gpus import gpu_count
 from gateway_local.paths import at
-from gateway_models.networks.isolation import Say
+from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import (
     Source,
     SourceError,
@@ -29,16 +29,16 @@ from gateway_models.repository.writing import LABELS, check_free
 
 
 def check_trust(source: Source, *, trust: bool) -> None:
-    """Raise SourceError where adding a source runs somebody's code, and nobody said that it may."""
+    """Raise SourceError where adding a source runs its code, and the user did not allow that."""
     if source.function and not trust:
         raise SourceError(
-            f"{source.function.path.name} is code, which runs when it is tried here, and later in Triton, with your "
+            f"{source.function.path.name} is code. It runs when it is tested here, and later in Triton, with your "
             "rights: read it, then add --trust"
         )
 
 
 def check_gpus(serving: Serving) -> None:
-    """Raise EntryError where a GPU is asked for that this machine does not have."""
+    """Raise EntryError where `serving` names a GPU that this machine does not have."""
     if not serving.gpus:
         return
     count = gpu_count()
@@ -51,22 +51,22 @@ def check_gpus(serving: Serving) -> None:
         )
 
 
-def check_devices(cpu_only: Sequence[str], serving: Serving, say: Say) -> None:
-    """Say, or raise EntryError where a GPU is asked for, that a network makes tensors on the CPU wherever it runs."""
+def check_devices(cpu_only: Sequence[str], serving: Serving, report: Report) -> None:
+    """Warn that a network always creates tensors on the CPU; raise EntryError where `serving` names a GPU."""
     if not cpu_only:
         return
     what = (
-        f"it makes tensors on the CPU whatever it runs on ({', '.join(cpu_only)}): a trace keeps the device of its "
-        "example, also from device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, and save "
-        "it again; or add it with --format onnx, in which nothing belongs to a device"
+        f"it creates tensors on the CPU on any device ({', '.join(cpu_only)}): a trace keeps the device of its "
+        "example, even with device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, and save "
+        "it again; or add it with --format onnx, which does not store devices"
     )
     if serving.gpus:
-        raise EntryError(f"on the GPU that --gpus names it would fail: {what}")
-    say(f"this network is right on a CPU and would fail on a GPU: {what}")
+        raise EntryError(f"it would fail on the GPU that --gpus names: {what}")
+    report(f"this network works on a CPU and would fail on a GPU: {what}")
 
 
 def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry | None:
-    """The model that gets the version; None for a new one. Raises EntryError where its name or its number is taken."""
+    """The existing model that gets the version; None for a new model. Raises EntryError if name or number is taken."""
     exists = name in entry_names(repository)
     if version is None:
         if exists:
@@ -82,26 +82,26 @@ def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry |
     gone = retired(repository, name)
     if version in taken | gone:
         why = "already" if version in taken else "before, and its answers may still be in a cache"
-        raise EntryError(f"{name} has had a version {version} {why}; the next one is {max(taken | gone) + 1}")
+        raise EntryError(f"{name} had a version {version} {why}; the next number is {max(taken | gone) + 1}")
     return old
 
 
 def first_version(repository: Path, name: str) -> int:
-    """The number of a new model's first version: above those of an older one of its name."""
+    """The number of a new model's first version, above those of removed versions of the same name."""
     return max(retired(repository, name), default=0) + 1
 
 
 def check_format(kind: Format, written_as: Format, precision: Precision) -> None:
-    """Raise SourceError where a network of a kind cannot be written so."""
+    """Raise SourceError where a network of format `kind` cannot be written as `written_as` in this precision."""
     if precision is Precision.INT8:
         raise SourceError(
-            "int8 needs photos to find the range of each number by, and proof that it is right: add the model in fp32 "
+            "int8 needs sample images to calibrate value ranges and to check the answers: add the model in fp32 "
             "with --format onnx, then gateway model tune NAME PHOTOS --try int8 --calibrate FOLDER"
         )
     if Format.FUNCTION in {kind, written_as}:
         if kind is not written_as:
             raise SourceError(
-                f"a Python function is served as it is and cannot be written as {written_as.value}"
+                f"a Python function is served unchanged and cannot be written as {written_as.value}"
                 if kind is Format.FUNCTION
                 else "--format function is for FILE.py:NAME; leave it out"
             )
@@ -117,20 +117,20 @@ def check_format(kind: Format, written_as: Format, precision: Precision) -> None
 
 
 def check_features(layer: str, written_as: Format, old: Entry | None) -> None:
-    """Raise SourceError or EntryError where vectors are asked of what cannot give them."""
+    """Raise SourceError or EntryError where embeddings are requested from a model that cannot give them."""
     if not layer:
         return
     if written_as is Format.FUNCTION:
-        raise SourceError("--features is for networks: a Python function has no layers, and gives its scores alone")
+        raise SourceError("--features is for networks: a Python function has no layers and returns only scores")
     if old and not old.features:
         raise EntryError(
-            f"the other versions of {old.name!r} give no vectors, and versions share their outputs: add it under "
+            f"the other versions of {old.name!r} give no embeddings, and versions share their outputs: add it under "
             "another name, which clients select by ?model="
         )
 
 
 def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Format) -> ImageTensor:
-    """What passes between the steps; raises SourceError or EntryError where that cannot be."""
+    """The type of the tensor between preprocessor and network; raises SourceError or EntryError where it cannot be."""
     if old is not None:
         if wanted not in {None, old.tensor}:
             raise EntryError(
@@ -139,14 +139,14 @@ def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Fo
             )
         return old.tensor
     if wanted is ImageTensor.UINT8 and written_as is Format.FUNCTION:
-        raise SourceError("--tensor uint8 puts the normalisation into the network, and a function is left as it is")
+        raise SourceError("--tensor uint8 moves the normalisation into the network, but functions are not changed")
     return wanted or ImageTensor.FP32
 
 
 def check_same(
     old: Entry, preprocessing: Preprocessing, written_as: Format, labels: tuple[str, ...], repository: Path
 ) -> None:
-    """The versions of a model share its configuration; what differs in more than weights is another model."""
+    """Raise EntryError where a new version differs in more than weights: versions share one configuration."""
     advice = f"add it under another name, which clients select by ?model=, not as a version of {old.name!r}"
     differences = preprocessing.differences(old.preprocessing.parameters())
     if differences:

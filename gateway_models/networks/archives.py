@@ -1,4 +1,4 @@
-"""Files of torch.export and TorchScript, checked before torch reads them, by the module that Triton's backend uses."""
+"""Checks torch.export and TorchScript files before torch reads them, with the code that Triton's backend uses."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks.file_kinds import EXPORT, ModelFileError
 
 ADVICE = (
-    "Nothing of it was executed. If it should be a model of plain layers, save it again: {export}; or use its weights "
+    "None of its code was executed. If it is a model of plain layers, save it again: {export}; or use its weights "
     "as safetensors with torchvision:ARCH or timm:ARCH. {trust}"
 )
 TRUST = "If its author may run code here, add --trust"
-NO_TRUST = "--trust does not change this: what is served may not reach files"
+NO_TRUST = "--trust does not change this: a served model must not access files"
 
 
 def _load() -> ModuleType:
-    """The backend's module, which the gateway does not import by name: it lies where Triton needs it."""
+    """Load the backend's module from its path; Triton needs it in a folder that is not on the import path."""
     spec = importlib.util.spec_from_file_location("torch_archives", DEFAULT_BACKENDS / "pytorch" / "torch_archives.py")
     assert spec is not None
     assert spec.loader is not None
@@ -34,14 +34,14 @@ path_of = _archives.path_of
 
 @contextmanager
 def clean_program(path: Path) -> Iterator[BinaryIO]:
-    """A copy of a .pt2 file that holds its graph and its tensors alone; raises ModelFileError."""
+    """A copy of a .pt2 file with only its graph and its tensors; raises ModelFileError."""
     with _opened(_archives.clean_program, path, TRUST) as file:
         yield file
 
 
 @contextmanager
 def clean_torchscript(path: Path) -> Iterator[BinaryIO]:
-    """A copy of a TorchScript file that reaches nothing but tensors; raises ModelFileError."""
+    """A copy of a TorchScript file whose code uses nothing but tensors; raises ModelFileError."""
     with _opened(_archives.clean_torchscript, path, NO_TRUST) as file:
         yield file
 

@@ -1,25 +1,25 @@
-"""Limits of the process that loads a file somebody sent: what it may take of the machine before the kernel says no."""
+"""Kernel-enforced resource limits of the process that loads an untrusted file."""
 
 import resource
 from pathlib import Path
 
 GIB = 2**30
 SPARE_BYTES = 8 * GIB
-"""Address space beyond what the libraries have mapped, for any network."""
+"""Address space for any network, beyond what the libraries have mapped."""
 PER_SOURCE_BYTE = 12
-"""The same for each byte of the source: weights as loaded, as traced, as frozen and as read again, with activations."""
+"""Further address space per byte of the source: weights as loaded, traced, frozen and read again, with activations."""
 WRITTEN_PER_SOURCE_BYTE = 4
 SPARE_WRITTEN_BYTES = GIB
 BLOCK_BYTES = 512
-"""Of stat(2), whatever the file system uses."""
+"""The unit of st_blocks in stat(2), on every file system."""
 PAGE_BYTES = resource.getpagesize()
 STATM = Path("/proc/self/statm")
 
 
 def confine(source_bytes: int, *, cpu_seconds: float, address_space: bool = True) -> None:
-    """Limit this process for good: address space, processor time, the size of a file it writes, and no core dumps.
+    """Limit this process permanently: address space, CPU time, the size of each file it writes, and no core dumps.
 
-    Call it after the large libraries have been imported: what they have mapped does not count. Beyond the limits an
+    Call it after the large libraries have been imported: what they have mapped does not count. Beyond the limits, an
     allocation fails, a write fails, or the process ends by SIGXCPU.
     """
     if address_space:
@@ -31,7 +31,7 @@ def confine(source_bytes: int, *, cpu_seconds: float, address_space: bool = True
 
 
 def stored_bytes(path: Path) -> int:
-    """The bytes of a file that take space on its disk: one of holes alone would lift every limit with its size."""
+    """The bytes of a file that occupy disk space: the size of a sparse file would raise every limit."""
     found = path.stat()
     # Some file systems do not count blocks.
     return min(found.st_size, found.st_blocks * BLOCK_BYTES or found.st_size)

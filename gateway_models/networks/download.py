@@ -1,4 +1,4 @@
-"""Models from https:// and buckets: fetched once, and used only where their SHA-256 is the one that was said."""
+"""Models from https:// and buckets: downloaded once, and used only if their SHA-256 is the expected one."""
 
 import hashlib
 import re
@@ -13,18 +13,18 @@ from gateway.files import whole_file
 from gateway_local.runtime import default_cache_dir
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
-"""What fsspec needs for a bucket's protocol."""
+"""The package that fsspec needs for each bucket protocol."""
 MAX_BYTES = 64 * 2**30
 BLOCK_BYTES = 2**20
 TIMEOUT_SECONDS = 60.0
-"""For a connection to come about, and for the next bytes of it."""
+"""The time limit for connecting, and for each read."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Blocks = Callable[[str], Any]
 
 
 class DownloadError(UserError):
-    """A file could not be fetched, or is another than was said; nothing of it is kept."""
+    """A file could not be downloaded, or its checksum differs; nothing is kept."""
 
 
 def is_remote(text: str) -> bool:
@@ -32,10 +32,10 @@ def is_remote(text: str) -> bool:
     return "://" in text
 
 
-def fetch(url: str, sha256: str | None, say: Callable[[str], None], *, cache: Path | None = None) -> Path:
-    """The file of a URL, in the user's cache; raises DownloadError.
+def fetch(url: str, sha256: str | None, report: Callable[[str], None], *, cache: Path | None = None) -> Path:
+    """Download a URL into the user's cache and return the file's path; raises DownloadError.
 
-    A file that is there already is used without asking a network. `cache` is the folder for them.
+    A file that is in the cache is not downloaded again. `cache` is its folder.
     """
     protocol = urlsplit(url).scheme
     if protocol not in {"https", *PACKAGES}:
@@ -44,8 +44,8 @@ def fetch(url: str, sha256: str | None, say: Callable[[str], None], *, cache: Pa
         )
     if not sha256:
         raise DownloadError(
-            f"{url} may be another file tomorrow: add --sha256 with the checksum that its publisher gives, or that "
-            "`sha256sum FILE` prints for a copy you have tried"
+            f"the file at {url} may change: add --sha256 with the checksum that its publisher gives, or that "
+            "`sha256sum FILE` prints for a copy that you have tested"
         )
     wanted = sha256.lower()
     if not _SHA256.fullmatch(wanted):
@@ -54,13 +54,13 @@ def fetch(url: str, sha256: str | None, say: Callable[[str], None], *, cache: Pa
     target = (cache or default_cache_dir() / "sources") / wanted / name
     if target.is_file() and _digest(target) == wanted:
         return target
-    say(f"fetching {url}")
+    report(f"fetching {url}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as draft:
             found = _save(_https if protocol == "https" else _bucket, url, draft)
             if found != wanted:
-                raise DownloadError(f"{url} has the SHA-256 {found}, and --sha256 says {wanted}: it is another file")
+                raise DownloadError(f"{url} has the SHA-256 {found}, but --sha256 expects {wanted}: it is another file")
     except OSError as exc:
         raise DownloadError(f"{url} cannot be fetched: {exc}") from exc
     return target
@@ -109,7 +109,7 @@ def _bucket(url: str) -> Iterator[Iterator[bytes]]:
             yield iter(lambda: file.read(BLOCK_BYTES), b"")
     except DownloadError:
         raise
-    except Exception as exc:  # every bucket's library has its own errors
+    except Exception as exc:  # each bucket library has its own errors
         raise DownloadError(f"{url} cannot be fetched: {exc or type(exc).__name__}") from exc
 
 

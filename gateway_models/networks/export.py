@@ -1,4 +1,4 @@
-"""Writing a classifier into a model repository: model.pt, labels.txt, and a check that the preprocessing fits."""
+"""Writes the project's own classifiers into a model repository: model.pt, labels.txt, and a check of preprocessing."""
 
 import contextlib
 import io
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 RECIPE_VERSION = 3
-"""Part of every stamp: raised when the same recipe writes something else than before."""
+"""Part of every stamp: raised when a recipe's output changes."""
 STAMP = "stamp.json"
 INPUT_SIZE = 224
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class ModelRepositoryError(UserError):
-    """A model repository does not fit the model that it should hold; the message names the line to change."""
+    """A model repository does not fit the model to be written; the message names the line to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A classifier of the 1,000 ImageNet classes that can be made here.
+    """A classifier of the 1,000 ImageNet classes that the project can build.
 
-    `build` gives a module from fp32 [N, 3, 224, 224] to probabilities fp32 [N, 1000]; `packages` are what it is made
-    of; `preprocessing` is None for a model that was never trained.
+    `build` returns a module from fp32 [N, 3, 224, 224] to probabilities fp32 [N, 1000]; its stamp has the versions of
+    `packages`; `preprocessing` is None for an untrained model.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Recipe:
     preprocessing: Preprocessing | None
 
     def stamp(self) -> str:
-        """What model.pt is made of; the same stamp means that it need not be made again."""
+        """The recipe and the package versions of a model.pt; with the same stamp it is not written again."""
         made_of = {package: version(package) for package in self.packages}
         return json.dumps({"recipe": self.name, "version": RECIPE_VERSION, **made_of}, sort_keys=True)
 
@@ -73,7 +73,7 @@ def _mobilenet_v3_small() -> "nn.Module":
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = None
-        # Statistics of what passes through. Without them the signal dies out, and every class gets the same score.
+        # Batch statistics of random inputs. Without them the signal vanishes, and every class gets the same score.
         model.train()(torch.rand((16, 3, INPUT_SIZE, INPUT_SIZE)) * 2 - 1)
         return nn.Sequential(model.eval(), nn.Softmax(dim=1))
 
@@ -105,20 +105,20 @@ def default_entry(recipe: Recipe) -> Entry:
     )
 
 
-def export_default(repository: Path, say: Say, *, force: bool = False) -> Path:
+def export_default(repository: Path, report: Report, *, force: bool = False) -> Path:
     """Write EfficientNet-Lite0 with its ImageNet weights into a model repository; see `export`."""
-    return export(EFFICIENTNET_LITE0, repository, say, force=force)
+    return export(EFFICIENTNET_LITE0, repository, report, force=force)
 
 
-def export_mobilenet_v3_small(repository: Path, say: Say, *, force: bool = False) -> Path:
-    """Write MobileNetV3-small with seeded random weights, which takes a trained one's time; see `export`."""
-    return export(MOBILENET_V3_SMALL, repository, say, force=force)
+def export_mobilenet_v3_small(repository: Path, report: Report, *, force: bool = False) -> Path:
+    """Write MobileNetV3-small with seeded random weights, which is as fast as a trained one; see `export`."""
+    return export(MOBILENET_V3_SMALL, repository, report, force=force)
 
 
-def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -> Path:
+def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = False) -> Path:
     """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
 
-    Nothing is written when both are there and made of the same, unless `force`. `say` gets a sentence for each step
+    Nothing is written if both exist with the same stamp, unless `force`. `report` receives a sentence for each step
     that takes time. Raises ModelRepositoryError or torchscript.ExportError.
     """
     check_preprocessing(recipe, repository)
@@ -133,8 +133,8 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
     record = repository / ENSEMBLE_MODEL / RECORD
     if not force and labels.is_file() and read_stamp(path) == stamp:
         return path
-    say(f"exporting {recipe.name} to {path}")
-    # Torch takes seconds to import, which a start that has nothing to export is spared.
+    report(f"exporting {recipe.name} to {path}")
+    # Importing torch takes seconds, so it is imported only if there is something to export.
     import torch
     from torchvision.models import EfficientNet_B0_Weights
 
@@ -145,7 +145,7 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
     export_torchscript(recipe.build(), example, path, extra_files={STAMP: stamp})
     categories = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
     labels.write_text("".join(f"{category}\n" for category in categories))
-    # By the record `gateway model parity` finds the original; a model that was never trained has none.
+    # `gateway model parity` finds the original by the record; an untrained model has none.
     record.unlink(missing_ok=True)
     if recipe.preprocessing is not None and record.parent.is_dir():
         write_record(default_entry(recipe), repository)
@@ -153,7 +153,7 @@ def export(recipe: Recipe, repository: Path, say: Say, *, force: bool = False) -
 
 
 def check_preprocessing(recipe: Recipe, repository: Path) -> None:
-    """Raise ModelRepositoryError where the repository's preprocessor makes other images than the model wants."""
+    """Raise ModelRepositoryError where the repository's preprocessor does not prepare images as the model needs."""
     path = repository / PREPROCESSOR / "config.pbtxt"
     try:
         given = parameters(read_model_config(path))
@@ -165,7 +165,7 @@ def check_preprocessing(recipe: Recipe, repository: Path) -> None:
 
 
 def read_stamp(path: Path) -> str | None:
-    """The stamp inside a model.pt, which is a zip archive; None where there is no such file or no stamp."""
+    """The stamp in a model.pt, which is a zip archive; None if there is no such file or no stamp."""
     try:
         with zipfile.ZipFile(path) as archive:
             entry = next((name for name in archive.namelist() if name.endswith(f"/extra/{STAMP}")), None)

@@ -1,6 +1,6 @@
-"""The vectors inside of a network of PyTorch: what its last linear layer sees, or what a layer of it gives.
+"""Embeddings of a PyTorch network: the input of its last linear layer, or the output of a named layer.
 
-A network is cut without being taken apart: it runs as it is, and gives the vectors beside its answer.
+The network runs unchanged and returns the embedding beside its scores.
 """
 
 import difflib
@@ -12,12 +12,12 @@ from torch import Tensor, fx, nn
 
 from gateway_models.networks.adapted import Adapted, Form, chosen
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.probe import ALONE_TOLERANCE, probe_batches
 from gateway_models.networks.programs import Program
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.networks.trial import ALONE_TOLERANCE, probes
 from gateway_models.repository.entry import AUTO
 
-NAME_IT = "use --features LAYER, a layer that gives [N, size], or [N, channels, height, width] to be averaged"
+NAME_IT = "use --features LAYER, a layer whose output is [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {
         "_to_copy",
@@ -34,27 +34,27 @@ _PASSING = frozenset(
     }
     | {"log_softmax", "sigmoid", "sigmoid_", "softmax", "_softmax", "_log_softmax", "to", "type_as", "view"}
 )
-"""Operations between the last layer and the scores, whose input is their first."""
+"""Operations between the last layer and the scores; their data is the first input."""
 _LINEAR = {"linear": 0, "matmul": 0, "mm": 0, "addmm": 1}
-"""Linear layers, and which of their inputs comes from the layer before."""
+"""Linear layers, and the index of the input that comes from the layer before."""
 
 
 class Featured(Adapted):
-    """A network as a function of images fp32 [N, 3, H, W] that gives scores [N, classes] and vectors [N, size]."""
+    """Wraps a network as images fp32 [N, 3, H, W] → scores [N, classes] and embeddings [N, size]."""
 
     def __init__(self, network: nn.Module, form: Form, output: str, layer: str, classes: int) -> None:
         super().__init__(cut(network, layer, classes), form, output)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one tensor more
-        """Scores and vectors."""
+        """Scores and embeddings."""
         output, inner = self.network(self.taken(images))
         return chosen(output, self.output), pooled(inner)
 
 
 def cut(network: nn.Module, layer: str, classes: int) -> nn.Module:
-    """A network that gives a pair: what it gives anyway, and what stands inside of it; raises ModelFileError.
+    """Wrap a network to return a pair: its output and the layer's output; raises ModelFileError.
 
-    `classes` is how many it has, by which its last layer is known.
+    `classes` is its number of classes, which identifies the last layer.
     """
     if isinstance(network, torch.jit.ScriptModule):
         return _CutScript(network, layer)
@@ -64,35 +64,37 @@ def cut(network: nn.Module, layer: str, classes: int) -> nn.Module:
 
 
 def pooled(inner: object) -> Tensor:
-    """Vectors [N, size] of what a layer gives, averaged over height and width where it has them."""
+    """Embeddings [N, size] from a layer's output, averaged over height and width if it has these."""
     if isinstance(inner, Tensor) and inner.is_floating_point():
         if inner.dim() == 2:
             return inner
         if inner.dim() == 4:
             return inner.mean((2, 3))
     what = str(list(inner.shape)) if isinstance(inner, Tensor) else f"a {type(inner).__name__}"
-    raise ModelFileError(f"the layer for --features gives {what}, which is not one vector for each image: {NAME_IT}")
+    raise ModelFileError(f"the output of the layer for --features is {what}, not one vector for each image: {NAME_IT}")
 
 
-def check_vectors(run: Callable[[Tensor], tuple[Tensor, Tensor]], side: int, *, pixels: bool) -> int:
-    """How many numbers each vector has; raises ModelFileError where they are not those of their own image alone."""
-    batches = probes(side, pixels=pixels)
+def check_embeddings(run: Callable[[Tensor], tuple[Tensor, Tensor]], side: int, *, pixels: bool) -> int:
+    """The size of each embedding; raises ModelFileError where it depends on other images or not on its own image."""
+    batches = probe_batches(side, pixels=pixels)
     batch = torch.cat(batches[:3])
     together = run(batch)[1].float()
     if together.dim() != 2 or len(together) != len(batch):
-        raise ModelFileError(f"its vectors are {list(together.shape)} for a batch of {len(batch)}: {NAME_IT}")
+        raise ModelFileError(
+            f"its embeddings have the shape {list(together.shape)} for a batch of {len(batch)}: {NAME_IT}"
+        )
     if not torch.isfinite(together).all():
-        raise ModelFileError("its vectors have NaN or infinity for ordinary images: were its weights loaded?")
+        raise ModelFileError("its embeddings have NaN or infinity for ordinary images: were its weights loaded?")
     alone = torch.cat([run(image[None])[1].float() for image in batch])
     if not torch.allclose(together, alone, atol=ALONE_TOLERANCE * max(1.0, float(together.abs().max()))):
-        raise ModelFileError(f"the vector of an image depends on the others in its batch: {NAME_IT}")
+        raise ModelFileError(f"the embedding of an image depends on the others in its batch: {NAME_IT}")
     if float((together - together[0]).abs().max()) == 0:
-        raise ModelFileError(f"its vectors are the same for every image: {NAME_IT}")
+        raise ModelFileError(f"its embeddings are the same for every image: {NAME_IT}")
     return int(together.shape[1])
 
 
-def vector_difference(served: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """How far the vectors of some batches are from others: 1 minus the least cosine of two of one image."""
+def embedding_difference(served: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference of embeddings: 1 minus the smallest cosine of an image's two embeddings."""
     cosines = [
         float(torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=1, eps=1e-30).min())
         for one, other in zip(served, expected, strict=True)
@@ -101,7 +103,7 @@ def vector_difference(served: Sequence[Tensor], expected: Sequence[Tensor]) -> f
 
 
 class _CutModule(nn.Module):
-    """An eager network, whose layers are watched while it runs."""
+    """An eager network with forward hooks on its layers."""
 
     def __init__(self, network: nn.Module, layer: str, classes: int) -> None:
         super().__init__()
@@ -117,20 +119,20 @@ class _CutModule(nn.Module):
             modules[_named(layer, modules)].register_forward_hook(self._keep)
 
     def forward(self, images: Tensor) -> tuple[object, object]:
-        """The answer, and the vectors or what they are averaged of."""
+        """The network's output, and the layer's."""
         self._seen.clear()
         output = self.network(images)
         seen = list(self._seen)
         self._seen.clear()
         if not seen:
             if self._auto:
-                raise ModelFileError(f"it has no linear layer that runs as one: {NAME_IT}")
-            raise ModelFileError("the layer that --features names does not run")
+                raise ModelFileError(f"none of its linear layers runs as a module: {NAME_IT}")
+            raise ModelFileError("the layer that --features names is not executed")
         if not self._auto:
             return output, seen[-1][1]
         heads = [given for given, out in seen if out.dim() == 2 and out.shape[1] == self._classes]
         if len(heads) != 1:
-            what = f"{len(heads)} layers that could be the last one" if heads else "no linear layer at its end"
+            what = f"{len(heads)} candidates for the last layer" if heads else "no linear layer at its end"
             raise ModelFileError(f"it has {what}: {NAME_IT}")
         return output, heads[0]
 
@@ -139,20 +141,20 @@ class _CutModule(nn.Module):
 
 
 class _CutScript(nn.Module):
-    """A TorchScript network, whose graph has one output more."""
+    """A TorchScript network whose graph has the embedding as a second output."""
 
     def __init__(self, script: torch.jit.ScriptModule, layer: str) -> None:
         super().__init__()
         if layer != AUTO:
             raise ModelFileError(
-                "a TorchScript file does not keep the names of its layers: use --features auto for the input of its "
+                "a TorchScript file does not store the names of its layers: use --features auto for the input of its "
                 "last one, or add the network by its architecture and weights, or as ONNX or torch.export"
             )
-        # A file that is frozen already has no parameters left, and is not to be frozen again.
+        # A frozen file has no parameters left and must not be frozen again.
         with without_deprecations():
             frozen = torch.jit.freeze(script) if hasattr(script, "training") else script
         self.graph = frozen.graph.copy()
-        """Also what torchscript.convert changes."""
+        """torchscript.convert changes it too."""
         outputs = list(self.graph.outputs())
         found = _last_linear(outputs[0], _ScriptNodes) if len(outputs) == 1 else None
         first = next(self.graph.inputs())
@@ -167,7 +169,7 @@ class _CutScript(nn.Module):
         self._function: Callable[[Tensor], tuple[object, Tensor]] | None = None
 
     def forward(self, images: Tensor) -> tuple[object, Tensor]:
-        """The answer, and the vectors."""
+        """The network's output, and the embeddings."""
         if self._function is None:
             self._function = torch._C._create_function_from_graph("cut", self.graph.copy())
         return self._function(images)
@@ -178,7 +180,7 @@ class _CutScript(nn.Module):
 
 
 class _CutProgram(nn.Module):
-    """A program of torch.export, run step by step."""
+    """A torch.export program, run node by node."""
 
     def __init__(self, program: Program, layer: str) -> None:
         super().__init__()
@@ -188,13 +190,13 @@ class _CutProgram(nn.Module):
         self._steps = _Keeping(module, _program_node(module.graph, layer))
 
     def forward(self, images: Tensor) -> tuple[object, object]:
-        """The answer, and the vectors or what they are averaged of."""
+        """The network's output, and the layer's."""
         output = self._steps.run(images)
         return output, self._steps.kept
 
 
 class _Keeping(fx.Interpreter):
-    """Runs a program and keeps what one of its steps gives."""
+    """Runs a program and keeps the output of one node."""
 
     def __init__(self, module: fx.GraphModule, node: fx.Node) -> None:
         super().__init__(module)
@@ -212,8 +214,8 @@ def _program_node(graph: fx.Graph, layer: str) -> fx.Node:
     if layer == AUTO:
         (output,) = [node for node in graph.nodes if node.op == "output"]
         results = output.args[0]
-        one = results[0] if isinstance(results, (list, tuple)) and len(results) == 1 else results
-        found = _last_linear(one, _ProgramNodes) if isinstance(one, fx.Node) else None
+        result = results[0] if isinstance(results, (list, tuple)) and len(results) == 1 else results
+        found = _last_linear(result, _ProgramNodes) if isinstance(result, fx.Node) else None
         if isinstance(found, fx.Node):
             return found
         raise ModelFileError(f"it has no linear layer at its end: {NAME_IT}")
@@ -225,7 +227,7 @@ def _program_node(graph: fx.Graph, layer: str) -> fx.Node:
 
 
 class _ScriptNodes:
-    """How to walk a graph of TorchScript."""
+    """Access to the nodes of a TorchScript graph."""
 
     @staticmethod
     def operation(value: Any) -> str:  # noqa: ANN401  # torch._C has no public names
@@ -241,7 +243,7 @@ class _ScriptNodes:
 
 
 class _ProgramNodes:
-    """How to walk a graph of torch.export."""
+    """Access to the nodes of a torch.export graph."""
 
     @staticmethod
     def operation(node: fx.Node) -> str:
@@ -257,7 +259,7 @@ class _ProgramNodes:
 
 
 def _last_linear(value: Any, nodes: type[_ScriptNodes | _ProgramNodes]) -> Any:  # noqa: ANN401
-    """What the last linear layer before a result is given; None where there is something else before that."""
+    """The input of the last linear layer before a result; None if the result comes from another kind of layer."""
     while True:
         operation, inputs = nodes.operation(value), nodes.inputs(value)
         if operation in _LINEAR:
@@ -272,7 +274,7 @@ def _last_linear(value: Any, nodes: type[_ScriptNodes | _ProgramNodes]) -> Any: 
 
 
 def _named(layer: str, known: Iterable[str]) -> str:
-    """The full name of a layer, of which the end is enough where it is the only one; raises ModelFileError."""
+    """The full name of a layer, which may be given by a unique last part; raises ModelFileError."""
     names = [name for name in known if name]
     if layer in names:
         return layer
@@ -280,4 +282,4 @@ def _named(layer: str, known: Iterable[str]) -> str:
     if len(ends) == 1:
         return ends[0]
     near = ends or difflib.get_close_matches(layer, names, n=3) or names[-3:]
-    raise ModelFileError(f"it has no layer {layer!r} for --features; there are, among others: {', '.join(near)}")
+    raise ModelFileError(f"it has no layer {layer!r} for --features; its layers include: {', '.join(near)}")

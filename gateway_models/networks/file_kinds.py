@@ -1,4 +1,4 @@
-"""Telling what kind of file a model is without loading it: nothing in it is executed here."""
+"""Detects the format of a model file without loading it; nothing in the file is executed."""
 
 import itertools
 import pickletools
@@ -12,20 +12,20 @@ from gateway.errors import UserError
 
 HEAD_BYTES = 64
 MAX_OPCODES = 200_000
-"""Of one pickle that are looked at; the first thousands tell what it is."""
+"""Opcodes of one pickle that are inspected; the first thousands identify it."""
 MAX_PICKLE_BYTES = 16 * 2**20
-"""Of one pickle that are read: a zip of a megabyte may hold one of gigabytes, all zeros."""
-# What torch.save leaves of tensors, whether of a state dict or inside a module.
+"""Bytes of one pickle that are read: a zip of one megabyte may inflate to gigabytes."""
+# The modules that torch.save references for tensors, in a state dict as in a module.
 _TENSOR_GLOBALS = ("torch._utils", "torch.storage", "collections", "torch.serialization", "torch", "numpy", "_codecs")
 _CHECKPOINT_KEYS = {"state_dict", "model_state_dict", "optimizer", "optimizer_state_dict", "epoch", "global_step"}
 
 
 class ModelFileError(UserError):
-    """A file holds no model that can be served; the message says what it holds and what to do instead."""
+    """A file contains no model that can be served; the message names its content and what to do instead."""
 
 
 class Kind(StrEnum):
-    """What a file holds."""
+    """The content of a file."""
 
     TORCHSCRIPT = "TorchScript"
     ONNX = "ONNX"
@@ -47,8 +47,8 @@ ADVICE = {
     "weights into it and save it by {export}",
     Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
     "can import its classes, load it in Python and save it with {export}",
-    Kind.AOTI_PACKAGE: "it is machine code for the kind of processor or GPU that compiled it, without the network that "
-    "its answers could be held to. Add the program that it was compiled from: {export}",
+    Kind.AOTI_PACKAGE: "it is machine code for one type of processor or GPU, without the original network that "
+    "its answers could be compared with. Add the program that it was compiled from: {export}",
     Kind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
@@ -64,7 +64,7 @@ EXPORT = (
 
 
 def kind_of(path: Path) -> Kind:
-    """What a file holds, by its content; raises ModelFileError where it cannot be read."""
+    """Detect a file's kind from its content; raises ModelFileError if it cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -96,12 +96,12 @@ def refuse(path: Path, kind: Kind) -> ModelFileError:
 
 
 def alone(path: Path, kind: Kind) -> str:
-    """What to run, in words, to have the weights of a trusted file in one of their own."""
+    """Advice on how to save only the weights of a trusted file."""
     loaded = f"torch.load({str(path)!r}, map_location='cpu', weights_only=False)"
     if kind is Kind.PICKLED_MODULE:
-        return f"save its weights alone, in Python, and name that file: torch.save({loaded}.state_dict(), 'weights.pt')"
+        return f"save only its weights, in Python, and use that file: torch.save({loaded}.state_dict(), 'weights.pt')"
     return (
-        "save its weights alone, in Python, by the key that they have in it, and name that file: "
+        "save only its weights, in Python, by their key in the file, and use that file: "
         f"torch.save({loaded}['state_dict'], 'weights.pt')"
     )
 
@@ -122,7 +122,7 @@ def _kind_of_zip(path: Path) -> Kind:
 
 
 def _kind_of_legacy(file: BinaryIO) -> Kind:
-    """A file of torch.save before 1.6: pickles one after another, of which the fourth is the object."""
+    """A file of torch.save before 1.6: several pickles in a row; the fourth is the object."""
     try:
         for _ in range(3):
             for _opcode in itertools.islice(pickletools.genops(file), MAX_OPCODES):
@@ -149,13 +149,13 @@ def _kind_of_pickle(data: bytes) -> Kind:
     if not any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
         return Kind.PICKLE
     if _CHECKPOINT_KEYS & set(strings):
-        # With whatever training left beside its weights: reading those alone refuses what could run.
+        # It may also have other objects of the training: loading only the weights refuses those that could run code.
         return Kind.CHECKPOINT
     return Kind.PICKLED_MODULE if foreign else Kind.STATE_DICT
 
 
 def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:
-    """Each opcode's name and argument; STACK_GLOBAL, whose argument stands on the stack, with its module's name."""
+    """Each opcode's name and argument; for STACK_GLOBAL, whose arguments are on the stack, the module's name."""
     recent: list[str] = []
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
@@ -168,4 +168,4 @@ def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:
                 recent = [*recent[-1:], argument]
             yield opcode.name, argument
     except (ValueError, EOFError, IndexError):
-        return  # a damaged pickle is judged by what came before
+        return  # a damaged pickle is judged by its readable part

@@ -1,4 +1,4 @@
-"""A Python function, tried as Triton will run it."""
+"""Probes a Python function in the way that Triton will run it."""
 
 import json
 import traceback
@@ -8,28 +8,28 @@ from pathlib import Path
 from torch import Tensor
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.functions import FUNCTION, Said
+from gateway_models.networks.functions import FUNCTION, FunctionConfig
 from gateway_models.networks.isolation import Job, Outcome
 from gateway_models.networks.job_checks import (
     check_pixels,
     outcome_of,
-    probes_of,
-    say,
+    probe_batches_of,
+    report,
 )
-from gateway_models.networks.staged import load_staged
-from gateway_models.networks.trial import (
+from gateway_models.networks.probe import (
     ACTIVATION_NAMES,
     activation,
     check_classes,
-    try_out,
+    probe_network,
 )
+from gateway_models.networks.staged import load_staged
 
 
 def do_function(job: Job) -> Outcome:
-    """The function lies in its folder already, where it is tried as Triton will run it."""
+    """Probe the function, which is in the version's folder already; raises UserError."""
     folder = Path(job.output).parent
-    said = Said(**json.loads((folder / FUNCTION).read_text()))
-    say(f"importing {said.module}.py and calling load() where it has one")
+    config = FunctionConfig(**json.loads((folder / FUNCTION).read_text()))
+    report(f"importing {config.module}.py and calling its load() if it has one")
     function, adapter = load_staged(folder)
     check_pixels(job, function.input)
 
@@ -40,7 +40,7 @@ def do_function(job: Job) -> Outcome:
             raise ModelFileError(str(exc)) from exc
         except (Exception, SystemExit) as exc:
             for line in traceback.format_exc().splitlines():
-                say(line)
+                report(line)
             _, _, order = function.input.partition("-")
             shape = [len(images), 3, job.side, job.side] if order == "nchw" else [len(images), job.side, job.side, 3]
             raise ModelFileError(
@@ -49,11 +49,13 @@ def do_function(job: Job) -> Outcome:
             ) from exc
         return scores
 
-    say(f"trying it on images of {job.side}×{job.side} as {function.input}")
-    findings = try_out(run, job.side, pixels=job.pixels)
+    report(f"trying it on images of {job.side}×{job.side} as {function.input}")
+    findings = probe_network(run, job.side, pixels=job.pixels)
     check_classes(findings, job.labels, multi_label=job.multi_label)
-    finished = activation(findings.ending, multi_label=job.multi_label)
-    replace(said, input=function.input, activation=ACTIVATION_NAMES[finished]).write(folder)
+    activate = activation(findings.ending, multi_label=job.multi_label)
+    replace(config, input=function.input, activation=ACTIVATION_NAMES[activate]).write(folder)
     written, _ = load_staged(folder)
-    outcome = outcome_of(job, findings, [finished(run(batch)) for batch in probes_of(job)], written.probabilities)
+    outcome = outcome_of(
+        job, findings, [activate(run(batch)) for batch in probe_batches_of(job)], written.probabilities
+    )
     return replace(outcome, input=function.input)

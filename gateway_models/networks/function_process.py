@@ -1,9 +1,10 @@
-"""A function in a process of its own, as the original that served answers are compared with.
+"""Runs a function in its own process, as the original that served answers are compared with.
 
 python -m gateway_models.networks.function_process FOLDER
 
-Each line of stdin is the path of an .npy file, fp32 [N, 3, H, W];
-its scores, fp32 [N, classes], go to the path with .out behind it, and an empty line or an error to stdout.
+Each line of stdin is the path of an .npy file with images fp32 [N, 3, H, W].
+The scores, fp32 [N, classes], are written to that path with the suffix .out.npy.
+Each line of stdout is a JSON object with the error, or "" for success.
 """
 
 import json
@@ -19,21 +20,21 @@ import torch
 from torch import Tensor
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.functions import FunctionSource, Said
+from gateway_models.networks.functions import FunctionConfig, FunctionSource
 from gateway_models.networks.isolation import WorkFailed
 
 
 class FunctionProcess:
-    """Calls a function, which was added before and so is trusted, in a child that ends with this object.
+    """Calls a function, trusted since it was added before, in a child process that ends with this object.
 
-    Raises ModelFileError where the function cannot be loaded or fails, WorkFailed where its process ends.
+    Raises ModelFileError if the function cannot be loaded or fails, WorkFailed if its process ends.
     """
 
     def __init__(self, source: FunctionSource, *, input: str, output: str) -> None:  # noqa: A002  # as the record has it
         scratch = tempfile.TemporaryDirectory(prefix="function-")
         self._folder = Path(scratch.name)
         self._name = source.location.rpartition("/")[2]
-        source.stage(self._folder, Said(source.path.stem, source.name, input, output))
+        source.stage(self._folder, FunctionConfig(source.path.stem, source.name, input, output))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gateway_models.networks.function_process", str(self._folder)],
             stdin=subprocess.PIPE,
@@ -53,7 +54,7 @@ class FunctionProcess:
             self._process.stdin.write(f"{path}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # what it said before is read below
+            pass  # what it wrote before is read below
         answer = self._process.stdout.readline()
         if not answer:
             raise WorkFailed(f"the process that runs {self._name} ended with code {self._process.wait()}")
@@ -72,14 +73,14 @@ def _close(process: "subprocess.Popen[str]", scratch: "tempfile.TemporaryDirecto
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Respond to each line until stdin ends."""
     from gateway_models.networks.staged import load_staged
 
     answers = os.fdopen(os.dup(1), "w")
-    # Somebody's code may print what it likes.
+    # User code may print anything; only responses may go to stdout.
     os.dup2(2, 1)
 
-    def say(error: str) -> None:
+    def report(error: str) -> None:
         answers.write(json.dumps({"error": error}) + "\n")
         answers.flush()
 
@@ -91,15 +92,15 @@ def main() -> None:
         failure = str(exc)
     for line in sys.stdin:
         if function is None:
-            say(failure)
+            report(failure)
             continue
         path = line.rstrip("\n")
         try:
             np.save(f"{path}.out.npy", function.scores(torch.from_numpy(np.load(path))).numpy())
         except (Exception, SystemExit) as exc:
-            say(adapter.described(exc))
+            report(adapter.described(exc))
             continue
-        say("")
+        report("")
 
 
 if __name__ == "__main__":

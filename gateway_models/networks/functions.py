@@ -1,4 +1,4 @@
-"""A Python function as a model: FILE.py:NAME, the files that it needs, and the folder that Triton runs them from."""
+"""Python functions as models: FILE.py:NAME, the files that it needs, and the folder from which Triton runs them."""
 
 import ast
 import hashlib
@@ -17,19 +17,19 @@ from gateway.errors import UserError
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
 REQUIREMENTS = "requirements.txt"
 INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
-"""What a function may take: the type and the order of the dimensions."""
+"""Input formats of functions: the type and the order of the dimensions."""
 OFFERED = 3
-"""Functions that a message names."""
+"""Functions that an error message lists at most."""
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
 
 
 class FunctionSourceError(UserError):
-    """A Python function that cannot be added as it is; the message says why and what to do."""
+    """A Python function cannot be added as it is; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """A callable of a file, and the files and folders that go with it."""
+    """A callable in a file, and the files and folders that it needs."""
 
     path: Path
     name: str
@@ -37,22 +37,22 @@ class FunctionSource:
 
     @property
     def location(self) -> str:
-        """FILE.py:NAME with the whole path."""
+        """FILE.py:NAME with the absolute path."""
         return f"{self.path}:{self.name}"
 
     def digest(self) -> str:
-        """The SHA-256 of every file, with its name."""
+        """The SHA-256 over the names and contents of all files."""
         hasher = hashlib.sha256()
         for target, path in sorted(self._files().items()):
             hasher.update(f"{target}\0{path.stat().st_size}\0".encode() + path.read_bytes())
         return hasher.hexdigest()
 
     def size(self) -> int:
-        """Bytes of all files."""
+        """The size of all files in bytes."""
         return sum(path.stat().st_size for path in self._files().values())
 
-    def stage(self, folder: Path, said: "Said") -> None:
-        """Write the folder of a version: Triton's model.py, the adapter, function.json and a copy of the code."""
+    def stage(self, folder: Path, config: "FunctionConfig") -> None:
+        """Write a version's folder: Triton's model.py, the adapter, function.json and a copy of the code."""
         for target, path in self._files().items():
             copy = folder / CODE / target
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -60,10 +60,10 @@ class FunctionSource:
         templates = files("gateway_models.repository") / "templates" / "function"
         for name in (MODEL, ADAPTER):
             (folder / name).write_text((templates / name).read_text())
-        said.write(folder)
+        config.write(folder)
 
     def _files(self) -> dict[str, Path]:
-        """Where each file goes in code/, and where it is; raises FunctionSourceError."""
+        """The path in code/ and the source path of each file; raises FunctionSourceError."""
         found = {self.path.name: self.path}
         requirements = self.path.parent / REQUIREMENTS
         if requirements.is_file():
@@ -79,8 +79,8 @@ class FunctionSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """function.json: how the function is called. `input` is one of INPUTS, or "" for what its annotation says."""
+class FunctionConfig:
+    """function.json: how the function is called. `input` is one of INPUTS, or "" to follow its annotation."""
 
     module: str
     callable: str
@@ -89,35 +89,35 @@ class Said:
     activation: str = field(default="none")
 
     def write(self, folder: Path) -> None:
-        """Write it into the folder of a version."""
+        """Write function.json into a version's folder."""
         (folder / FUNCTION).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
 def is_function(text: str) -> bool:
-    """Whether a SOURCE is a Python file, or a callable of one."""
+    """Whether a SOURCE is a Python file, or a callable in one."""
     return _SOURCE.fullmatch(text) is not None
 
 
 def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
-    """Look at FILE.py:NAME without running it; raises FunctionSourceError."""
+    """Parse FILE.py:NAME without running it; raises FunctionSourceError."""
     match = _SOURCE.fullmatch(text)
     assert match is not None
     path = Path(match["path"]).expanduser().absolute()
     if not path.is_file():
         raise FunctionSourceError(f"there is no file {path}; `gateway model new NAME` writes one to start from")
     if not path.stem.isidentifier():
-        raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ alone")
+        raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
     offered, others = _callables(path)
     if match["name"] not in {*offered, *others}:
         what = f"{path.name} has no function {match['name']!r}:" if match["name"] else "which of its functions is it?"
         ways = " or ".join(f"{path.name}:{name}" for name in offered[:OFFERED] or ["NAME"])
-        raise FunctionSourceError(f"{what} Say {ways}")
+        raise FunctionSourceError(f"{what} Use {ways}")
     check_requirements(path.parent / REQUIREMENTS)
     return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
 
 
 def check_requirements(path: Path) -> None:
-    """Raise FunctionSourceError where this environment lacks what a requirements file asks for."""
+    """Raise FunctionSourceError where this environment does not meet a requirements file."""
     if not path.is_file():
         return
     from packaging.requirements import InvalidRequirement, Requirement
@@ -125,7 +125,7 @@ def check_requirements(path: Path) -> None:
     missing = []
     for line in path.read_text().splitlines():
         text = line.partition("#")[0].strip()
-        # Options of pip, such as -r and --hash, name no package of their own.
+        # Options of pip, such as -r and --hash, are not requirements.
         if not text or text.startswith("-"):
             continue
         try:
@@ -149,9 +149,9 @@ def check_requirements(path: Path) -> None:
 
 
 def write_skeleton(name: str, folder: Path) -> Path:
-    """Write NAME.py, a commented start of a function; raises FunctionSourceError where there is one."""
+    """Write NAME.py, a commented example function; raises FunctionSourceError if the file exists."""
     if not name.isidentifier():
-        raise FunctionSourceError(f"{name!r} cannot be a Python module's name: use letters, digits and _ alone")
+        raise FunctionSourceError(f"{name!r} cannot be a Python module's name: use letters, digits and _ only")
     path = folder / f"{name}.py"
     text = (files("gateway_models.repository") / "templates" / "function" / "skeleton.txt").read_text()
     try:
@@ -165,7 +165,7 @@ def write_skeleton(name: str, folder: Path) -> Path:
 
 
 def _callables(path: Path) -> tuple[list[str], set[str]]:
-    """A file's functions and classes, and other names that may be callables; raises FunctionSourceError."""
+    """A file's public functions and classes, and other names that may be callables; raises FunctionSourceError."""
     try:
         tree = ast.parse(path.read_text())
     except (SyntaxError, ValueError, OSError) as exc:

@@ -1,4 +1,4 @@
-"""Models as Hugging Face keeps them: a folder with config.json, model.safetensors and preprocessor_config.json."""
+"""Models in Hugging Face's format: a folder with config.json, model.safetensors and preprocessor_config.json."""
 
 import hashlib
 import json
@@ -19,33 +19,33 @@ CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safet
 WANTED = [CONFIG, PROCESSOR, WEIGHTS]
 EXTRA = "pip install 'triton-image-gateway[huggingface]'"
 MAX_JSON_DEPTH = 16
-"""Of configurations in configurations, such as that of a backbone."""
+"""Levels of nested configurations, such as that of a backbone."""
 CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})
-"""Keys of config.json by which transformers imports code of a folder or of another package."""
+"""Keys of config.json that make transformers import code of the folder or of another package."""
 IMPLEMENTATIONS = frozenset(
     {"attn_implementation", "_attn_implementation", "_attn_implementation_internal"}
     | {"experts_implementation", "_experts_implementation", "_experts_implementation_internal"}
 )
 BUILT_IN = (None, "eager", "sdpa", "batched_mm", "grouped_mm")
-"""What these name without fetching a kernel from the hub."""
+"""Values of IMPLEMENTATIONS that download no kernel from the hub."""
 LOADS = frozenset(
     {"cache_dir", "checkpoint_path", "file", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"}
     | {"pretrained_model_args"}
 )
-"""Arguments of timm.create_model by which it reads other files than the folder's weights."""
+"""Arguments of timm.create_model that make it read other files than the folder's weights."""
 _SHARD = re.compile(r"[\w][\w.-]*\.safetensors")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class HubError(UserError):
-    """A folder or a name holds no classifier that can be served; the message says why and what to do."""
+    """A folder or a name is no classifier that can be served; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A folder of transformers or of timm, looked at and not loaded.
+    """A folder of transformers or timm, inspected without loading it.
 
-    `labels` are () and `preprocessing` None where the folder does not say them.
+    `labels` are () and `preprocessing` None where the folder does not have them.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class ModelFolder:
         return f"{HUGGING_FACE}{self.path}"
 
     def digest(self) -> str:
-        """The SHA-256 of the configuration and of the weights, with their names."""
+        """The SHA-256 over the configuration and the weights, with their file names."""
         hasher = hashlib.sha256()
         for path in sorted([self.path / CONFIG, *self.path.glob(WEIGHTS)]):
             hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
@@ -71,12 +71,12 @@ class ModelFolder:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Look at a folder; raises HubError or PreprocessingError."""
+    """Inspect a folder; raises HubError or PreprocessingError."""
     config = read_config(path / CONFIG)
     _check_files(path)
     if not list(path.glob("*.safetensors")):
         others = [each.name for each in path.iterdir() if each.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack"}]
-        there = f"{others[0]}, which is not read here" if others else "no weights"
+        there = f"{others[0]}, which is not supported" if others else "no weights"
         raise HubError(
             f"{path} has {there}: model.safetensors is expected, which model.save_pretrained(folder) of transformers "
             "and timm.models.save_for_hf(model, folder) write"
@@ -87,13 +87,13 @@ def read_folder(path: Path) -> ModelFolder:
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     if code := _names_code(config):
         raise HubError(
-            f"{path} contains code ({code} in config.json), or names some, which is not run here. If you trust it, "
+            f"{path} contains or references code ({code} in config.json), which is not run. If you trust it, "
             "load it in Python and export it: `gateway model add model.pt2`"
         )
     if not architecture.endswith("ForImageClassification"):
         raise HubError(
-            f"{path} has {architecture or 'no architecture'}, which gives no scores for classes: a folder of "
-            "…ForImageClassification is expected. A network that gives embeddings needs a layer of classes behind it: "
+            f"{path} has {architecture or 'no architecture'}, which returns no scores for classes: a folder of "
+            "…ForImageClassification is expected. A network that gives embeddings needs a classification layer: "
             "docs/vectors.md shows how to add one, trained or not, for POST /embed"
         )
     processor = path / PROCESSOR
@@ -107,7 +107,7 @@ def read_folder(path: Path) -> ModelFolder:
 
 
 def fetch_folder(name: str, *, offline: bool) -> Path:
-    """The folder of OWNER/NAME, out of Hugging Face's cache or from the hub; raises HubError."""
+    """The folder of OWNER/NAME, from Hugging Face's cache or the hub; raises HubError."""
     if not _REPOSITORY.fullmatch(name):
         raise HubError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
     try:
@@ -126,13 +126,13 @@ def fetch_folder(name: str, *, offline: bool) -> Path:
             "is not in Hugging Face's cache, and --offline forbids a download" if offline else "cannot be downloaded"
         )
         raise HubError(f"{name} {where}: {by_hand}") from exc
-    except Exception as exc:  # of httpx, of the hub, of the file system
+    except Exception as exc:  # httpx, the hub and the file system have no common base class
         reason = str(exc).strip().splitlines()[0]
         raise HubError(f"{name} cannot be downloaded ({reason}): {by_hand}") from exc
 
 
 def timm_config(architecture: str) -> Mapping[str, Any]:
-    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises HubError with names that are near."""
+    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises HubError with did-you-mean suggestions."""
     import difflib
 
     timm = import_timm()
@@ -156,10 +156,10 @@ def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
 
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
-    """What timm evaluates a model with (timm.data.create_transform), from its configuration; raises HubError."""
+    """The preprocessing of timm's evaluation (timm.data.create_transform), from its configuration; raises HubError."""
     size = config.get("input_size", (3, 224, 224))
     if size[0] != 3 or size[1] != size[2]:
-        raise HubError(f"its input_size is {list(size)}, and three channels of a square are served")
+        raise HubError(f"its input_size is {list(size)}, but only squares with three channels are supported")
     side, mode = int(size[1]), config.get("crop_mode") or "center"
     resized: tuple[int, ...] = (math.floor(side / float(config.get("crop_pct") or 0.875)),)
     if mode == "squash":
@@ -175,26 +175,26 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
 
 
 def _check_files(path: Path) -> None:
-    """Raise HubError where weights are no regular files, or an index names others than those of the folder."""
+    """Raise HubError where weights are not regular files, or an index names files outside the folder."""
     for weights in path.glob(WEIGHTS):
         if not weights.is_file():
-            raise HubError(f"{weights} is no regular file")
+            raise HubError(f"{weights} is not a regular file")
         if weights.suffix != ".json":
             continue
         named = read_config(weights).get("weight_map")
         for name in set(map(str, named.values())) if isinstance(named, dict) else ():
             if not _SHARD.fullmatch(name):
-                raise HubError(f"{weights} names {name!r}, which is no .safetensors file of the folder")
+                raise HubError(f"{weights} names {name!r}, which is not a .safetensors file in the folder")
 
 
 def _names_code(config: object, depth: int = 0) -> str:
-    """A key of a configuration, or of one inside of it, by which transformers imports code; "" where there is none."""
+    """The first key of a configuration, at any depth, that makes transformers import code; "" if there is none."""
     if isinstance(config, list) and depth < MAX_JSON_DEPTH:
         return next(filter(None, (_names_code(inner, depth + 1) for inner in config)), "")
     if not isinstance(config, dict):
         return ""
     if depth >= MAX_JSON_DEPTH:
-        return "configurations in configurations"
+        return "too many nested configurations"
     for key, value in config.items():
         if (key in CODE and value) or (key in IMPLEMENTATIONS and value not in BUILT_IN):
             return str(key)
@@ -206,14 +206,14 @@ def _names_code(config: object, depth: int = 0) -> str:
 def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
     arguments = config.get("model_args") or {}
     if not isinstance(config["pretrained_cfg"], dict) or not isinstance(arguments, dict):
-        raise HubError(f"{path / CONFIG} is no configuration of timm")
-    # timm takes names with a prefix for models of the hub or of another folder.
+        raise HubError(f"{path / CONFIG} is not a configuration of timm")
+    # timm loads names with a prefix from the hub or from another folder.
     if not re.fullmatch(r"[\w.]+", str(config["architecture"])):
-        raise HubError(f"{path / CONFIG} has the architecture {config['architecture']!r}, which is no name of timm's")
+        raise HubError(f"{path / CONFIG} has the architecture {config['architecture']!r}, which is not a name in timm")
     if refused := sorted(LOADS & arguments.keys()):
         raise HubError(
-            f"{path / CONFIG} has {refused[0]} in model_args, by which timm loads other files: remove it, the weights "
-            "are those of the folder"
+            f"{path / CONFIG} has {refused[0]} in model_args, which makes timm load other files: remove it, since "
+            "the weights are those of the folder"
         )
     names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
     return ModelFolder(
@@ -226,7 +226,7 @@ def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
 
 
 def _labels(id2label: object, path: Path) -> tuple[str, ...]:
-    """The names of config.json's id2label in the order of their numbers; () where there are none."""
+    """The labels in config.json's id2label in the order of their numbers; () if there are none."""
     if not isinstance(id2label, Mapping):
         return ()
     names = numbered(id2label, path / CONFIG)
@@ -234,7 +234,7 @@ def _labels(id2label: object, path: Path) -> tuple[str, ...]:
 
 
 def numbered(names: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
-    """{"0": "cat", "1": "dog"} as labels in their order; raises HubError where a number is missing."""
+    """The labels of {"0": "cat", "1": "dog"} in the order of the numbers; raises HubError if one is missing."""
     try:
         found = {int(number): str(name).strip() for number, name in names.items()}
     except ValueError as exc:
@@ -246,7 +246,7 @@ def numbered(names: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A JSON object of a folder; raises HubError."""
+    """Read a JSON object of a folder; raises HubError."""
     try:
         values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
     except FileNotFoundError as exc:

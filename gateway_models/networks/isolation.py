@@ -1,4 +1,4 @@
-"""Work on files that are not trusted to be whole, in a process of its own: a crash or a hang there is an error here."""
+"""Runs jobs on untrusted files in a separate process, so that a crash or a hang becomes an error."""
 
 import json
 import subprocess
@@ -14,22 +14,22 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.repository.entry import Format, Precision
 
 TIMEOUT_SECONDS = 600.0
-"""For one network to be tried and written; minutes are a large one on a slow machine."""
+"""The time limit to probe and write one network; a large one takes minutes on a slow machine."""
 PROGRESS = "progress: "
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class WorkFailed(UserError):
-    """A network's process died, or took too long."""
+    """The process of a job died or exceeded its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network to be tried and written to `output`.
+    """A network to be probed and written to `output`.
 
-    `source` is a path or torchvision:ARCH; `kind` is that of sources.Source; `weights` a file, the name of
-    torchvision weights or "". `side` is that of the images; `labels` how many there are, or None.
+    `source` is a path or torchvision:ARCH; `kind` is that of model_source.Source; `weights` is a file, the name of
+    torchvision weights or "". `side` is that of the images in pixels; `labels` is the number of labels, or None.
     """
 
     kind: str
@@ -42,32 +42,32 @@ class Job:
     format: Format
     output: str
     input: str = ""
-    """What the original takes, such as uint8-nhwc; "" to find it out."""
+    """The original's input format, such as uint8-nhwc; "" to detect it."""
     pick: str = ""
-    """Which of several outputs are the scores, by name or number."""
+    """The output with the scores, by name or number, where there are several."""
     pixels: bool = False
     """Whether the images are pixels of 0 to 255."""
     pixels_implied: bool = False
-    """Whether that was only taken for granted, since no mean and std were said."""
+    """Whether `pixels` was only assumed, since no mean and std were given."""
     gray: tuple[float, float] | None = None
     """The mean and std of a network for gray images."""
     normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """The mean and std of a network that is served with pixels, uint8, and normalises them itself."""
+    """The mean and std of a network that is served with uint8 pixels and normalises them itself."""
     may_export: bool = False
-    """Whether a program of torch.export may stay one, where TorchScript would answer otherwise."""
+    """Whether a torch.export program may keep its format if TorchScript would give other answers."""
     mapped_bytes: int = 0
-    """Of files that a function may read."""
+    """The size of the files that a function may read."""
     features: str = ""
-    """The layer whose vectors are wanted as well, or AUTO; "" for scores alone."""
+    """The layer whose output is the embedding, or AUTO; "" for scores only."""
     trust: bool = False
-    """Whether a program of torch.export may execute code while it is loaded."""
+    """Whether a torch.export program may execute code while it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was found and written; `difference` is the largest of a probability from the original's.
+    """The result of a job; `difference` is the largest difference of a probability from the original's.
 
-    `cpu_only` are the operations that make their tensors on the CPU whatever the network runs on.
+    `cpu_only` are the operations that create their tensors on the CPU on any device.
     """
 
     classes: int
@@ -76,18 +76,18 @@ class Outcome:
     cpu_only: tuple[str, ...] = ()
     input: str = ""
     format: Format | None = None
-    """Another format than the job's, where that would answer otherwise."""
+    """The format written; it differs from the job's if that would give other answers."""
     features: int = 0
-    """How many numbers each vector has; 0 where it gives none."""
+    """The size of each embedding; 0 where the network gives none."""
     features_difference: float = 0.0
-    """1 minus the least cosine of a vector and the original's."""
+    """1 minus the smallest cosine of an embedding and the original's."""
 
 
 JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)
 
 
 def start_process() -> subprocess.Popen[str]:
-    """The process that does a job, with pipes as its standard streams; tests have one that starts faster."""
+    """Start the process that runs a job, with pipes as its standard streams; tests replace it by a faster one."""
     return subprocess.Popen(
         [sys.executable, "-m", "gateway_models.networks.jobs"],
         stdin=subprocess.PIPE,
@@ -97,14 +97,14 @@ def start_process() -> subprocess.Popen[str]:
     )
 
 
-def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
-    """Do a job in a process of its own; raises ModelFileError with its reasons, or WorkFailed."""
+def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
+    """Run a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
     process = start_process()
-    told: list[str] = []
+    stderr_lines: list[str] = []
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    listener = threading.Thread(target=_listen, args=(process.stderr, say, told), daemon=True)
+    listener = threading.Thread(target=_listen, args=(process.stderr, report, stderr_lines), daemon=True)
     listener.start()
     timer = threading.Timer(timeout_seconds, process.kill)
     timer.start()
@@ -125,23 +125,23 @@ def work(job: Job, say: Say, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Out
         process.stderr.close()
     if not in_time:
         raise WorkFailed(f"{job.source} did not finish a batch within {timeout_seconds:g} s, so it was stopped")
-    return _read(job, answer, code, told)
+    return _read(job, answer, code, stderr_lines)
 
 
-def _listen(lines: Iterable[str], say: Say, told: list[str]) -> None:
+def _listen(lines: Iterable[str], report: Report, stderr_lines: list[str]) -> None:
     for line in lines:
         if line.startswith(PROGRESS):
-            say(line.removeprefix(PROGRESS).rstrip())
+            report(line.removeprefix(PROGRESS).rstrip())
         else:
-            told.append(line.rstrip())
+            stderr_lines.append(line.rstrip())
 
 
-def _read(job: Job, answer: str, code: int, told: list[str]) -> Outcome:
+def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> Outcome:
     try:
         values = json.loads(answer.splitlines()[-1])
     except (IndexError, ValueError):
         died = f"of signal {-code}" if code < 0 else f"with code {code}"
-        last = f" It said: {told[-1]}" if told else ""
+        last = f" Its last output: {stderr_lines[-1]}" if stderr_lines else ""
         raise WorkFailed(
             f"the process that loaded {job.source} ended {died}: the file is damaged, or it needed more memory or time "
             f"than a network of its size should.{last}"

@@ -1,4 +1,4 @@
-"""What a job of any kind tries its network on, and what its answers are held to."""
+"""The probe images of a job, and the comparison of the written network's answers with the original's."""
 
 import sys
 from collections.abc import Callable
@@ -11,21 +11,21 @@ from torch import Tensor
 
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Gray, Normalising
-from gateway_models.networks.features import check_vectors, vector_difference
+from gateway_models.networks.features import check_embeddings, embedding_difference
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import PROGRESS, Job, Outcome
-from gateway_models.networks.trial import Findings, probes
+from gateway_models.networks.probe import Findings, probe_batches
 from gateway_models.repository.entry import Precision
 
 ALLOWED = {Precision.FP32: 1e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
-"""How far probabilities of made-up images may be from the original's: more is not rounding, but something broken."""
+"""The largest difference of probabilities from the original's on made-up images that rounding explains."""
 ALLOWED_COSINE = {Precision.FP32: 1e-5, Precision.FP16: 1e-3, Precision.BF16: 1e-2}
-"""And how far from 1 the cosine of a vector and the original's."""
+"""The same for embeddings: 1 minus the cosine to the original's."""
 
 
 @dataclass(frozen=True, slots=True)
-class VectorTensor:
-    """Vectors of `size` numbers, and the tensor of an ONNX graph, of 2 or 4 `dims`, that they come from."""
+class EmbeddingTensor:
+    """The `size` of embeddings, and the tensor of an ONNX graph, of 2 or 4 `dims`, that they are made from."""
 
     size: int
     tensor: str
@@ -33,7 +33,7 @@ class VectorTensor:
 
 
 def check_pixels(job: Job, wanted: str) -> None:
-    """Raise ModelFileError where what it takes and how the images are said to be prepared contradict each other."""
+    """Raise ModelFileError where a network's input format and the preprocessing contradict each other."""
     if wanted.startswith("uint8") and not job.pixels:
         raise ModelFileError(
             "it takes pixels as uint8, so it normalises them itself: leave out --mean and --std, or with --like or "
@@ -41,19 +41,19 @@ def check_pixels(job: Job, wanted: str) -> None:
         )
     if wanted.startswith("float32") and job.pixels_implied:
         raise ModelFileError(
-            "it takes float32: use --mean and --std, as in training, or --pixels if it wants values of 0 to 255"
+            "it takes float32: use --mean and --std, as in training, or --pixels if it takes values of 0 to 255"
         )
 
 
-def vectors_of(
-    job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.VECTORS, dims: int = 2
-) -> VectorTensor | None:
-    """What is known of the vectors that a network gives beside its scores; None where it is to give none."""
+def embedding_of(
+    job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.EMBEDDINGS, dims: int = 2
+) -> EmbeddingTensor | None:
+    """Check a network's embeddings and return their size and tensor; None if the job asks for none."""
     if not job.features:
         return None
-    size = check_vectors(run, job.side, pixels=job.pixels)
-    say(f"its vectors have {size} numbers")
-    return VectorTensor(size, tensor, dims)
+    size = check_embeddings(run, job.side, pixels=job.pixels)
+    report(f"its embeddings have {size} numbers")
+    return EmbeddingTensor(size, tensor, dims)
 
 
 def outcome_of(
@@ -61,52 +61,52 @@ def outcome_of(
     findings: Findings,
     expected: list[Any],
     written: Callable[[Tensor], Any],
-    vectors: VectorTensor | None = None,
+    embeddings: EmbeddingTensor | None = None,
 ) -> Outcome:
-    """What was written, held to what was expected of it: scores, or pairs of scores and vectors."""
-    answers = [written(batch) for batch in probes_of(job)]
+    """Compare the written network's answers with the expected ones: scores, or pairs of scores and embeddings."""
+    answers = [written(batch) for batch in probe_batches_of(job)]
     off = 0.0
-    if vectors is not None:
-        off = vector_difference([answer[1] for answer in answers], [wanted[1] for wanted in expected])
+    if embeddings is not None:
+        off = embedding_difference([answer[1] for answer in answers], [wanted[1] for wanted in expected])
         answers, expected = [answer[0] for answer in answers], [wanted[0] for wanted in expected]
         if not off <= ALLOWED_COSINE[job.precision]:
             Path(job.output).unlink(missing_ok=True)
             raise ModelFileError(
-                f"in {job.precision.value} as {job.format.value} its vectors differ from the original's, by a cosine "
-                f"of {1 - off:.6f}: leave it in fp32, or in its own format"
+                f"in {job.precision.value} as {job.format.value} its embeddings differ from the original's, with a "
+                f"cosine of {1 - off:.6f}: keep it in fp32, or in its own format"
             )
     difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
     if not difference <= ALLOWED[job.precision]:
         Path(job.output).unlink(missing_ok=True)
         raise ModelFileError(
             f"in {job.precision.value} as {job.format.value} its probabilities differ from the original's by up to "
-            f"{difference:.2g}: leave it in fp32, or in its own format"
+            f"{difference:.2g}: keep it in fp32, or in its own format"
         )
-    size = 0 if vectors is None else vectors.size
+    size = 0 if embeddings is None else embeddings.size
     return Outcome(findings.classes, findings.ending.value, difference, features=size, features_difference=off)
 
 
-def probes_of(job: Job) -> list[Tensor]:
-    """What the served network is tried with."""
+def probe_batches_of(job: Job) -> list[Tensor]:
+    """The made-up images for the served network."""
     if job.normalise:
-        return [batch.to(torch.uint8) for batch in probes(job.side, pixels=True)]
-    return probes(job.side, pixels=job.pixels)
+        return [batch.to(torch.uint8) for batch in probe_batches(job.side, pixels=True)]
+    return probe_batches(job.side, pixels=job.pixels)
 
 
 def images_of(job: Job) -> list[Tensor]:
-    """The same as the original takes them."""
+    """The same images in the original's input format."""
     if job.normalise:
         front = Normalising(torch.nn.Identity(), *job.normalise)
-        return [front(batch) for batch in probes_of(job)]
-    return probes_of(job)
+        return [front(batch) for batch in probe_batches_of(job)]
+    return probe_batches_of(job)
 
 
 def gray_of(job: Job) -> Gray | None:
-    """The one channel that it takes, where it takes one."""
+    """Mean and std of a network for gray images, else None."""
     return Gray(*job.gray) if job.gray else None
 
 
-def say(text: str) -> None:
-    """A line of progress, for `isolation` to pass on."""
+def report(text: str) -> None:
+    """Send a line of progress to the parent process; see `isolation`."""
     sys.stderr.write(f"{PROGRESS}{text}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The process that `isolation` starts: a Job comes in as JSON, an Outcome or an error goes out.
+"""The process that `isolation` starts: reads a Job as JSON, writes an Outcome or an error.
 
 python -m gateway_models.networks.jobs
 """
@@ -21,28 +21,28 @@ from gateway_models.networks.torch_job import do_torch
 
 
 def do(job: Job) -> Outcome:
-    """Try a network and write it; raises UserError."""
+    """Probe a network and write it; raises UserError."""
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
 
 
 def _confine(job: Job) -> None:
     if job.kind == "function":
-        # Trusted code, that may map more than it takes; what is left is for accidents.
+        # Trusted code may map more memory than it uses, so the address space is not limited.
         confine(job.mapped_bytes, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
         return
     sources = [path for path in (Path(job.source), Path(job.weights)) if path.is_file()]
     if job.source.startswith(HUGGING_FACE):
         sources = list(Path(job.source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
-    # The wall clock is the parent's; this is for a process that the parent could not kill.
+    # The parent enforces the wall clock; the CPU limit ends a process that the parent could not kill.
     confine(sum(map(stored_bytes, sources)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 
 
 def main() -> None:
     """Read a Job from stdin, write one line of JSON to stdout."""
-    # Libraries print what they like; only the answer may go to the parent.
+    # Libraries may print anything; only the result may go to the parent.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # Half the cores: with all of them torch crawls as soon as something else, a server say, wants one.
+    # Half the cores: with all of them, torch slows down severely as soon as another process, such as a server, runs.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     try:
         job = JOB.validate_json(sys.stdin.buffer.read())
@@ -51,7 +51,7 @@ def main() -> None:
     except UserError as exc:
         answer = {"error": str(exc)}
     except MemoryError:
-        answer = {"error": "it takes more memory than a network of its size should: is the file damaged?"}
+        answer = {"error": "it needs more memory than a network of its size should: is the file damaged?"}
     except Exception as exc:  # the parent reports it as a sentence; the traceback is on stderr
         traceback.print_exc()
         answer = {"error": f"{type(exc).__name__}: {exc}"}

@@ -1,4 +1,4 @@
-"""Labels as people have them: a line each, id2label as JSON, or a table of numbers and names."""
+"""Reads labels in common formats: one per line, id2label as JSON, or a table of numbers and names."""
 
 import csv
 import io
@@ -13,24 +13,24 @@ from gateway_client.files import read_text
 from gateway_models.networks.hub import numbered
 
 MAX_LABELS_BYTES = 64 * 2**20
-"""Of a file of labels: a thousand times what the largest data sets have."""
+"""The size limit of a labels file: a thousand times that of the largest data sets."""
 TABLES = {".csv": ",;", ".tsv": "\t"}
 _NUMBERED = re.compile(r"(\d+)(?:\s*:\s*|\s+)(\S.*)")
 
 
 class LabelsError(UserError):
-    """A file of labels cannot be understood; the message says what it is taken for and what is expected."""
+    """A labels file cannot be parsed; the message names its assumed format and what is expected."""
 
 
 def given_labels(path: Path) -> tuple[str, ...]:
-    """The labels of a UTF-8 file in the order of the classes; raises LabelsError or HubError.
+    """Read the labels of a UTF-8 file in the order of the classes; raises LabelsError or HubError.
 
-    JSON: a list, {"0": "cat"}, {"cat": 0}, or an object with these under id2label or label2id. A table: two columns of
-    which one has the numbers from 0, with or without names above, or one column. Else a label a line, which may follow
-    its number, as in "0 cat", where every line has one.
+    JSON: a list, {"0": "cat"}, {"cat": 0}, or an object with these under id2label or label2id. A table: two columns,
+    one of them with the numbers from 0, with or without a header, or one column. Otherwise one label per line, which
+    may follow its number, as in "0 cat", if every line has a number.
     """
     try:
-        # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
+        # Not splitlines(), which also splits at characters that Triton keeps in a label. utf-8-sig drops a BOM.
         text = read_text(path, max_bytes=MAX_LABELS_BYTES, encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
         raise LabelsError(unreadable(path, exc)) from exc
@@ -44,9 +44,9 @@ def given_labels(path: Path) -> tuple[str, ...]:
 
 
 def unreadable(path: Path, exc: OSError | UnicodeDecodeError) -> str:
-    """Why a file of labels cannot be read, and what to do."""
+    """The message for a labels file that cannot be read: the reason and what to do."""
     if isinstance(exc, UnicodeDecodeError):
-        return f"cannot read the labels: {path} is no text in UTF-8 (byte {exc.start} is not): save it as UTF-8"
+        return f"cannot read the labels: {path} is not UTF-8 text (invalid byte at {exc.start}): save it as UTF-8"
     return f"cannot read the labels: {path}: {exc.strerror or exc}"
 
 
@@ -54,7 +54,7 @@ def _from_json(text: str, path: Path) -> Sequence[str]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise LabelsError(f"{path} looks like JSON and cannot be read as such: {exc}") from exc
+        raise LabelsError(f"{path} looks like JSON but cannot be parsed: {exc}") from exc
     if isinstance(values, Mapping):
         for key in ("id2label", "label2id"):
             if isinstance(values.get(key), Mapping):
@@ -71,7 +71,7 @@ def _from_json(text: str, path: Path) -> Sequence[str]:
 
 
 def _from_table(text: str, path: Path) -> Sequence[str] | None:
-    """The labels of a table; None where the file is a list, whose labels may have commas in them."""
+    """The labels of a table; None if the file is a list, whose labels may contain commas."""
     named_so = path.suffix.lower() in TABLES
     for separator in TABLES.get(path.suffix.lower(), ",;\t"):
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=separator) if row]
@@ -97,7 +97,7 @@ def _from_table(text: str, path: Path) -> Sequence[str] | None:
 
 
 def _from_numbered(lines: Sequence[str]) -> Sequence[str] | None:
-    """The labels of lines such as "0 cat" or "1: dog"; None where not each has one of the numbers from 0."""
+    """The labels of lines such as "0 cat" or "1: dog"; None unless the lines have the numbers from 0."""
     found = {match[1]: match[2] for line in lines if (match := _NUMBERED.fullmatch(line))}
     if len(lines) < 2 or len(found) < len(lines) or set(found) != {str(number) for number in range(len(lines))}:
         return None
@@ -110,7 +110,7 @@ def _checked(labels: Sequence[str], path: Path, what: str) -> tuple[str, ...]:
             raise LabelsError(f"{path} has no label on {what} {number}; every class needs one")
         if "\n" in label:
             raise LabelsError(f"{path} has a label of several lines on {what} {number}: {label!r}")
-        # Terminals, logs and pages show labels. A lone surrogate is no text that can be written.
+        # Terminals, logs and web pages show labels. A lone surrogate cannot be encoded.
         if any(unicodedata.category(character) in {"Cc", "Cs"} for character in label if character != "\t"):
             raise LabelsError(f"{path} has a control character in the label on {what} {number}: {label!r}")
     if not labels:

@@ -1,4 +1,4 @@
-"""What `gateway model add` is given: a model, its labels, its preprocessing."""
+"""The arguments of `gateway model add`: a model, its labels, its preprocessing."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,24 +22,25 @@ from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 
 KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
-"""Files that are models as they are, as Source names them."""
+"""Files that are complete models, and their `kind` in Source."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
 RECIPE = "recipe:"
-"""A model that gateway_models.networks.export makes, such as the default one."""
+"""Prefix of a model that gateway_models.networks.export builds, such as the default one."""
 
 
 class SourceError(UserError):
-    """What was said about a model is not enough, or contradicts itself."""
+    """The arguments that describe a model are incomplete or contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as the user names it; `like` names the torchvision weights that it was trained like.
+    """A model as the user names it; `like` names the torchvision weights whose preprocessing it was trained with.
 
     `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function.
-    `sha256` is of the file, of the weights' file for torchvision and timm, of all files of a function or folder, or "".
-    `labels` and `preprocessing` are those that come with it.
+    `sha256` is that of the file, of the weights file for torchvision and timm, of all files of a function or folder, or
+    "".
+    `labels` and `preprocessing` are those that the source contains.
     """
 
     kind: str
@@ -55,7 +56,7 @@ class Source:
 def find_source(
     text: str, *, weights: str | None, like: str | None, include: Sequence[Path] = (), offline: bool = False
 ) -> Source:
-    """Look at a SOURCE without loading it; raises UserError. `offline` asks no network for what is not here."""
+    """Inspect a SOURCE without loading it; raises UserError. `offline` forbids downloads."""
     if is_function(text):
         if weights:
             raise SourceError("--weights is for torchvision:ARCH; a function's files are named by --include")
@@ -119,7 +120,7 @@ def _timm(architecture: str, weights: str | None, like: str | None) -> Source:
             raise SourceError(f"timm has no weights for {architecture}: use --weights FILE")
         return _folder(fetch_folder(name, offline=False), None, like)
     path = _weights(weights)
-    # Its own preprocessing where the weights were trained as timm's were; otherwise it is said.
+    # By default, the weights were trained with the same preprocessing as timm's; `like` overrides it.
     preprocessing = None if like else timm_preprocessing(config)
     return Source("timm", f"{TIMM}{architecture}", str(path), like or "", digest(path), preprocessing=preprocessing)
 
@@ -141,7 +142,7 @@ def _folder(path: Path, weights: str | None, like: str | None) -> Source:
 
 
 def _weights(text: str) -> Path:
-    """A file with weights alone; raises SourceError or ModelFileError."""
+    """The path of a file with only weights; raises SourceError or ModelFileError."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
         raise SourceError(
@@ -160,7 +161,7 @@ def _weights(text: str) -> Path:
 
 
 def find_preprocessing(source: Source, given: Preprocessing | None) -> Preprocessing:
-    """How the model wants its images; raises SourceError where nobody said."""
+    """The model's preprocessing; raises SourceError if neither the user nor the source names it."""
     if given is not None:
         return given
     if source.preprocessing is not None:
@@ -169,18 +170,18 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
         return from_weights(source.like)
     if source.function:
         raise SourceError(
-            f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the middle "
-            "of a larger one; where it takes normalised float32, also --mean and --std as in training"
+            f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the centre "
+            "of a larger one; if it takes normalised float32, also --mean and --std as in training"
         )
     raise SourceError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
-        "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
+        "--like ResNet50_Weights.IMAGENET1K_V2 (that of these torchvision weights), "
         "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, or --preprocessing FILE"
     )
 
 
 def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
-    """One label for each class: a line each of a file, or those of torchvision's weights; raises SourceError."""
+    """One label for each class: from a file, from the source, or of torchvision's weights; raises SourceError."""
     if path is not None:
         return given_labels(path)
     if source.labels:
@@ -195,9 +196,9 @@ def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """The lines of a UTF-8 file; raises SourceError where there are none, or one is empty."""
+    """The lines of a UTF-8 file; raises SourceError if there are none, or one is empty."""
     try:
-        # Not splitlines(), which also breaks at what Triton takes for a part of a label. The sig is Windows' mark.
+        # Not splitlines(), which also breaks at characters that Triton keeps in a label. utf-8-sig drops Windows' BOM.
         text = read_text(path, max_bytes=MAX_LABELS_BYTES, encoding="utf-8-sig").rstrip()
     except (OSError, UnicodeDecodeError) as exc:
         raise SourceError(unreadable(path, exc)) from exc
@@ -211,7 +212,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def repeated(labels: Sequence[str]) -> str:
-    """The labels that stand more than once, in words with their lines; "" where there are none."""
+    """Text that lists the labels that occur more than once, with their lines; "" if there are none."""
     lines: dict[str, list[int]] = {}
     for number, label in enumerate(labels, 1):
         lines.setdefault(label, []).append(number)

@@ -1,4 +1,4 @@
-"""The vectors inside of an ONNX model: what its last linear layer is given, or a tensor by name."""
+"""Embeddings of an ONNX model: the input of its last linear layer, or a tensor by name."""
 
 import difflib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gateway_models.repository.entry import AUTO
 if TYPE_CHECKING:
     from torch import Tensor
 
-ADVICE = "use --features TENSOR, one that has [N, size], or [N, channels, height, width] to be averaged"
+ADVICE = "use --features TENSOR, one with the shape [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {"Cast", "Clip", "Dropout", "Exp", "Flatten", "Identity", "LogSoftmax", "Reshape", "Sigmoid", "Softmax", "Squeeze"}
     | {"QuantizeLinear", "DequantizeLinear"}
@@ -25,9 +25,9 @@ _LINEAR = frozenset({"Gemm", "MatMul"})
 
 
 def inner_tensor(model: Any, scores: str, layer: str) -> str:  # noqa: ANN401  # onnx is imported where it is used
-    """The name of the tensor with the vectors of a model whose scores are the output `scores`; raises ModelFileError.
+    """The name of the tensor with the embeddings of a model with the output `scores`; raises ModelFileError.
 
-    `layer` is a tensor's name, a node's for what it gives, or AUTO.
+    `layer` is the name of a tensor, that of a node for its output, or AUTO.
     """
     nodes = list(model.graph.node)
     if layer == AUTO:
@@ -40,11 +40,11 @@ def inner_tensor(model: Any, scores: str, layer: str) -> str:  # noqa: ANN401  #
         return by_node[layer]
     known = [*by_node, *tensors]
     near = difflib.get_close_matches(layer, known, n=3) or [name for node in nodes[-3:] for name in node.output]
-    raise ModelFileError(f"it has no tensor {layer!r} for --features; there are, among others: {', '.join(near)}")
+    raise ModelFileError(f"it has no tensor {layer!r} for --features; its tensors include: {', '.join(near)}")
 
 
 def exposing(model: Any, *tensors: str) -> Any:  # noqa: ANN401
-    """A copy of a model that gives these tensors, in their order, whether they are outputs of it or not."""
+    """A copy of a model whose outputs are these tensors, in this order; they may be inner tensors."""
     onnx, _ = import_onnx()
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     outputs = {tensor.name: tensor for tensor in model.graph.output}
@@ -53,11 +53,11 @@ def exposing(model: Any, *tensors: str) -> Any:  # noqa: ANN401
     return copy
 
 
-def pair_runner(model: Any, scores: str, vectors: str) -> "Callable[[Tensor], tuple[Tensor, Tensor]]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors that gives scores and vectors; see onnx_runner.runner."""
+def pair_runner(model: Any, scores: str, embeddings: str) -> "Callable[[Tensor], tuple[Tensor, Tensor]]":  # noqa: ANN401
+    """Wrap a model, or the file of one, as images → scores and embeddings; see onnx_runner.runner."""
     onnx, _ = import_onnx()
     loaded = onnx.load(model) if isinstance(model, Path) else model
-    run = session_of(exposing(loaded, scores, vectors), [scores, vectors])
+    run = session_of(exposing(loaded, scores, embeddings), [scores, embeddings])
 
     def both(images: "Tensor") -> "tuple[Tensor, Tensor]":
         answers, inner = run(images)
@@ -66,13 +66,13 @@ def pair_runner(model: Any, scores: str, vectors: str) -> "Callable[[Tensor], tu
     return both
 
 
-def add_vectors(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa: ANN401
-    """Give a finished model the output `output__1` fp32 [N, size] out of a tensor of so many `dims`, 2 or 4."""
+def add_embedding(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa: ANN401
+    """Add the output `output__1` fp32 [N, size] to a finished model, made from a tensor of 2 or 4 `dims`."""
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     rename(model.graph, {CLASSIFIER_FEATURES: inner_name(CLASSIFIER_FEATURES)})
     if tensor not in {name for node in model.graph.node for name in node.output}:
-        tensor = inner_name(tensor)  # as what it was given or gave is called now
+        tensor = inner_name(tensor)  # `finish` renamed the model's inputs and outputs
     nodes = []
     if dims == 4:
         nodes.append(helper.make_node("GlobalAveragePool", [tensor], ["gateway/averaged"]))
@@ -85,7 +85,7 @@ def add_vectors(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa: 
 
 
 def dims_of(model: Any, tensor: str, images: "Tensor") -> int:  # noqa: ANN401
-    """How many dimensions a tensor has when a model runs; raises ModelFileError where it gives no vectors."""
+    """A tensor's number of dimensions when the model runs; raises ModelFileError if it is no embedding."""
     (inner,) = session_of(exposing(model, tensor), [tensor])(images)
     pooled(inner)
     return inner.dim()
@@ -104,4 +104,4 @@ def _before_last_linear(model: Any, scores: str) -> str:  # noqa: ANN401
             break
         name = given[0]
     last = f"its last layer is {node.op_type}" if node is not None else "its scores come from no layer"
-    raise ModelFileError(f"{last}, and no linear one: {ADVICE}")
+    raise ModelFileError(f"{last}, not a linear one: {ADVICE}")

@@ -1,4 +1,4 @@
-"""ONNX files: inspected, finished with what is missing, and written with the tensor names of the contract."""
+"""Inspects ONNX models, completes them for serving, and writes them with the tensor names of the contract."""
 
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks.adapted import LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
-from gateway_models.networks.trial import Ending
+from gateway_models.networks.probe import Ending
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,27 +23,27 @@ ANY_BATCH = (
     "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), external_data=False), which needs onnxscript"
 )
 DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-"""Whose operators ONNX Runtime has itself; functions of a model have domains of their own."""
+"""Domains whose operators ONNX Runtime implements; a model's functions have their own domains."""
 COMPILED = frozenset({"EPContext"})
-"""Operators that run what was compiled for one machine, out of another file."""
+"""Operators that run code from another file, compiled for one machine."""
 OPSET = 17
-"""The oldest that has all that torchvision's classifiers need; older runtimes read it too."""
+"""The oldest opset with all operators of torchvision's classifiers, so that older runtimes can read it."""
 BATCH = "N"
-VECTORS = "vectors"
-"""The name of the second output of what `from_module` writes."""
+EMBEDDINGS = "vectors"
+"""The name of the second output of a model that `from_module` writes."""
 ARRANGED = "gateway/arranged"
-"""How the names of the nodes begin that make of `input__0` what a model takes."""
+"""Prefix of the nodes that convert `input__0` to a model's input format."""
 _ACTIVATIONS = {
     (Ending.LOGITS, False): ("Softmax", {"axis": 1}),
     (Ending.LOG_SOFTMAX, False): ("Exp", {}),
     (Ending.LOGITS, True): ("Sigmoid", {}),
 }
-"""(ending, multi-label) → the operator that is missing; others need none."""
+"""(ending, multi-label) → the activation to append; other pairs need none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a model takes, the name of its scores, and whether it takes one image at a time."""
+    """A model's input format, the name of the output with its scores, and whether it takes one image at a time."""
 
     form: Form
     output: str
@@ -60,13 +60,13 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
         onnx.checker.check_model(model)
     except ModelFileError as exc:
         raise ModelFileError(f"{path} {exc}") from exc
-    except Exception as exc:  # of protobuf, of onnx, of the file system
+    except Exception as exc:  # protobuf, onnx and the file system have no common base class
         raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
     return model
 
 
 def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
-    """Raise ModelFileError where a model reaches beyond itself: other files than beside it, or other libraries."""
+    """Raise ModelFileError where a model uses files outside its folder, or other libraries."""
     domains = {*DOMAINS, *(function.domain for function in model.functions)}
     blocks = [model.graph, *model.functions]
     while blocks:
@@ -89,21 +89,21 @@ def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
             for entry in tensor.external_data:
                 if entry.key == "location" and not _lies_in(entry.value, folder):
                     raise ModelFileError(
-                        f"has weights in {entry.value!r}, which is no file of its own folder: export it again with "
+                        f"has weights in {entry.value!r}, which is not a file in its own folder: export it again with "
                         "external_data=False"
                     )
 
 
 def _lies_in(name: str, folder: Path) -> bool:
-    """Whether a name is that of a regular file in a folder, and no link."""
+    """Whether a name is that of a regular file in a folder, not of a link."""
     path = folder / name
     return Path(name).name == name and path.is_file() and not path.is_symlink()
 
 
-def check_signature(model: Any, side: int, said: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
-    """What a model takes, where that is images of a side, in any order, and which output has its scores.
+def check_signature(model: Any, side: int, known: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
+    """Check that a model takes images of `side` pixels, nchw or nhwc, and return its signature.
 
-    `said` is what is known already; raises ModelFileError where it takes or gives something else.
+    `known` is the input format where the user named it. Raises ModelFileError for other inputs or outputs.
     """
     onnx, _ = import_onnx()
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -121,7 +121,7 @@ def check_signature(model: Any, side: int, said: Form = Form(""), output: str = 
         raise ModelFileError(f"it takes {dims}, but a batch of images [N, 3, {side}, {side}] is expected")
     if isinstance(dims[0], int) and dims[0] != 1:
         raise ModelFileError(f"it takes a fixed batch of {dims[0]}: {ANY_BATCH}")
-    channels = 1 if said.gray else 3
+    channels = 1 if known.gray else 3
     last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
     sides = dims[1:3] if last else dims[2:]
     if not last and isinstance(dims[1], int) and dims[1] != channels:
@@ -133,12 +133,12 @@ def check_signature(model: Any, side: int, said: Form = Form(""), output: str = 
     if any(isinstance(dim, int) and dim != side for dim in sides):
         raise ModelFileError(f"it takes {sides[0]}×{sides[1]} but the crop is {side}×{side}: use --crop {sides[0]}")
     found = f"{'uint8' if kinds[0] == 'UINT8' else 'float32'}-{'nhwc' if last else 'nchw'}"
-    # Where the graph leaves every dimension open, who exported it knows.
-    return Signature(Form(said.input or found, said.gray), result.name, isinstance(dims[0], int))
+    # Where the graph leaves every dimension open, only the user can know the format.
+    return Signature(Form(known.input or found, known.gray), result.name, isinstance(dims[0], int))
 
 
 def any_batch(model: Any) -> Any:  # noqa: ANN401
-    """A copy of a model for a batch of one that takes any, where nothing in it is bound to one; proven by trial."""
+    """A copy of a model with a batch of 1 that takes any batch, unless it depends on the 1; callers must test it."""
     onnx, _ = import_onnx()
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for tensor in (*model.graph.input, *model.graph.output):
@@ -153,11 +153,11 @@ def any_batch(model: Any) -> Any:  # noqa: ANN401
             shape = constants[node.input[1]]
             values = onnx.numpy_helper.to_array(shape).copy()
             if values.size > 1 and values[0] == 1:
-                values[0] = 0  # as many as come in
+                values[0] = 0  # keeps the input's size
                 shape.CopyFrom(onnx.numpy_helper.from_array(values, shape.name))
                 opened.add(node.input[1])
             if node.input[1] in opened:
-                # By default 0 is what comes in; with allowzero, which torch's exporter sets, it would be an empty one.
+                # By default 0 keeps the input's size; with allowzero, which torch's exporter sets, it means size 0.
                 kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
                 del node.attribute[:]
                 node.attribute.extend(kept)
@@ -176,9 +176,9 @@ def finish(
     output: str = "",
     normalise: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Any:  # noqa: ANN401
-    """The same model from `input__0` fp32 [N, 3, side, side] to probabilities `output__0` fp32 [N, classes].
+    """The model from `input__0` fp32 [N, 3, side, side] to probabilities `output__0` fp32 [N, classes].
 
-    `form` is what it takes itself, and `output` the name of its scores, where it has several outputs. With `normalise`,
+    `form` is its own input format, `output` the name of its scores if it has several outputs. With `normalise`,
     a mean and a std, `input__0` are pixels as uint8.
     """
     onnx, _ = import_onnx()
@@ -192,7 +192,7 @@ def finish(
         helper.make_node("Cast", [arranged], [inner_name(given.name)], to=given.type.tensor_type.elem_type),
         helper.make_node("Cast", [inner_name(result.name)], ["gateway/scores"], to=float32),
     ]
-    # Under names of its own what is inside cannot clash with the contract's.
+    # Renamed, the model's own tensors cannot clash with the contract's.
     rename(graph, {name: inner_name(name) for name in (given.name, result.name)})
     operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
     last = helper.make_node(operator, ["gateway/scores"], [CLASSIFIER_OUTPUT], **attributes)
@@ -204,7 +204,7 @@ def finish(
     graph.output.append(helper.make_tensor_value_info(CLASSIFIER_OUTPUT, float32, [BATCH, classes]))
     # Before version 4 weights had to be inputs as well.
     model.ir_version = max(4, model.ir_version)
-    # Shapes that were inferred under the old names are not needed, and could contradict the new ones.
+    # Shapes inferred under the old names are not needed and could contradict the new ones.
     del graph.value_info[:]
     return model
 
@@ -215,35 +215,35 @@ def to_fp16(model: Any) -> Any:  # noqa: ANN401
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    # Not a softmax over many classes: its sum is lost in fp16.
-    # Nor the arrangement of the images, whose pixels have as many levels as fp16 has digits.
+    # A softmax over many classes stays in fp32: its sum is imprecise in fp16.
+    # So does the conversion of the images: fp16 is too imprecise for pixels.
     kept = [node.name for node in model.graph.node if node.name.startswith(ARRANGED)]
     converted = convert_float_to_float16(
         model, keep_io_types=True, op_block_list=["Softmax", "Sigmoid", "Exp"], node_block_list=kept
     )
-    # The converter appends its casts at the end, and ONNX wants nodes in the order of their use.
+    # The converter appends its casts at the end, but ONNX requires nodes in the order of their use.
     OnnxModel(converted).topological_sort()
     return converted
 
 
-def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any:  # noqa: ANN401
+def from_module(module: "nn.Module", side: int, *, embeddings: bool = False) -> Any:  # noqa: ANN401
     """The ONNX form of an eager or TorchScript module from fp32 [N, 3, side, side]; raises ModelFileError.
 
-    One that gives `vectors` as well has them as its output VECTORS.
+    With `embeddings`, the module returns embeddings as well; they become the output EMBEDDINGS.
     """
     onnx, _ = import_onnx()
     import torch
 
     from gateway_models.networks.torchscript import without_deprecations
 
-    outputs = ["answers", VECTORS] if vectors else ["answers"]
+    outputs = ["answers", EMBEDDINGS] if embeddings else ["answers"]
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         path = Path(folder) / "model.onnx"
         try:
             with torch.no_grad(), without_deprecations():
                 example = torch.rand((2, 3, side, side))
                 torch.onnx.export(
-                    # The exporter copies an eager module, which those around TorchScript do not survive.
+                    # The exporter copies eager modules, and modules that wrap TorchScript cannot be copied.
                     torch.jit.freeze(torch.jit.trace(module.eval(), example)),  # type: ignore[no-untyped-call]
                     (example,),
                     path,
@@ -251,18 +251,18 @@ def from_module(module: "nn.Module", side: int, *, vectors: bool = False) -> Any
                     output_names=outputs,
                     dynamic_axes={name: {0: BATCH} for name in ("images", *outputs)},
                     opset_version=OPSET,
-                    # The exporter that also takes TorchScript, and needs no further package.
+                    # This exporter also takes TorchScript and needs no further package.
                     dynamo=False,
                 )
-        except Exception as exc:  # the exporter raises all kinds
-            # What the exporter lacks, without its request to report it and its own trace.
+        except Exception as exc:  # the exporter's errors have no common base class
+            # The reason, without the exporter's request to report it and its traceback.
             reason = str(exc).strip().splitlines()[0].partition(" Please feel free")[0].rstrip(".")
             raise ModelFileError(f"torch cannot write it as ONNX: {reason}. Use --format torchscript") from exc
         return onnx.load(path)
 
 
 def write(model: Any, path: Path) -> None:  # noqa: ANN401
-    """Write a checked model to `path`, which takes its name only when all of it is there."""
+    """Check a model and write it to `path` atomically."""
     onnx, _ = import_onnx()
     onnx.checker.check_model(model)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ def write(model: Any, path: Path) -> None:  # noqa: ANN401
 
 
 def _output(model: Any, which: str) -> Any:  # noqa: ANN401
-    """The output with the scores, by name or number; raises ModelFileError with those that there are."""
+    """The output with the scores, by name or number; raises ModelFileError that lists the outputs."""
     outputs = list(model.graph.output)
     named = {tensor.name: tensor for tensor in outputs}
     if which in named:
@@ -287,9 +287,9 @@ def _output(model: Any, which: str) -> Any:  # noqa: ANN401
 
 
 def _arrangement(form: Form, normalise: tuple[Sequence[float], Sequence[float]] | None) -> tuple[str, list[Any]]:
-    """The nodes that make of `input__0` what a model takes, and the name of their result.
+    """The nodes that convert `input__0` to a model's input format, and the name of their result.
 
-    As adapted.arranged does, and before it adapted.Normalising.
+    They do the same as adapted.Normalising followed by adapted.arranged.
     """
     onnx, _ = import_onnx()
     nodes: list[Any] = []
@@ -314,7 +314,7 @@ def _arrangement(form: Form, normalise: tuple[Sequence[float], Sequence[float]] 
         for operator, number in (("Mul", form.gray.std), ("Add", form.gray.mean), ("Mul", PIXELS)):
             add(operator, number)
         add("Round")
-        # A convolution of one pixel, which every version of ONNX has, sums the channels.
+        # A 1×1 convolution, which every version of ONNX has, sums the channels.
         add("Conv", np.array(LUMA).reshape(1, 3, 1, 1))
         for operator, number in (("Add", 32768), ("Div", 65536)):
             add(operator, number)
@@ -334,12 +334,12 @@ def _dims(tensor: Any) -> list[Any]:  # noqa: ANN401
 
 
 def inner_name(name: str) -> str:
-    """What a tensor of a model is called once the contract's names are beside it."""
+    """The new name of a model's own tensor, distinct from the contract's names."""
     return f"network/{name}"
 
 
 def rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401
-    """Give tensors other names wherever nodes use them, in the graphs inside of If and Loop as well."""
+    """Rename tensors in all nodes, including the subgraphs of If and Loop."""
     for node in graph.node:
         for names in (node.input, node.output):
             for index, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""ONNX Runtime, where it is installed: what runs a model here, image after image or in batches."""
+"""Runs models with ONNX Runtime, if it is installed."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,16 +26,17 @@ def import_onnx() -> tuple[Any, Any]:
 
 
 def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors, run by ONNX Runtime on the CPU; raises ModelFileError.
+    """Wrap a model, or the file of one, as a function of tensors that ONNX Runtime computes on the CPU.
 
-    One for a batch of one is given one image after the other. `output` is a name, or "" for the only one.
+    A model with a fixed batch of 1 gets one image at a time. `output` is a name, or "" for the only output.
+    Raises ModelFileError.
     """
     run = session_of(model, [output] if output else None)
     return lambda images: run(images)[0]
 
 
 def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], list[Tensor]]":  # noqa: ANN401
-    """A model, or the path of one, as a function of tensors that gives the outputs `wanted`; see `runner`."""
+    """Wrap a model, or the file of one, as a function of tensors that returns the outputs `wanted`; see `runner`."""
     _, onnxruntime = import_onnx()
     import torch
 

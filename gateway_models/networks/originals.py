@@ -1,4 +1,4 @@
-"""The original of a served model: the network as training left it."""
+"""The original of a served model: the network that the user added, before conversion."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +13,17 @@ from gateway_models.networks.function_process import FunctionProcess
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
 from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest
+from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
-from gateway_models.networks.trial import Ending, activation
 from gateway_models.networks.weights import load_into, read_state_dict
 from gateway_models.repository.entry import Entry, EntryError, Version
 from gateway_models.repository.preprocessing_sources import weights_enum
 
 
 def original_module(source: str, weights: str, classes: int | None, *, trust: bool = False) -> nn.Module:
-    """The network of a source, ready to be asked: a prefix and a name or folder, or a file.
+    """Load the network of a source, in eval mode: a prefix and a name or folder, or a file.
 
-    The file is of TorchScript or torch.export; with `trust`, a program may execute code while it is loaded. `weights`
+    The file is TorchScript or torch.export; with `trust`, a program may execute code while it is loaded. `weights`
     is a file, the name of torchvision weights or "".
     Raises UserError.
     """
@@ -48,19 +48,19 @@ def original_module(source: str, weights: str, classes: int | None, *, trust: bo
 
 
 Answers = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-"""From images fp32 [N, 3, side, side] to probabilities [N, classes], and vectors [N, size] where there are some."""
+"""From images fp32 [N, 3, side, side] to probabilities [N, classes], and embeddings [N, size] or None."""
 
 
 def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor], Tensor]:
-    """The first half of `original_answers`."""
+    """As `original_answers`, but only the probabilities."""
     answers = original_answers(entry, version)
     return lambda images: answers(images)[0]
 
 
 def original_answers(entry: Entry, version: Version) -> Answers:
-    """What a version's original makes of images, with softmax or sigmoid where it has none.
+    """The original of a version as a function of images, with softmax or sigmoid appended if it has none.
 
-    Raises EntryError where the original is no longer there or another, and ModelFileError.
+    Raises EntryError if the original is missing or has changed, and ModelFileError.
     """
     if is_function(version.source):
         probabilities = _function_probabilities(entry, version)
@@ -75,7 +75,7 @@ def original_answers(entry: Entry, version: Version) -> Answers:
             raise EntryError(f"the original, {file}, no longer exists: put it back, or add the model again")
         if digest(file) != version.sha256:
             raise EntryError(f"{file} has changed since it was added: add it again as a new version")
-    finished = activation(Ending(version.ending), multi_label=entry.multi_label)
+    activate = activation(Ending(version.ending), multi_label=entry.multi_label)
     gray = Gray(entry.preprocessing.mean[0], entry.preprocessing.std[0]) if version.grayscale else None
     form = Form(version.input or PLAIN, gray)
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
@@ -92,8 +92,8 @@ def original_answers(entry: Entry, version: Version) -> Answers:
     def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
             answer = run(images)
-            scores, vectors = answer if isinstance(answer, tuple) else (answer, None)
-            return finished(scores.float()), None if vectors is None else vectors.float()
+            scores, embeddings = answer if isinstance(answer, tuple) else (answer, None)
+            return activate(scores.float()), None if embeddings is None else embeddings.float()
 
     return answers
 
@@ -123,12 +123,12 @@ def _function_probabilities(entry: Entry, version: Version) -> Callable[[Tensor]
     source = find_function(version.source, [Path(path) for path in version.include])
     if source.digest() != version.sha256:
         raise EntryError(
-            f"{source.path}, or what goes with it, has changed since it was added: add it again as a new version"
+            f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
-    finished = activation(Ending(version.ending), multi_label=entry.multi_label)
-    # Somebody's code runs in a process of its own.
+    activate = activation(Ending(version.ending), multi_label=entry.multi_label)
+    # User code runs in a separate process.
     run = FunctionProcess(source, input=version.input, output=version.output)
-    return lambda images: finished(run(images))
+    return lambda images: activate(run(images))
 
 
 def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Module:
@@ -144,7 +144,7 @@ def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Mod
             ) from exc
         return module.eval()
     state = read_state_dict(Path(weights))
-    # Networks with a second head for training have it only where it is asked for.
+    # torchvision builds the auxiliary heads for training only on request.
     extra = {"aux_logits": True} if any(name.startswith(("aux", "AuxLogits")) for name in state) else {}
     try:
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}), **extra)

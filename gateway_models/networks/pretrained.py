@@ -1,4 +1,4 @@
-"""Networks of transformers and timm, built from their configuration with weights of a file; no code of a file runs."""
+"""Builds networks of transformers and timm from a configuration and a weights file; runs no code of these files."""
 
 import logging
 from pathlib import Path
@@ -12,7 +12,7 @@ from gateway_models.networks.weights import load_into, read_state_dict
 
 
 class Logits(nn.Module):
-    """A classifier of transformers as a function of images: its logits, out of all that it returns."""
+    """Wraps a classifier of transformers as images → logits."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ class Logits(nn.Module):
 
 
 def folder_network(folder: Path) -> nn.Module:
-    """The network of a folder that hub.read_folder has found good; raises ModelFileError."""
-    read_folder(folder)  # which may have changed since it was added
+    """The network of a folder that hub.read_folder accepts; raises UserError."""
+    read_folder(folder)  # again, since it may have changed after it was added
     config = read_config(folder / CONFIG)
     if "pretrained_cfg" in config:
         return _timm_folder(folder, config)
@@ -41,19 +41,19 @@ def folder_network(folder: Path) -> nn.Module:
         network, info = AutoModelForImageClassification.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    except Exception as exc:  # of safetensors, of torch, of the configuration
+    except Exception as exc:  # safetensors, torch and transformers have no common base class
         raise ModelFileError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
     missing = sorted([*info["missing_keys"], *(str(each[0]) for each in info["mismatched_keys"])])
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ModelFileError(
-            f"its weights lack {missing[0]}{others}, which would be made up: was it saved before its training?"
+            f"its weights lack {missing[0]}{others}, which would be random: was it saved before its training?"
         )
     return Logits(network).eval()
 
 
 def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Module:
-    """A network of timm with weights of a file, whose names and shapes must fit; raises ModelFileError."""
+    """A network of timm with the weights of a file; raises ModelFileError if their names or shapes do not fit."""
     network = _create(architecture, **({"num_classes": classes} if classes else {}))
     return load_into(network, read_state_dict(weights), str(weights), architecture, classes)
 
@@ -68,11 +68,11 @@ def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:
     return load_into(network, read_state_dict(weights), str(weights), config["architecture"], classes)
 
 
-def _create(architecture: str, **options: Any) -> nn.Module:  # noqa: ANN401  # of every network others
+def _create(architecture: str, **options: Any) -> nn.Module:  # noqa: ANN401  # they depend on the network
     timm = import_timm()
     logging.getLogger("timm").setLevel(logging.ERROR)
     try:
         network: nn.Module = timm.create_model(architecture, pretrained=False, exportable=True, **options)
-    except Exception as exc:  # whatever a network's constructor raises
+    except Exception as exc:  # constructors may raise anything
         raise ModelFileError(f"timm cannot build {architecture}: {str(exc).strip().splitlines()[0]}") from exc
     return network

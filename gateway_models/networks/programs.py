@@ -1,4 +1,4 @@
-"""Programs of torch.export, in .pt2 files: loaded, and written where a trace of them would answer otherwise."""
+"""Loads and writes torch.export programs (.pt2 files); written if a trace would give other answers."""
 
 import shutil
 import warnings
@@ -19,33 +19,33 @@ ANY_BATCH = (
 
 
 class Program(nn.Module):
-    """A loaded program as a module that can be asked and traced; it was exported as it is, in eval() or not."""
+    """A loaded program as a module that can be called and traced; it stays in the train or eval mode of its export."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
-        # As the module of an exported program refuses to be switched, and has nothing to switch.
+        # The module of an exported program raises on train() and eval(), which have no effect on it.
         program.train = lambda mode=True: program  # type: ignore[method-assign]  # noqa: ARG005
         self.program = program
-        # Around the registration of modules: its weights are the program's own.
+        # Bypasses the registration of submodules: its weights are the program's own.
         self.__dict__["_traced"] = traceable(program) if isinstance(program, fx.GraphModule) else program
 
     def forward(self, images: Tensor) -> object:
-        """What the program gives; raises ModelFileError where the batch's size is built in."""
+        """The program's output; raises ModelFileError if the batch size is fixed."""
         traced = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         run: nn.Module = self.__dict__["_traced"] if traced else self.program
         try:
             return run(images)
         except (AssertionError, RuntimeError) as exc:
-            # Of a guard, in programs that are trusted, or of the signature.
+            # Raised by a guard, in trusted programs, or by the signature.
             if "size()[0]" in str(exc) or "*args[0].shape[0] to be" in str(exc):
                 raise ModelFileError(f"it takes a fixed batch, or a bounded one ({exc}): {ANY_BATCH}") from exc
             raise
 
 
 def traceable(program: fx.GraphModule) -> fx.GraphModule:
-    """The same program with the same weights, whose trace asks for the batch's size instead of keeping the example's.
+    """A program with the same weights whose trace computes the batch size instead of keeping the example's.
 
-    torch.jit.trace records sizes that it gets of a tensor's method, not those of a program's own operator.
+    torch.jit.trace records sizes from Tensor.size(), but not those from the program's own operator.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph, {}))
@@ -60,7 +60,7 @@ def traceable(program: fx.GraphModule) -> fx.GraphModule:
         if not isinstance(node.target, torch._ops.OpOverload):
             sizes.add(node)  # arithmetic with sizes
             continue
-        # As with the sizes: operators of the program take numbers alone, methods also what stands for one in a trace.
+        # The program's operators take only numbers; Tensor's methods also take a traced size.
         name = node.target._schema.name.rpartition("::")[2]
         node.target = getattr(Tensor, name, None) or getattr(torch, name, node.target)
     return fx.GraphModule(program, graph)
@@ -71,9 +71,9 @@ def _size(tensor: Tensor, dimension: int) -> int:
 
 
 def load_program(path: Path, *, trust: bool = False) -> nn.Module:
-    """Load a .pt2 file onto the CPU; raises ExportError where it is damaged or of another torch.
+    """Load a .pt2 file onto the CPU; raises ExportError if it is damaged or from another version of torch.
 
-    Raises ModelFileError where it could execute code, which only `trust` allows.
+    Raises ModelFileError if it could execute code, which only `trust` allows.
     """
     try:
         with without_deprecations():
@@ -83,7 +83,7 @@ def load_program(path: Path, *, trust: bool = False) -> nn.Module:
                 return Program(torch.export.load(file).module())
     except ModelFileError:
         raise
-    except Exception as exc:  # of zip, of JSON, of torch
+    except Exception as exc:  # zip, JSON and torch have no common base class
         lines = str(exc).strip().splitlines()
         raise ExportError(
             f"{path} cannot be loaded by torch {torch.__version__}: {lines[0] if lines else type(exc).__name__}"
@@ -91,7 +91,7 @@ def load_program(path: Path, *, trust: bool = False) -> nn.Module:
 
 
 def export_program(module: nn.Module, example: Tensor, path: Path, *, tolerance: float = TOLERANCE) -> None:
-    """Write a module as a program for any batch, proven after it was loaded again; raises ExportError.
+    """Write a module as a program for any batch and compare its answers after loading; raises ExportError.
 
     `example` is one batch fp32 [N, 3, H, W].
     """
@@ -99,19 +99,19 @@ def export_program(module: nn.Module, example: Tensor, path: Path, *, tolerance:
     with whole_file(path, mode=0o644) as draft:
         try:
             with torch.no_grad(), without_deprecations(), warnings.catch_warnings():
-                # Of weights that share their memory, as those of a loaded program do; the answers are compared below.
+                # The weights of a loaded program share memory, which torch warns about; the answers are compared below.
                 warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
                 shapes = {0: torch.export.Dim.DYNAMIC}
                 program = torch.export.export(module.eval(), (example,), dynamic_shapes=(shapes,))
-                # torch wants the ending, which a draft does not have.
+                # torch requires the suffix .pt2 of a path, which a draft does not have.
                 with draft.open("wb") as file:
                     torch.export.save(program, file)
-            # Without the example, and with nothing that Triton's backend would refuse.
+            # Removes the example, and everything that Triton's backend would refuse.
             with clean_program(draft) as cleaned, draft.open("wb") as file:
                 shutil.copyfileobj(cleaned, file)
         except ModelFileError:
             raise
-        except Exception as exc:  # the exporter raises all kinds
+        except Exception as exc:  # the exporter's errors have no common base class
             reason = str(exc).strip().splitlines()[0]
             raise ExportError(f"torch.export cannot write it for any batch: {reason}") from exc
         with draft.open("rb") as file:

@@ -1,4 +1,4 @@
-"""ONNX in int8: weights, and activations by the range that photographs give them, between pairs of QDQ nodes."""
+"""Quantizes ONNX models to int8 with QDQ nodes; sample images calibrate the ranges of activations."""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,15 +19,15 @@ QUANTIZED = (
     *("Conv", "Gemm", "MatMul", "Add", "Mul", "Relu", "Clip", "Concat", "Pad", "Reshape", "Flatten", "Transpose"),
     *("AveragePool", "GlobalAveragePool", "MaxPool"),
 )
-"""Operators of networks. Not softmax and sigmoid: 256 steps are too few for probabilities."""
+"""Operators to quantize. Not softmax and sigmoid: 256 levels are too few for probabilities."""
 OURS = "gateway/"
-"""What the names of tensors begin with that `onnx_graph.finish` put around a network, which stays exact."""
+"""Prefix of the tensors that `onnx_graph.finish` adds around a network; these are not quantized."""
 
 
 def quantize(model: Path, images: Iterable[NDArray[np.float32 | np.uint8]], target: Path) -> None:
-    """Write a finished model in int8 to `target`; raises ModelFileError where ONNX Runtime cannot.
+    """Write a finished model in int8 to `target`; raises ModelFileError if ONNX Runtime cannot quantize it.
 
-    Each of `images` is one, [1, 3, side, side] in the type that the model takes. They are run one after another, and
+    Each of `images` is [1, 3, side, side] in the model's input type. They run one after another, and
     only the smallest and largest value of each tensor are kept, so memory does not grow with their number.
     """
     onnx, _ = import_onnx()
@@ -37,7 +37,7 @@ def quantize(model: Path, images: Iterable[NDArray[np.float32 | np.uint8]], targ
     with tempfile.TemporaryDirectory(prefix="int8-") as folder:
         prepared = Path(folder) / "prepared.onnx"
         try:
-            # Folds constants and batch normalisation. Its symbolic shapes need a further package, and no network here.
+            # Folds constants and batch normalisation. Classifiers do not need its symbolic shapes.
             quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
             onnx.save(ours := named(load_onnx(prepared)), prepared)
             with whole_file(target, mode=0o644) as draft:
@@ -65,19 +65,19 @@ def quantize(model: Path, images: Iterable[NDArray[np.float32 | np.uint8]], targ
 
 
 def named(model: Any) -> Any:  # noqa: ANN401
-    """The model with a name for each node, by which it can be told which to leave as they are."""
+    """The model with a name for each node, so that nodes can be excluded."""
     for number, node in enumerate(model.graph.node):
         node.name = f"node{number}"
     return model
 
 
 def is_ours(node: Any) -> bool:  # noqa: ANN401
-    """Whether a node was put around the network: its arithmetic is that of pixels and of probabilities."""
+    """Whether `onnx_graph.finish` added a node; these compute pixels and probabilities."""
     return any(name.startswith(OURS) for name in node.output)
 
 
 def has_vnni(path: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor multiplies bytes into sums of 32 bits; taken for granted where nothing says so."""
+    """Whether this processor multiplies bytes into 32-bit sums (VNNI); True if that is unknown."""
     try:
         text = path.read_text()
     except OSError:
@@ -86,7 +86,7 @@ def has_vnni(path: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 class _Photographs:
-    """What ONNX Runtime calls a CalibrationDataReader."""
+    """Implements ONNX Runtime's CalibrationDataReader."""
 
     def __init__(self, images: Iterator[NDArray[np.float32 | np.uint8]]) -> None:
         self._images = images

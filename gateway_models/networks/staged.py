@@ -1,4 +1,4 @@
-"""The function of a version's folder, in this process: that of `jobs` or of `function_process`, never the gateway's."""
+"""Loads the function of a version's folder; only in the processes of `jobs` and `function_process`."""
 
 import importlib.util
 from pathlib import Path
@@ -9,8 +9,8 @@ from gateway_models.networks.functions import ADAPTER
 
 
 def load_staged(folder: Path) -> tuple[Any, Any]:
-    """The function of a folder that FunctionSource.stage wrote, and its adapter's module; raises ModelFileError."""
-    # The adapter's own copy, so that what is tried is what Triton will run.
+    """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelFileError."""
+    # The adapter's copy in the folder, so that the probe runs the same code as Triton.
     spec = importlib.util.spec_from_file_location("served_function", folder / ADAPTER)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Turning a PyTorch module into a TorchScript file that Triton's libtorch backend serves."""
+"""Writes PyTorch modules as TorchScript files that Triton's libtorch backend serves."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,22 +15,22 @@ from gateway.files import whole_file
 from gateway_models.networks.archives import clean_torchscript, path_of
 
 TOLERANCE = 1e-4
-"""How far the exported module's probabilities may be from the eager one's: the same float32 sums in another order."""
+"""The largest allowed difference between exported and eager probabilities: float32 sums in another order."""
 
 
 class ExportError(UserError):
-    """A module cannot be exported, or does not give the same answers afterwards; the message is for the terminal."""
+    """A module cannot be exported, or gives other answers afterwards."""
 
 
 class Served(nn.Module):
-    """A network with what is missing to serve it: fp32 images in, fp32 probabilities out, whatever is inside."""
+    """Wraps a network for serving: fp32 images in, fp32 probabilities out; `dtype` is used inside."""
 
     def __init__(self, network: nn.Module, activation: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
         super().__init__()
         self.network, self.activation, self.dtype = network, activation, dtype
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W], with vectors where the network gives some."""
+        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W], and embeddings if the network returns them."""
         answer = self.network(images.to(self.dtype))
         # Probabilities in fp32: in bf16 a softmax over 1,000 classes does not sum to one.
         if isinstance(answer, tuple):
@@ -39,18 +39,18 @@ class Served(nn.Module):
 
 
 def largest_difference(answer: Tensor | Sequence[Tensor], expected: Tensor | Sequence[Tensor]) -> float:
-    """The largest difference of a number in two answers; of vectors, which have any scale, by that of theirs."""
+    """The largest difference of two answers; for embeddings, relative to the largest number in the expected ones."""
     if isinstance(answer, Tensor) and isinstance(expected, Tensor):
         return float((expected - answer).abs().max())
-    (scores, vectors), (wanted, wanted_vectors) = answer, expected
-    scale = max(1.0, float(wanted_vectors.abs().max()))
-    return max(largest_difference(scores, wanted), largest_difference(vectors, wanted_vectors) / scale)
+    (scores, embeddings), (wanted, wanted_embeddings) = answer, expected
+    scale = max(1.0, float(wanted_embeddings.abs().max()))
+    return max(largest_difference(scores, wanted), largest_difference(embeddings, wanted_embeddings) / scale)
 
 
 def load_torchscript(path: Path) -> torch.jit.ScriptModule:
-    """Load a TorchScript file onto the CPU, ready to be asked; raises ExportError where it is damaged.
+    """Load a TorchScript file onto the CPU in eval mode; raises ExportError if it is damaged.
 
-    Raises ModelFileError where its code reaches files. Loading runs code of the file as well: `__setstate__`.
+    Raises ModelFileError if its code accesses files. Loading runs code of the file too: `__setstate__`.
     """
     try:
         with without_deprecations(), clean_torchscript(path) as file:
@@ -61,7 +61,7 @@ def load_torchscript(path: Path) -> torch.jit.ScriptModule:
 
 
 def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Have a module compute in another floating-point type, in place; a frozen one too, whose weights are constants."""
+    """Convert a module to another floating-point type in place, including frozen ones, whose weights are constants."""
     module = module.to(dtype)
     graph = getattr(module, "graph", None)
     if graph is not None:
@@ -74,7 +74,7 @@ def _convert_constants(block: Any, dtype: torch.dtype) -> None:  # noqa: ANN401 
         if node.kind() == "prim::Constant" and node.hasAttribute("value") and node.kindOf("value") == "t":
             value = node.t("value")
             if value.is_floating_point():
-                # Four dimensions are a convolution's weights, which run faster in the order of their images.
+                # Four dimensions are a convolution's weights, which run faster in the memory format of their images.
                 order = torch.channels_last if value.dim() == 4 else torch.contiguous_format
                 value = value.to(dtype).contiguous(memory_format=order)
                 node.t_("value", value)
@@ -89,9 +89,9 @@ FACTORIES = frozenset(
 
 
 def cpu_only(module: torch.jit.ScriptModule) -> tuple[str, ...]:
-    """The operations of a TorchScript module that make or move tensors on the CPU whatever device it runs on.
+    """The operations of a TorchScript module that create tensors on the CPU, or move them there, on any device.
 
-    A trace keeps the device of its example: `torch.zeros(n, device=x.device)` becomes zeros on the CPU for ever. On a
+    A trace keeps the device of its example: `torch.zeros(n, device=x.device)` always becomes zeros on the CPU. On a
     GPU the next operation then finds its tensors on two devices.
     """
     return tuple(sorted(set(_on_cpu(module.inlined_graph))))
@@ -108,7 +108,7 @@ def _on_cpu(block: Any) -> Iterator[str]:  # noqa: ANN401  # torch._C has no pub
 
 
 def _is_device(node: Any, index: int, value: Any) -> bool:  # noqa: ANN401
-    """Whether an input is a device that is said to be the CPU, or left out where that means the CPU."""
+    """Whether an input of a node is a device, or a device that is left out, which means the CPU."""
     if value.type().kind() == "DeviceObjType":
         return True
     # A factory's last inputs are dtype, layout, device, pin_memory (native_functions.yaml).
@@ -125,16 +125,16 @@ def export_torchscript(
 ) -> None:
     """Write a module as frozen TorchScript in channels-last order to `path`.
 
-    `example` is one batch fp32 [N, 3, H, W]; other batch sizes must work as well and are tried. The file takes its name
+    `example` is one batch fp32 [N, 3, H, W]; other batch sizes must work too and are tested. The file gets its name
     only after it was loaded again and gave the eager module's answers within `tolerance`. `extra_files` go into the
     archive. Raises ExportError.
     """
     module = module.eval().to(memory_format=torch.channels_last)
     example = example.to(memory_format=torch.channels_last)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Whatever the umask: a model is for whoever runs the server.
+    # Readable regardless of the umask: the server may run as another user.
     with whole_file(path, mode=0o644) as draft, torch.no_grad(), without_deprecations():
-        # _check compares answers for several batches, so that the tracer need not for this one.
+        # _check compares answers for several batches, so the tracer's own check is not needed.
         traced = torch.jit.trace(module, example, check_trace=False)  # type: ignore[no-untyped-call]
         frozen = torch.jit.freeze(traced)
         torch.jit.save(frozen, draft, _extra_files=dict(extra_files or {}))
@@ -157,12 +157,12 @@ def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: fl
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Without torch's warnings about TorchScript, the exporter of ONNX that takes it, and tracing."""
+    """Suppress torch's warnings about TorchScript, its ONNX exporter, and tracing."""
     with warnings.catch_warnings():
-        # TorchScript is what Triton's libtorch backend loads, whatever torch says of its future.
+        # torch deprecates TorchScript, but Triton's libtorch backend loads nothing else.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        # What a trace has bound to its example is found by comparing answers.
+        # Comparing answers finds what a trace has bound to its example.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.filterwarnings("ignore", "Constant folding|no signature found", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""Weights out of a file, read without running code, and put into a network that they must fit."""
+"""Reads weights from a file without running code, and loads them into a network."""
 
 import argparse
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from gateway_models.networks.file_kinds import Kind, ModelFileError, alone, kind
 
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-"""What DataParallel, torch.compile and Lightning put before the names of weights."""
+"""Prefixes that DataParallel, torch.compile and Lightning add to the names of weights."""
 
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:
@@ -22,7 +22,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
             values = values[key]
             break
     if not isinstance(values, dict) or not all(isinstance(value, Tensor) for value in values.values()) or not values:
-        raise ModelFileError(f"{path} holds no state dict, neither itself nor under {', '.join(CHECKPOINT_KEYS)}")
+        raise ModelFileError(f"{path} contains no state dict, neither itself nor under {', '.join(CHECKPOINT_KEYS)}")
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in values):
             values = {name.removeprefix(prefix): value for name, value in values.items()}
@@ -32,27 +32,27 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
 def load_into(
     network: nn.Module, state: Mapping[str, Tensor], weights: str, architecture: str, classes: int | None
 ) -> nn.Module:
-    """Put weights into a network, and make it ready to be asked; raises ModelFileError where they do not fit."""
+    """Load weights into a network and switch it to eval mode; raises ModelFileError if they do not fit."""
     try:
         network.load_state_dict(state)
     except RuntimeError as exc:
         lines = [line.strip() for line in str(exc).splitlines()]
         raise ModelFileError(
-            f"{weights} does not hold weights of {architecture} with {classes or 1000} classes: "
-            f"{lines[1] if len(lines) > 1 else lines[0]} Other classes than these: --labels FILE, one label a line"
+            f"{weights} does not contain weights of {architecture} with {classes or 1000} classes: "
+            f"{lines[1] if len(lines) > 1 else lines[0]} For other classes, use --labels FILE with one label per line"
         ) from exc
     return network.eval()
 
 
 def _torch(path: Path) -> object:
     try:
-        # weights_only is what makes it safe: tensors and containers, nothing that could run.
-        # A Namespace, which timm's train.py saves beside them, is a container too.
+        # weights_only makes it safe: only tensors and containers are loaded.
+        # timm's train.py also saves an argparse.Namespace, which is a container too.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as exc:  # of pickle, zip, torch
+    except Exception as exc:  # pickle, zip and torch have no common base class
         raise ModelFileError(
-            f"{path} cannot be read as weights alone, and anything more could run code. If you trust it, "
+            f"{path} cannot be read as plain weights, and anything else could run code. If you trust it, "
             f"{alone(path, kind_of(path))}"
         ) from exc
 
@@ -64,5 +64,5 @@ def _safetensors(path: Path) -> object:
         raise ModelFileError(f"{path} needs {exc.name}: pip install safetensors") from exc
     try:
         return load_file(path)
-    except Exception as exc:  # of safetensors, which has an error of its own, and of the file system
+    except Exception as exc:  # safetensors and the file system have no common base class
         raise ModelFileError(f"{path} is damaged: {exc}") from exc

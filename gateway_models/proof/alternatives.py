@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from numpy.typing import NDArray
 
 from gateway.triton.model_config import read_model_config
-from gateway_models.networks.isolation import Say
+from gateway_models.networks.isolation import Report
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import Evaluation, evaluate
 from gateway_models.proof.image_files import resize_for
@@ -49,14 +49,16 @@ def ways(entry: Entry) -> list[tuple[Decode, str]]:
     return list(dict.fromkeys([first, *every]))
 
 
-def compare(entry: Entry, version: int, repository: Path, samples: Sequence[Sample], say: Say) -> Iterator[Alternative]:
+def compare(
+    entry: Entry, version: int, repository: Path, samples: Sequence[Sample], report: Report
+) -> Iterator[Alternative]:
     """Each way, evaluated by a Triton of this command's own on a copy of the model; raises UserError."""
     ensemble = entry.ensemble_of(version)
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         copy = Path(folder)
         for part in (ensemble, entry.preprocessor, entry.classifier):
             shutil.copytree(repository / part, copy / part)
-        with serving(copy, (), say) as triton:
+        with serving(copy, (), report) as triton:
             for decode, library in ways(entry):
                 _resize_with(library, copy / entry.preprocessor / "config.pbtxt")
                 triton.load(entry.preprocessor, entry.classifier, ensemble)

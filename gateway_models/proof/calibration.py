@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway_models.networks.isolation import Say
+from gateway_models.networks.isolation import Report
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.proof.image_files import NoPictures, image_files
 from gateway_models.proof.parity import pil_image
@@ -54,7 +54,7 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
     import_onnx()
 
 
-def calibration_files(folder: Path, measured: Sequence[Path], say: Say) -> list[Path]:
+def calibration_files(folder: Path, measured: Sequence[Path], report: Report) -> list[Path]:
     """Images of a folder, spread evenly over it and its folders; raises NoPictures.
 
     Those that are `measured` afterwards are left out: how right a network is on what it was fitted to says little.
@@ -68,7 +68,7 @@ def calibration_files(folder: Path, measured: Sequence[Path], say: Say) -> list[
         )
     step = max(1.0, len(found) / MAX_PICTURES)
     files = [found[int(number * step)] for number in range(min(len(found), MAX_PICTURES))]
-    say(f"calibrating int8 with {len(files)} of {len(found)} images")
+    report(f"calibrating int8 with {len(files)} of {len(found)} images")
     return files
 
 

@@ -38,7 +38,7 @@ Probabilities = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class VectorPair:
+class EmbeddingPair:
     """One image's vectors, served and expected: fp32 [size]."""
 
     served: Probabilities
@@ -68,7 +68,7 @@ class Comparison:
     served: Probabilities
     expected: Probabilities
     stages: dict[str, Probabilities]
-    vectors: VectorPair | None = None
+    vectors: EmbeddingPair | None = None
 
     @property
     def same_top1(self) -> bool:
@@ -120,7 +120,7 @@ class Parity:
         return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
 
     @property
-    def vectors(self) -> Sequence[VectorPair]:
+    def vectors(self) -> Sequence[EmbeddingPair]:
         """Those of all images; () where the model gives none."""
         return [each.vectors for each in self.comparisons if each.vectors is not None]
 
@@ -237,13 +237,13 @@ def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Pro
     return scores[0].numpy(), None if vectors is None else vectors[0].numpy()
 
 
-def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> VectorPair | None:
+def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> EmbeddingPair | None:
     if wanted is None:
         return None
     if served is None or len(served) != len(wanted):
         given = "no vectors" if served is None else f"vectors of {len(served)} numbers"
         raise TritonRefused(f"{who} gives {given}, and the original has {len(wanted)}: is it another model?")
-    return VectorPair(served, wanted)
+    return EmbeddingPair(served, wanted)
 
 
 def _check_classes(served: Probabilities, expected: Probabilities, who: str) -> None:

@@ -9,24 +9,26 @@ from gateway.triton.synchronous import BlockingTriton
 from gateway_local.devices import choose_devices
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.isolation import Say
+from gateway_models.networks.isolation import Report
 
 IMAGES_IN_FLIGHT = 256
 """More than any command sends at once."""
 
 
 @contextmanager
-def serving(repository: Path, models: tuple[str, ...], say: Say, *, url: str | None = None) -> Iterator[BlockingTriton]:
+def serving(
+    repository: Path, models: tuple[str, ...], report: Report, *, url: str | None = None
+) -> Iterator[BlockingTriton]:
     """The Triton at `url`, or one of this command's own with `models` and no cache; raises UserError."""
     if url is not None:
         with BlockingTriton(url) as triton:
             yield triton
         return
-    runtime = ensure_runtime(default_cache_dir(), say)
-    say(f"starting Triton with {', '.join(models) or 'no model'}")
+    runtime = ensure_runtime(default_cache_dir(), report)
+    report(f"starting Triton with {', '.join(models) or 'no model'}")
     # Its log is shown if it fails to start; otherwise it is only noise between a command's own lines.
     log: deque[str] = deque(maxlen=1)
-    devices = choose_devices(repository, say, images_in_flight=IMAGES_IN_FLIGHT)
+    devices = choose_devices(repository, report, images_in_flight=IMAGES_IN_FLIGHT)
     with EmbeddedTriton(
         runtime,
         repository,

@@ -16,7 +16,7 @@ from gateway.errors import UserError
 from gateway.triton.synchronous import BlockingTriton
 from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.functions import is_function
-from gateway_models.networks.isolation import Say
+from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import read_labels
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.quantize import quantize
@@ -72,8 +72,8 @@ class Tuner:
     calibrate: Path | None = None
     agreement: float = AGREEMENT
 
-    def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, say: Say) -> None:
-        self.entry, self.repository, self.say = entry, repository, say
+    def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
+        self.entry, self.repository, self.report = entry, repository, report
         self.files = [picture.path for picture in read_pictures(files, resize_for(entry)) if not picture.reason]
         if not self.files:
             raise NoPictures("none of the images can be read, so nothing can be measured")
@@ -85,7 +85,7 @@ class Tuner:
         with ExitStack() as stack:
             self._expected = self._reference()
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
-            self._client = stack.enter_context(serving(self._scratch, (), self.say))
+            self._client = stack.enter_context(serving(self._scratch, (), self.report))
             self._stack = stack.pop_all()
         return self
 
@@ -146,7 +146,7 @@ class Tuner:
 
     def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
         if stage is TuneStep.INT8 and self.entry.features:
-            self.say("int8 is not tried: its probabilities would be measured, and its vectors not")
+            self.report("int8 is not tried: its probabilities would be measured, and its vectors not")
             return []
         return variants_of(stage, base, self.entry)
 
@@ -190,7 +190,7 @@ class Tuner:
                 # As when it was added; its digest is the same.
                 trust=is_function(version.source) or version.trusted,
             )
-            self._networks[key] = add(request, self._scratch, _say_nothing)
+            self._networks[key] = add(request, self._scratch, _ignore_progress)
         return self._networks[key]
 
     def _quantized(self, variant: Variant) -> Entry:
@@ -203,7 +203,7 @@ class Tuner:
             if self.calibrate is None:
                 shutil.copyfile(self.entry.model_file(self.repository, number), file)
             else:
-                files = calibration_files(self.calibrate, self.files, self.say)
+                files = calibration_files(self.calibrate, self.files, self.report)
                 images = calibration_images(files, self.entry)
                 quantize(fp32.model_file(self._scratch, 1), images, file)
             version = replace(fp32.versions[1], precision=variant.precision)
@@ -261,5 +261,5 @@ class Tuner:
         return CALL_IMAGES * sum(first <= at <= ended for at in finished) / (ended - first)
 
 
-def _say_nothing(text: str) -> None:  # the signature of Say
+def _ignore_progress(text: str) -> None:  # the signature of Report
     """The steps of one variant are not worth a line; its result is."""

@@ -29,7 +29,7 @@ def report(
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
         if each.reason:
-            # Said in full while it was tried.
+            # FunctionConfig in full while it was tried.
             table.add_row(each.variant.described(), "-", "-", "-", shorten(each.reason, REASON_WIDTH, placeholder=" …"))
             continue
         note = "" if each.fits(tolerance, agreement) else "beyond the tolerance"

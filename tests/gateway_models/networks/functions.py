@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway_models.networks import jobs
-from gateway_models.networks.functions import Said, find_function
+from gateway_models.networks.functions import FunctionConfig, find_function
 from gateway_models.networks.isolation import Job, Outcome
 from gateway_models.repository.entry import Format, Precision
 
@@ -58,7 +58,7 @@ def save_function(folder: Path, code: str = COLOURS, name: str = "colours") -> P
 def tried(source: str, folder: Path, *, said: dict[str, str] | None = None, **changes) -> Outcome:
     """The trial of FILE.py:NAME on pixels, staged in `folder`; raises what it raises."""
     function = find_function(source)
-    function.stage(folder / "staged", Said(function.path.stem, function.name, **(said or {})))
+    function.stage(folder / "staged", FunctionConfig(function.path.stem, function.name, **(said or {})))
     job = {
         "kind": "function",
         "source": function.location,

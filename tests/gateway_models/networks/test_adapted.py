@@ -138,7 +138,7 @@ def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
 @pytest.mark.parametrize(
     ("output", "which", "reason"),
     [
-        (torch.zeros(2, 5), "logits", "gives one output, so there is nothing for --output logits"),
+        (torch.zeros(2, 5), "logits", "has one output, so --output logits selects nothing"),
         ({"a": torch.zeros(2), "b": 3}, "c", r"has no output 'c' among a dict of 2 \(a \[2\]\)"),
         ((1, 2), "", "none of them a tensor"),
         ("scores", "", "gives a str, but a tensor"),
@@ -259,7 +259,7 @@ def test_a_graph_that_is_bound_to_one_image_is_refused_with_its_export(tmp_path)
     ]
     model = graph(nodes, [1, 3, 32, 32])
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
-    with pytest.raises(ModelFileError, match=r"fixed batch of 1, and something in it is bound .* torch\.onnx\.export"):
+    with pytest.raises(ModelFileError, match=r"fixed batch of 1 and does not work with others.* torch\.onnx\.export"):
         tried(model, tmp_path)
     assert not (tmp_path / "written" / "model.onnx").exists()
 

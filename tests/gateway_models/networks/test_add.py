@@ -83,7 +83,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
         ({"name": "new", "source": "absent.pt"}, SourceError, "there is no file"),
         ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
         ({"version": 0}, EntryError, "versions are numbers from 1"),
-        ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
+        ({"version": 1}, EntryError, "had a version 1 already; the next number is 2"),
         ({}, EntryError, "has a model 'head' already: use --version N"),
         ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
     ],
@@ -246,6 +246,8 @@ def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeyp
     monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
     save_torchscript(OnTheCpu(), tmp_path / "head.pt")
     wanted = request(tmp_path, serving=Serving(gpus=(0,)))
-    with pytest.raises(EntryError, match="it would fail: it makes tensors on the CPU whatever it runs on"):
+    with pytest.raises(
+        EntryError, match="it would fail on the GPU that --gpus names: it creates tensors on the CPU on any device"
+    ):
         add(wanted, tmp_path / "models", print)
     assert not (tmp_path / "models" / "head").exists()

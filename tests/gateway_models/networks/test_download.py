@@ -71,9 +71,9 @@ def test_redirects_are_followed_and_buckets_read(asked, bucket, tmp_path):
 @pytest.mark.parametrize(
     ("url", "sha256", "reason"),
     [
-        (URL, None, "may be another file tomorrow: add --sha256"),
+        (URL, None, "may change: add --sha256"),
         (URL, "abc", "'abc' is not a SHA-256"),
-        (URL, "0" * 64, f"has the SHA-256 {SHA256}, and --sha256 says 000"),
+        (URL, "0" * 64, f"has the SHA-256 {SHA256}, but --sha256 expects 000"),
         ("http://models.example/model.pt", SHA256, "http:// is not supported: use https, s3"),
         ("https://models.example/gone.pt", SHA256, r"gone\.pt answers 404 Not Found"),
         ("https://models.example/broken.pt", SHA256, r"broken\.pt cannot be fetched: connection reset"),

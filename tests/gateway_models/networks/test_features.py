@@ -10,7 +10,7 @@ from torch import nn
 
 from gateway_models.networks.adapted import Form
 from gateway_models.networks.add import AddRequest, add
-from gateway_models.networks.features import Featured, check_vectors, pooled
+from gateway_models.networks.features import Featured, check_embeddings, pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.originals import original_answers
@@ -93,7 +93,7 @@ def test_auto_is_what_the_last_linear_layer_is_given(kind, last, tmp_path):
         scores, vectors = featured(IMAGES)
         assert torch.allclose(scores, network(IMAGES), atol=1e-5)
         assert torch.allclose(vectors, inner_of(network), atol=1e-5)
-        assert check_vectors(featured, 32, pixels=False) == 16
+        assert check_embeddings(featured, 32, pixels=False) == 16
 
 
 @pytest.mark.parametrize("kind", ["eager", "program"])
@@ -107,10 +107,10 @@ def test_a_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
 @pytest.mark.parametrize(
     ("network", "kind", "layer", "words"),
     [
-        (Head(), "eager", "feature", "no layer 'feature' for --features; there are, among others: features"),
-        (Head(), "torchscript", "features", "does not keep the names of its layers: use --features auto"),
-        (Two(), "eager", AUTO, "2 layers that could be the last one: use --features LAYER"),
-        (Convolved(), "eager", AUTO, "no linear layer that runs as one: use --features LAYER"),
+        (Head(), "eager", "feature", "no layer 'feature' for --features; its layers include: features"),
+        (Head(), "torchscript", "features", "does not store the names of its layers: use --features auto"),
+        (Two(), "eager", AUTO, "2 candidates for the last layer: use --features LAYER"),
+        (Convolved(), "eager", AUTO, "none of its linear layers runs as a module: use --features LAYER"),
         (Convolved(), "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
         (Convolved(), "program", AUTO, "no linear layer at its end: use --features LAYER"),
     ],
@@ -122,7 +122,7 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do(network, kind, layer, wor
 
 
 @pytest.mark.parametrize(
-    ("inner", "told"), [(torch.zeros(2, 7, 9), r"gives \[2, 7, 9\]"), ((torch.zeros(2, 9),), "gives a tuple")]
+    ("inner", "told"), [(torch.zeros(2, 7, 9), r"is \[2, 7, 9\]"), ((torch.zeros(2, 9),), "is a tuple")]
 )
 def test_what_is_no_vector_for_each_image_is_refused(inner, told):
     with pytest.raises(ModelFileError, match=told):
@@ -139,7 +139,7 @@ def test_what_is_no_vector_for_each_image_is_refused(inner, told):
 )
 def test_vectors_that_are_not_an_images_own_are_refused(run, words):
     with pytest.raises(ModelFileError, match=words):
-        check_vectors(run, 32, pixels=False)
+        check_embeddings(run, 32, pixels=False)
 
 
 SOURCES = {
@@ -200,12 +200,12 @@ def test_an_onnx_tensor_by_name_and_one_that_is_not_there(tmp_path):
     assert 'name: "FEATURES"' in ensemble
     assert 'output_map { key: "output__1" value: "FEATURES" }' in ensemble
     assert 'name: "output__1"' in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
-    with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --features; there are, among others:"):
+    with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --features; its tensors include:"):
         add(request(source, tmp_path, name="other", features="nowhere"), tmp_path / "models", print)
 
 
 def test_an_onnx_model_that_ends_otherwise_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match=r"ReduceMean.*no linear one: use --features TENSOR"):
+    with pytest.raises(ModelFileError, match=r"ReduceMean.*not a linear one: use --features TENSOR"):
         add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
 
 
@@ -220,7 +220,7 @@ def test_a_second_version_gives_vectors_as_the_first_does(tmp_path):
 
 def test_a_version_gives_no_vectors_where_the_others_give_none(own_head, tmp_path):
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
-    with pytest.raises(EntryError, match="give no vectors, and versions share their outputs"):
+    with pytest.raises(EntryError, match="give no embeddings, and versions share their outputs"):
         add(request(better, tmp_path, version=2), own_head, print)
 
 
@@ -250,7 +250,7 @@ def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
     tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
     tuner._networks, tuner.measured = {}, []
     told: list[str] = []
-    tuner.calibrate, tuner.say = None, told.append
+    tuner.calibrate, tuner.report = None, told.append
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
     assert tuner._variants(TuneStep.INT8, as_onnx) == []
     assert told == ["int8 is not tried: its probabilities would be measured, and its vectors not"]

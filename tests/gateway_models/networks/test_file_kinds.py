@@ -117,7 +117,7 @@ def test_weights_among_other_things_are_refused_with_the_line_that_saves_them_al
     path = saved(value, tmp_path / "trained.pt")
     with pytest.raises(ModelFileError) as refused:
         read_state_dict(Path(find_source("torchvision:resnet18", weights=str(path), like=None).weights))
-    line = str(refused.value).partition("name that file: ")[2]
+    line = str(refused.value).partition("use that file: ")[2]
     monkeypatch.chdir(tmp_path)
     exec(line, {"torch": torch})  # noqa: S102  # what the message tells its reader to run
     assert set(read_state_dict(tmp_path / "weights.pt")) == set(Head().state_dict())

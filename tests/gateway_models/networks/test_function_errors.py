@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from gateway_models.networks.functions import Said, find_function
+from gateway_models.networks.functions import FunctionConfig, find_function
 from tests.gateway_models.networks.functions import own_modules, save_function
 
 PICKY = """
@@ -37,7 +37,9 @@ def triton_model(tmp_path, monkeypatch):
     utils.get_input_tensor_by_name = lambda request, _: SimpleNamespace(to_dlpack=lambda: request.__dlpack__())
     utils.TritonModelException = RuntimeError
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
-    find_function(f"{save_function(tmp_path, PICKY)}:classify").stage(tmp_path / "1", Said("colours", "classify"))
+    find_function(f"{save_function(tmp_path, PICKY)}:classify").stage(
+        tmp_path / "1", FunctionConfig("colours", "classify")
+    )
     with own_modules():
         spec = importlib.util.spec_from_file_location("function_model_under_test", tmp_path / "1" / "model.py")
         module = importlib.util.module_from_spec(spec)

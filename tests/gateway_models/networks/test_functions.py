@@ -12,8 +12,8 @@ from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import (
     INPUTS,
+    FunctionConfig,
     FunctionSourceError,
-    Said,
     find_function,
     write_skeleton,
 )
@@ -37,7 +37,7 @@ def _own_modules():
 
 def loaded(folder: Path, code: str, name: str = "classify", **said):
     source = find_function(f"{save_function(folder, code)}:{name}")
-    source.stage(folder / "staged", Said("colours", name, **said))
+    source.stage(folder / "staged", FunctionConfig("colours", name, **said))
     return load_staged(folder / "staged")[0]
 
 
@@ -50,8 +50,8 @@ def request(folder: Path, **changes) -> AddRequest:
 @pytest.mark.parametrize(
     ("code", "name", "reason"),
     [
-        (COLOURS, "", r"which of its functions is it\? Say colours\.py:classify"),
-        (COLOURS, ":other", r"colours\.py has no function 'other': Say colours\.py:classify"),
+        (COLOURS, "", r"which of its functions is it\? Use colours\.py:classify"),
+        (COLOURS, ":other", r"colours\.py has no function 'other': Use colours\.py:classify"),
         ("def classify(", ":classify", "cannot be read as Python"),
     ],
 )
@@ -91,7 +91,7 @@ def test_requirements_of_other_platforms_are_not_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"trust": False}, r"colours\.py is code, which runs when it is tried here.* add --trust"),
+        ({"trust": False}, r"colours\.py is code. It runs when it is tested here.* add --trust"),
         ({"format": Format.ONNX}, "cannot be written as onnx"),
         ({"precision": Precision.FP16}, "chooses its own precision: leave out --precision"),
         ({"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
@@ -254,7 +254,7 @@ def test_a_function_that_cannot_be_loaded_is_told_in_a_sentence(tmp_path, code, 
         ("return [[1.0, 2.0]] * len(images)", "there are 6 labels and the network has 2 classes"),
         (
             "import random; return [[random.random() * 9 for _ in range(6)] for _ in images]",
-            "different answers each time",
+            "differs from call to call",
         ),
     ],
 )

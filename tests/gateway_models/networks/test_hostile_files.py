@@ -154,7 +154,7 @@ def as_tar(trap: Trap) -> bytes:
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pkl", "weights.bin"])
 def test_weights_in_a_pickle_of_anything_else_are_not_executed(tmp_path, form, name):
     (tmp_path / name).write_bytes(form(Trap(tmp_path / "executed")))
-    with pytest.raises(ModelFileError, match="cannot be read as weights alone, and anything more could run code"):
+    with pytest.raises(ModelFileError, match="cannot be read as plain weights, and anything else could run code"):
         read_state_dict(tmp_path / name)
     assert not (tmp_path / "executed").exists()
 

@@ -87,11 +87,11 @@ def test_small_logits_of_a_known_classifier_are_not_taken_for_probabilities(vit,
 @pytest.mark.parametrize(
     ("config", "files", "reason"),
     [
-        ({"architectures": ["ViTModel"]}, [SAFE], "has ViTModel, which gives no scores for classes.*embeddings"),
+        ({"architectures": ["ViTModel"]}, [SAFE], "has ViTModel, which returns no scores for classes.*embeddings"),
         ({}, [SAFE], "has no architecture"),
         (CLASSIFIER, [], "has no weights: model.safetensors is expected"),
-        (CLASSIFIER, ["pytorch_model.bin"], "has pytorch_model.bin, which is not read here"),
-        ({**CLASSIFIER, "auto_map": {"AutoModel": "code.Net"}}, [SAFE], "contains code"),
+        (CLASSIFIER, ["pytorch_model.bin"], "has pytorch_model.bin, which is not supported"),
+        ({**CLASSIFIER, "auto_map": {"AutoModel": "code.Net"}}, [SAFE], "contains or references code"),
         ({**CLASSIFIER, "id2label": {"0": "a", "2": "b"}}, [SAFE], "has 2 labels, and none for class 1"),
         ({**CLASSIFIER, "id2label": {"a": "0"}}, [SAFE], "names that are not numbers"),
     ],
@@ -124,7 +124,7 @@ def test_weights_that_lack_a_part_are_refused(vit, tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     state = read_state_dict(vit / SAFE)
     save_file({name: value for name, value in state.items() if "classifier" not in name}, tmp_path / SAFE)
-    with pytest.raises(ModelFileError, match=r"its weights lack classifier\.bias and 1 others, which would be made up"):
+    with pytest.raises(ModelFileError, match=r"its weights lack classifier\.bias and 1 others, which would be random"):
         original_module(f"huggingface:{tmp_path}", "", None)
     (tmp_path / SAFE).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(ModelFileError, match="transformers cannot load it"):
@@ -213,7 +213,7 @@ def test_weights_of_timm_come_from_safetensors_or_a_state_dict(tmp_path, suffix)
     images = torch.rand(2, 3, 160, 160)
     with torch.no_grad():
         assert torch.allclose(original_module(source.location, source.weights, 5)(images), network(images), atol=1e-6)
-    with pytest.raises(ModelFileError, match="does not hold weights of test_vit with 7 classes"):
+    with pytest.raises(ModelFileError, match="does not contain weights of test_vit with 7 classes"):
         original_module(source.location, source.weights, 7)
 
 
@@ -234,7 +234,7 @@ def test_torchvision_takes_safetensors_too(tmp_path):
     path = tmp_path / SAFE
     save_file(Head().state_dict(), path)
     assert find_source("torchvision:resnet18", weights=str(path), like=None).weights == str(path)
-    with pytest.raises(ModelFileError, match="does not hold weights of resnet18"):
+    with pytest.raises(ModelFileError, match="does not contain weights of resnet18"):
         original_module("torchvision:resnet18", str(path), 5)
     with pytest.raises(ModelFileError, match=r"safetensors weights: it has weights but no network.*timm:ARCH"):
         find_source(str(path), weights=None, like=None)

@@ -47,7 +47,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
     with pytest.raises(UserError, match=r"cannot read the labels: .*labels\.txt: No such file or directory$"):
         given_labels(path)
     path.write_bytes("Käse\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"labels\.txt is no text in UTF-8 \(byte 1 is not\): save it as UTF-8"):
+    with pytest.raises(UserError, match=r"labels\.txt is not UTF-8 text \(invalid byte at 1\): save it as UTF-8"):
         given_labels(path)
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
         ("labels.csv", "n01,cat\nn02,dog\n", "is a table, and its labels are not clear: two columns are expected"),
         ("labels.csv", "0,cat\n2,dog\n", "is a table, and its labels are not clear"),
         ("labels.csv", "0,cat,1\n1,dog,2\n", "is a table, and its labels are not clear"),
-        ("labels.json", "{", "looks like JSON and cannot be read as such"),
+        ("labels.json", "{", "looks like JSON but cannot be parsed"),
         ("labels.json", '{"classes": 3}', "none for class 0"),
         ("labels.json", '[{"name": "cat"}]', "neither a list of labels nor"),
         ("labels.json", '{"0": "cat", "2": "dog"}', "has 2 labels, and none for class 1"),

@@ -10,7 +10,7 @@ from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import check_signature, finish, from_module, load_onnx, to_fp16, write
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.trial import Ending, try_out
+from gateway_models.networks.probe import Ending, probe_network
 from tests.gateway_models.networks.builders import Head, save_onnx
 
 IMAGES = torch.randn(3, 3, 32, 32)
@@ -34,7 +34,7 @@ def probabilities(multi_label: bool = False) -> torch.Tensor:
 )
 def test_what_is_missing_is_appended_to_the_graph(tmp_path, last, ending, multi_label):
     path = save_onnx(Head(last=last), tmp_path / "head.onnx")
-    assert try_out(runner(path), 32).ending is ending
+    assert probe_network(runner(path), 32).ending is ending
     model = finish(load_onnx(path), ending, multi_label=multi_label, side=32, classes=5)
     write(model, tmp_path / "new" / "model.onnx")
     assert [tensor.name for tensor in model.graph.input] == [CLASSIFIER_INPUT]

@@ -130,7 +130,7 @@ def test_a_function_is_left_as_it_is(tmp_path):
         trust=True,
         tensor=ImageTensor.UINT8,
     )
-    with pytest.raises(SourceError, match="a function is left as it is"):
+    with pytest.raises(SourceError, match="functions are not changed"):
         add(request, tmp_path / "models", print)
 
 

@@ -17,8 +17,8 @@ from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
+from gateway_models.networks.probe import Ending
 from gateway_models.networks.quantize import has_vnni, quantize
-from gateway_models.networks.trial import Ending
 from gateway_models.proof.calibration import (
     MAX_PICTURES,
     NotQuantized,

@@ -1,4 +1,4 @@
-"""Finding out what a network does by trying it: sizes, classes, and what it ends in."""
+"""Probing a network with made-up images: its input size, its classes, and the activation that it ends in."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,20 +11,20 @@ from gateway_models.networks.adapted import PIXELS, PLAIN, Form, arranged, chose
 from gateway_models.networks.file_kinds import ModelFileError
 
 Run = Callable[[Tensor], object]
-"""From fp32 [N, C, H, W] to whatever the network gives."""
+"""From images fp32 [N, C, H, W] to the network's output."""
 
 SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 96, 64, 48, 32, 28)
-"""Input sides that are common, tried in order."""
+"""Common input sizes, probed in this order."""
 CHANNELS = (3, 1, 4)
-INPUTS_TRIED = (PLAIN, "float32-nhwc", "uint8-nchw", "uint8-nhwc")
+PROBED_INPUTS = (PLAIN, "float32-nhwc", "uint8-nchw", "uint8-nhwc")
 FEATURES = frozenset({128, 192, 256, 320, 384, 512, 576, 640, 768, 960, 1024, 1280, 1408, 1536, 1792, 2048, 2560})
-"""How many features the usual networks have before their last layer."""
+"""Sizes of the last hidden layer in common networks."""
 ALONE_TOLERANCE = 1e-3
 SUM_TOLERANCE = 1e-3
 
 
 class Ending(StrEnum):
-    """What the last layer gives; the value is what people call it."""
+    """The activation of the last layer; the value is its usual name."""
 
     LOGITS = "logits"
     SOFTMAX = "softmax"
@@ -34,49 +34,49 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a network takes and gives: images [N, 3, side, side] → [N, classes]."""
+    """A network's input and output: images [N, 3, side, side] → [N, classes]."""
 
     side: int
     classes: int
     ending: Ending
 
 
-def try_out(run: Run, side: int, *, pixels: bool = False) -> Findings:
-    """Run a network on made-up images of a side; raises ModelFileError that says what is wrong and what to do."""
+def probe_network(run: Run, side: int, *, pixels: bool = False) -> Findings:
+    """Run a network on made-up images of `side` pixels; raises ModelFileError with the fault and the remedy."""
     output = _first_answer(run, side, PIXELS if pixels else 1)
     classes = output.shape[1]
-    batches = probes(side, pixels=pixels)
+    batches = probe_batches(side, pixels=pixels)
     _check_batches(run, batches, classes)
     outputs = [_tensor(run(batch)) for batch in batches]
     ending = ending_of(outputs)
     lengths = torch.cat(outputs).detach().float().norm(dim=1)
-    # A row of one number, or a softmax that is certain, may have length 1 too.
+    # A row of one number, or a softmax with a probability of 1, may have length 1 too.
     if classes > 1 and ending in {Ending.LOGITS, Ending.SIGMOID} and _ones(lengths):
         raise ModelFileError(
-            "every row it gives has length 1, as embeddings have: they tell how alike two pictures are, and are no "
-            f"scores for classes. Put its layer of classes behind it, and save it again; {with_classes(classes)}"
+            "every row of its output has length 1, like embeddings, which measure how similar two images are; they are "
+            f"not scores for classes. Append its classification layer and save it again; {with_classes(classes)}"
         )
     return Findings(side, classes, ending)
 
 
 def with_classes(size: int) -> str:
-    """How a network that gives vectors alone is served, which has no classes."""
+    """Advice on how to serve a network that gives only embeddings and has no classes."""
     return (
-        f"for its vectors alone add nn.Sequential(model, nn.Linear({size}, 2)), trained or not, with --features auto, "
-        "and ask POST /embed"
+        f"to serve its embeddings only, add nn.Sequential(model, nn.Linear({size}, 2)), trained or not, with "
+        "--features auto, and call POST /embed"
     )
 
 
-def probes(side: int, *, pixels: bool = False) -> list[Tensor]:
-    """Batches unlike each other, fp32 [2, 3, side, side]: noise of several strengths, even colours, blobs.
+def probe_batches(side: int, *, pixels: bool = False) -> list[Tensor]:
+    """Different batches, fp32 [2, 3, side, side]: noise of several strengths, even colours, blobs.
 
-    Normalised, or as whole `pixels` of 0 to 255.
+    Normalised, or whole numbers of 0 to 255 with `pixels`.
     """
-    batches = _normalised_probes(side)
+    batches = _normalised_batches(side)
     return [(batch * 64 + 128).round().clamp(0, PIXELS) for batch in batches] if pixels else batches
 
 
-def _normalised_probes(side: int) -> list[Tensor]:
+def _normalised_batches(side: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     shape = (2, 3, side, side)
     noise = [torch.randn(shape, generator=generator) * scale for scale in (0.3, 1.0, 2.0)]
@@ -85,10 +85,10 @@ def _normalised_probes(side: int) -> list[Tensor]:
 
 
 def ending_of(outputs: Iterable[object]) -> Ending:
-    """What a last layer is, by its outputs [N, C] for several inputs."""
+    """The activation of the last layer, detected from its outputs [N, C] for several inputs."""
     rows = torch.cat([_tensor(output).detach().float() for output in outputs])
     _check_finite(rows)
-    # Within rounding of a half-precision network.
+    # The tolerance covers the rounding of a half-precision network.
     within = bool((rows >= -SUM_TOLERANCE).all() and (rows <= 1 + SUM_TOLERANCE).all())
     if within and rows.shape[1] > 1 and _ones(rows.sum(dim=1)):
         return Ending.SOFTMAX
@@ -98,7 +98,7 @@ def ending_of(outputs: Iterable[object]) -> Ending:
 
 
 def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tensor]:
-    """What is missing between a last layer and probabilities; raises ModelFileError where the two contradict."""
+    """The function from a network's output to probabilities; raises ModelFileError if the two arguments contradict."""
     if multi_label:
         if ending in {Ending.SOFTMAX, Ending.LOG_SOFTMAX}:
             raise ModelFileError(
@@ -107,29 +107,29 @@ def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tenso
         return _sigmoid if ending is Ending.LOGITS else _as_it_is
     if ending is Ending.SIGMOID:
         raise ModelFileError(
-            "its scores lie between 0 and 1 and do not sum to 1, as with a sigmoid, where each class has a probability "
-            "of its own: use --multi-label, or save it without the sigmoid. Or is it not trained yet?"
+            "its scores lie between 0 and 1 and do not sum to 1, as after a sigmoid, where each class has its own "
+            "probability: use --multi-label, or save it without the sigmoid. Or is it not trained yet?"
         )
     return {Ending.LOGITS: _softmax, Ending.LOG_SOFTMAX: _exp, Ending.SOFTMAX: _as_it_is}[ending]
 
 
-def form_of(network: Run, side: int, said: Form, *, pixels: bool) -> Form:
-    """What a network takes, by trying: floats before bytes, channels first before last; `said` where none runs."""
-    if said.input:
-        return said
-    for wanted in INPUTS_TRIED:
-        form = replace(said, input=wanted)
+def form_of(network: Run, side: int, known: Form, *, pixels: bool) -> Form:
+    """A network's input format, by probing: float32 first, nchw first; float32-nchw if none runs."""
+    if known.input:
+        return known
+    for wanted in PROBED_INPUTS:
+        form = replace(known, input=wanted)
 
         def run(images: Tensor, form: Form = form) -> object:
             return _any_tensor(network(arranged(images, form)))
 
         if _runs(run, (2, 3, side, side), pixels):
             return form
-    return replace(said, input=PLAIN)
+    return replace(known, input=PLAIN)
 
 
 def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) -> None:
-    """Raise ModelFileError where there is not one label for each class, or one class and no choice."""
+    """Raise ModelFileError where labels and classes differ in number, or a single-label network has one class."""
     if findings.classes == 1 and not multi_label:
         raise ModelFileError(
             "it returns one number per image, so every image would get the same class: use --multi-label for a "
@@ -137,7 +137,7 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
         )
     if labels is not None and labels != findings.classes:
         features = (
-            f". Or is it a network without its last layer, which gives {findings.classes} features? Then, "
+            f". Or is it a network without its last layer, which outputs {findings.classes} features? Then, "
             f"{with_classes(findings.classes)}"
             if findings.classes in FEATURES and findings.ending is Ending.LOGITS
             else ""
@@ -173,7 +173,7 @@ def _tensor(output: object) -> Tensor:
 
 
 def _why_not(run: Run, side: int, failure: Exception) -> str:
-    """What input it takes instead, found by trying."""
+    """Why a network does not run on this input, and which input it does take, by probing."""
     for channels in CHANNELS:
         for other in (side, *SIDES):
             if not _runs(run, (2, channels, other, other)):
@@ -190,13 +190,13 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
             return f"it does not run on {side}×{side} but does on {other}×{other}: use --crop {other}"
     if _runs(run, (1, 3, side, side)):
         return "it takes only one image at a time: was it traced with code that reads the batch's size as a number?"
-    # The last line is the reason; those before it are the way there.
+    # The last line is the reason; the lines before it are the traceback.
     reason = str(failure).strip().splitlines()[-1] if str(failure).strip() else type(failure).__name__
     return f"it does not run on a batch of images [2, 3, {side}, {side}] or of other common sizes: {reason}"
 
 
 def _any_tensor(output: object) -> object:
-    """One tensor of what a network gives, which to count its images by."""
+    """The first tensor of a network's output, whose length is the number of images."""
     if isinstance(output, Mapping):
         output = list(output.values())
     if isinstance(output, (list, tuple)):
@@ -207,7 +207,7 @@ def _any_tensor(output: object) -> object:
 def _runs(run: Run, shape: tuple[int, ...], pixels: bool = False) -> bool:  # noqa: FBT001, FBT002  # of a private helper
     try:
         output = run(torch.rand(shape) * (PIXELS if pixels else 1))
-    except Exception:  # whatever it is, the shape is not taken
+    except Exception:  # any error means that the network does not take this shape
         return False
     return isinstance(output, Tensor) and output.shape[0] == shape[0]
 
@@ -224,7 +224,7 @@ def _check_batches(run: Run, batches: Sequence[Tensor], classes: int) -> None:
     scale = max(1.0, float(together.abs().max()))
     if not torch.allclose(together, again, atol=ALONE_TOLERANCE * scale):
         raise ModelFileError(
-            "it gives different answers each time: call model.eval() before saving, which turns dropout off"
+            "its output differs from call to call: call model.eval() before saving, which turns dropout off"
         )
     if not torch.allclose(together, alone, atol=ALONE_TOLERANCE * scale):
         raise ModelFileError(
@@ -264,4 +264,4 @@ ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], str] = {
     _exp: "exp",
     _as_it_is: "none",
 }
-"""What `activation` gives, by the names that function.json has for it."""
+"""The functions that `activation` returns, and their names in function.json."""

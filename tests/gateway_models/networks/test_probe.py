@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.trial import Ending, Findings, activation, check_classes, probes, try_out
+from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
 from tests.gateway_models.networks.builders import Head
 
 
@@ -22,7 +22,7 @@ class Calling(nn.Module):
 
 def tried(module: nn.Module, side: int = 32) -> Findings:
     with torch.no_grad():
-        return try_out(module.eval(), side)
+        return probe_network(module.eval(), side)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_missing_makes_probabilities_of_it(last):
     network, plain = Head(last=last).eval(), Head().eval()
     finished = activation(tried(network).ending, multi_label=False)
     with torch.no_grad():
-        for batch in probes(32):
+        for batch in probe_batches(32):
             assert torch.allclose(finished(network(batch)), plain(batch).softmax(dim=1), atol=1e-6)
 
 
@@ -72,7 +72,10 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
             r"a tuple of 2 \(0 \[2, 5\], 1 \[2, 5\]\) but one tensor .* choose it with --output",
         ),
         (Calling(lambda scores, _: {"logits": scores, "hidden": scores}), r"a dict of 2 \(logits \[2, 5\], hidden"),
-        (Calling(lambda scores, _: nn.functional.normalize(scores)), r"has length 1, as embeddings.*nn.Linear\(5, 2\)"),
+        (
+            Calling(lambda scores, _: nn.functional.normalize(scores)),
+            r"has length 1, like embeddings.*nn.Linear\(5, 2\)",
+        ),
         (Calling(lambda _, images: images), r"gives \[2, 3, 32, 32\] for a batch of 2 images"),
         (Calling(lambda scores, _: scores[..., None, None]), r"gives \[2, 5, 1, 1\]"),
         (Calling(lambda scores, _: scores.reshape(2, -1)), "reads the batch's size as a number"),
@@ -80,7 +83,7 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
             Calling(lambda scores, _: scores - scores.mean(dim=0)),
             r"depends on the others in its batch: call model\.eval",
         ),
-        (Calling(lambda scores, _: scores + torch.rand_like(scores)), r"different answers each time: call model\.eval"),
+        (Calling(lambda scores, _: scores + torch.rand_like(scores)), r"differs from call to call: call model\.eval"),
         (Calling(lambda scores, _: scores / 0 * 0), "NaN or infinity"),
         (Calling(lambda scores, images: scores[:, : 1 // 0]), "does not run on a batch of images"),
     ],
@@ -101,7 +104,7 @@ def test_a_wrong_size_is_told_the_right_one():
     [
         (5, 1, False, r"there is 1 label and the network has 5 classes"),
         (5, 4, False, r"4 labels and the network has 5 classes.*ImageFolder\)$"),
-        (512, 4, False, "a network without its last layer, which gives 512 features"),
+        (512, 4, False, "a network without its last layer, which outputs 512 features"),
         (1, 1, False, "use --multi-label"),
     ],
 )
