@@ -1,1 +1,1 @@
-"""Parity, evaluation and tuning: proof that what is served is what was trained."""
+"""Parity, evaluation and tuning: checks that the served model gives the trained network's answers."""

@@ -1,4 +1,4 @@
-"""`gateway model evaluate --compare`: other ways to prepare the pictures of a model, on the same labelled images."""
+"""`gateway model evaluate --compare`: alternative preprocessing of a model, on the same labelled images."""
 
 import shutil
 import tempfile
@@ -24,7 +24,7 @@ RESIZE_PARAMETER = "resize_library"
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A way to prepare pictures, and what came of it."""
+    """A way to prepare images, and its evaluation."""
 
     decode: Decode
     resize_library: str
@@ -35,7 +35,7 @@ class Alternative:
         return f"decode {self.decode.value}, resized by {self.resize_library}"
 
     def moved(self, first: "Alternative") -> tuple[float, float]:
-        """Against another one: the largest difference of a probability, and the share with the same likeliest class."""
+        """Against another one: the largest difference of a probability, and the share of images with the same top-1."""
         mine, others = _by_path(self.evaluation), _by_path(first.evaluation)
         pairs = [(mine[path], others[path]) for path in mine.keys() & others.keys()]
         largest = max((float(np.abs(here - there).max()) for here, there in pairs), default=0.0)
@@ -43,7 +43,7 @@ class Alternative:
 
 
 def ways(entry: Entry) -> list[tuple[Decode, str]]:
-    """As the model is served first; then the other ways to decode large JPEGs, and to resize."""
+    """The model's current way first, then all other combinations of JPEG decoding and resize library."""
     first = (entry.serving.decode, entry.preprocessing.resize_library)
     every = [(decode, library) for library in (first[1], PILLOW, TORCH) for decode in Decode]
     return list(dict.fromkeys([first, *every]))
@@ -52,7 +52,7 @@ def ways(entry: Entry) -> list[tuple[Decode, str]]:
 def compare(
     entry: Entry, version: int, repository: Path, samples: Sequence[Sample], report: Report
 ) -> Iterator[Alternative]:
-    """Each way, evaluated by a Triton of this command's own on a copy of the model; raises UserError."""
+    """Evaluate each way with a copy of the model in a separate Triton; raises UserError."""
     ensemble = entry.ensemble_of(version)
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         copy = Path(folder)

@@ -1,4 +1,4 @@
-"""The photographs by which a network is quantized, and whether it can be."""
+"""The images that calibrate int8, and the checks whether a model can be quantized."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,28 +17,28 @@ from gateway_models.repository.entry import Entry, Format, ImageTensor
 from gateway_models.repository.preprocessing import AS_PIXELS, reference_transforms
 
 MAX_PICTURES = 256
-"""That are run through a network; more of them hardly change the ranges that are found."""
+"""The images that are run through a network at most; more hardly change the ranges."""
 
 
 class NotQuantized(UserError):
-    """A model that cannot be tried in int8 as it is; the message says how to get there."""
+    """A model cannot be quantized to int8; the message says what to do first."""
 
 
 def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None) -> None:
-    """Raise UserError where int8 is to be tried and cannot be."""
+    """Raise UserError where int8 is among `stages` but the model or the arguments do not allow it."""
     if TuneStep.INT8 not in stages:
         if calibrate is not None:
             raise NotQuantized("--calibrate is for int8: add --try int8, or leave --try out")
         return
     if calibrate is None:
         raise NotQuantized(
-            "--try int8 needs --calibrate FOLDER: photos like those to be classified, by which the range of each "
-            "number in the network is found; some hundreds, of every class"
+            "--try int8 needs --calibrate FOLDER: images like those to be classified, to calibrate the range of each "
+            "tensor; some hundreds, of every class"
         )
     if entry.format is Format.FUNCTION:
-        raise NotQuantized(f"int8 is for ONNX, and {entry.name} is a Python function: which chooses its own precision")
+        raise NotQuantized(f"int8 is for ONNX, and {entry.name} is a Python function, which chooses its own precision")
     if entry.format is not Format.ONNX and (TuneStep.FORMATS not in stages or len(entry.versions) > 1):
-        # Versions share one configuration, and so one format.
+        # Versions share one configuration and therefore one format.
         also = "" if len(entry.versions) > 1 else "add --try formats, which tries it as ONNX too, or "
         raise NotQuantized(
             f"int8 is for ONNX, and {entry.name} is served as {entry.format.value}: {also}add it under another name "
@@ -46,7 +46,7 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
         )
     if entry.features:
         raise NotQuantized(
-            f"{entry.name} gives vectors too, which int8 would move away from those that are kept somewhere: add it "
+            f"{entry.name} gives embeddings, and int8 would make them differ from those stored before: add it "
             "under another name without --features"
         )
     if entry.serving.tensorrt:
@@ -55,16 +55,16 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
 
 
 def calibration_files(folder: Path, measured: Sequence[Path], report: Report) -> list[Path]:
-    """Images of a folder, spread evenly over it and its folders; raises NoPictures.
+    """Choose images evenly from a folder and its subfolders; raises NoPictures.
 
-    Those that are `measured` afterwards are left out: how right a network is on what it was fitted to says little.
+    The images in `measured` are left out: accuracy on the calibration images would be biased.
     """
     taken = {path.resolve() for path in measured}
     found = [path for path in image_files([folder]) if path.resolve() not in taken]
     if not found:
         raise NoPictures(
-            f"all images of {folder} are those that variants are measured on: give --calibrate others, or measure on a "
-            "part of them"
+            f"all images of {folder} are also measured on: give --calibrate other images, or measure on "
+            "only some of them"
         )
     step = max(1.0, len(found) / MAX_PICTURES)
     files = [found[int(number * step)] for number in range(min(len(found), MAX_PICTURES))]
@@ -73,9 +73,9 @@ def calibration_files(folder: Path, measured: Sequence[Path], report: Report) ->
 
 
 def calibration_images(files: Sequence[Path], entry: Entry) -> Iterator[NDArray[np.float32 | np.uint8]]:
-    """Each image [1, 3, side, side] as the served network gets it, one at a time; raises NoPictures at the end.
+    """Each image [1, 3, side, side] in the served network's input format; raises NoPictures if none can be read.
 
-    What is no image is passed over.
+    Files that are not images are skipped.
     """
     pixels = entry.tensor is ImageTensor.UINT8
     preprocessing = entry.preprocessing
@@ -92,4 +92,4 @@ def calibration_images(files: Sequence[Path], entry: Entry) -> Iterator[NDArray[
         batch = transforms(image)[None].numpy()
         yield batch.round().clip(0, 255).astype(np.uint8) if pixels else batch
     if not readable:
-        raise NoPictures("none of the images to calibrate by can be read")
+        raise NoPictures("none of the calibration images can be read")

@@ -1,4 +1,4 @@
-"""`gateway model compare`: two versions of a model on the same pictures, and which of their differences are noise."""
+"""`gateway model compare`: two versions of a model on the same images, and whether their difference is significant."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,15 @@ from gateway.errors import UserError
 from gateway.ingest.resizing import Resize
 from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, ask_each
+from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.over_http import OverHttp, PictureRefused
 
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05
-"""What happens by chance more seldom than this is not put down to it."""
+"""The significance level: a p-value below it counts as a real difference."""
 _Z = 1.959963984540054
-"""Between minus and plus so many standard deviations are 95 % of a normal distribution."""
+"""95 % of a normal distribution lie within this many standard deviations."""
 
 
 class NotComparable(UserError):
@@ -29,7 +29,7 @@ class NotComparable(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What both versions make of one picture: probabilities fp32 [classes]."""
+    """Both versions' answers for one image: probabilities fp32 [classes]."""
 
     sample: Sample
     first: Probabilities
@@ -37,7 +37,7 @@ class Pair:
 
     @property
     def same(self) -> bool:
-        """Whether both find the same class likeliest."""
+        """Whether both have the same top-1 class."""
         return int(self.first.argmax()) == int(self.second.argmax())
 
     @property
@@ -47,18 +47,18 @@ class Pair:
 
     @property
     def first_right(self) -> bool:
-        """Whether the first one's likeliest class is a true one."""
+        """Whether the first version's top-1 class is a true one."""
         return int(self.first.argmax()) in self.sample.classes
 
     @property
     def second_right(self) -> bool:
-        """Whether the second one's likeliest class is a true one."""
+        """Whether the second version's top-1 class is a true one."""
         return int(self.second.argmax()) in self.sample.classes
 
 
 @dataclass(frozen=True)
 class Compared:
-    """All pairs of a run; `labelled` is whether the true classes are known."""
+    """All pairs of a run; `labelled` means that the true classes are known."""
 
     pairs: Sequence[Pair]
     refused: Sequence[NotCompared] = field(default=())
@@ -66,27 +66,27 @@ class Compared:
 
     @cached_property
     def different(self) -> Sequence[Pair]:
-        """Those whose likeliest class differs, the furthest apart first."""
+        """The pairs with different top-1 classes, largest difference first."""
         return sorted((pair for pair in self.pairs if not pair.same), key=lambda pair: pair.largest, reverse=True)
 
     @property
     def disagreement(self) -> float:
-        """The share of pictures whose likeliest class differs; 0 where there are none."""
+        """The share of images with different top-1 classes; 0 if there are no images."""
         return len(self.different) / max(1, len(self.pairs))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where that share lies, as far as so many pictures tell: the interval of 95 % by Wilson."""
+        """The 95 % confidence interval of `disagreement`, by Wilson."""
         return wilson(len(self.different), len(self.pairs))
 
     @property
     def differences(self) -> NDArray[np.float64]:
-        """The largest difference of a probability in each picture, in falling order: fp64 [pairs]."""
+        """The largest difference of a probability in each image, in descending order: fp64 [pairs]."""
         return np.sort(np.array([pair.largest for pair in self.pairs]))[::-1]
 
     @property
     def accuracy(self) -> tuple[float, float]:
-        """The share of pictures that each version has right."""
+        """Each version's share of correct images."""
         count = max(1, len(self.pairs))
         return sum(pair.first_right for pair in self.pairs) / count, sum(
             pair.second_right for pair in self.pairs
@@ -94,7 +94,7 @@ class Compared:
 
     @property
     def only(self) -> tuple[int, int]:
-        """Pictures that the first alone has right, and those that the second alone has."""
+        """The number of images that only the first version has right, and only the second."""
         return (
             sum(pair.first_right and not pair.second_right for pair in self.pairs),
             sum(pair.second_right and not pair.first_right for pair in self.pairs),
@@ -102,24 +102,24 @@ class Compared:
 
     @property
     def chance(self) -> float:
-        """How probable such a difference of accuracy is if neither version is better; see `mcnemar`."""
+        """The probability of such a difference in accuracy if neither version is better; see `mcnemar`."""
         return mcnemar(*self.only)
 
     def holds(self, tolerance: float | None) -> bool:
-        """Whether something was compared, and the likeliest class differs in no larger share of it."""
+        """Whether images were compared and the share with different top-1 classes is within the tolerance."""
         return bool(self.pairs) and (tolerance is None or self.disagreement <= tolerance)
 
 
 def compare(
     ensembles: tuple[str, str], address: str, samples: Sequence[Sample], resize: Resize | None = None
 ) -> Iterator[Pair | NotCompared]:
-    """Ask the Triton at an address for both versions of each picture; raises UserError."""
-    for first, second in ask_each(ensembles, address, samples, resize):
+    """Have the Triton at an address classify each image with both versions; raises UserError."""
+    for first, second in predict_each(ensembles, address, samples, resize):
         yield _paired(first, second)
 
 
 def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sample]) -> Iterator[Pair | NotCompared]:
-    """Ask a gateway for both versions of each file, sent as it is; raises UserError."""
+    """Have a gateway classify each file, sent unchanged, with both versions; raises UserError."""
     for sample in samples:
         try:
             data = read_file(sample.path, MAX_FILE_BYTES)
@@ -131,10 +131,10 @@ def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sampl
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of the exact test by McNemar, of pictures that one version alone has right.
+    """The two-sided p-value of McNemar's exact test, from the images that only one version has right.
 
-    Pictures that both have right, or neither, tell nothing. If neither is better, each of the others is a throw of a
-    coin, and this is the probability of throws at least as one-sided (Q. McNemar, Psychometrika 12, 1947).
+    Images that both have right, or neither, carry no information. If neither is better, each of the others is a coin
+    toss, and this is the probability of tosses at least as one-sided (Q. McNemar, Psychometrika 12, 1947).
     """
     throws, fewer = only_first + only_second, min(only_first, only_second)
     ways = sum(_binomials(throws, fewer))
@@ -142,7 +142,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
-    """The interval of 95 % for a share (E. B. Wilson, JASA 22, 1927); 0 to 1 where nothing was seen."""
+    """The 95 % confidence interval of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations."""
     if not of:
         return 0.0, 1.0
     share, square = hits / of, _Z * _Z

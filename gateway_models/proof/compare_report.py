@@ -1,4 +1,4 @@
-"""What `gateway model compare` prints, and the sheet of pictures on which two versions differ."""
+"""The output of `gateway model compare`, and the HTML sheet of images on which two versions differ."""
 
 import base64
 import html
@@ -17,7 +17,7 @@ from gateway_models.proof.reference import shown
 from gateway_models.repository.summary import console
 
 SHOWN, ON_THE_SHEET = 20, 400
-"""Pictures in the table, and on the sheet: those furthest apart, where there are more."""
+"""The most images in the table and on the sheet; those with the largest differences come first."""
 THUMBNAIL_PIXELS = 200
 _STYLE = """\
 body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1b1b; background: #fff }
@@ -28,7 +28,7 @@ figcaption { overflow-wrap: anywhere } figcaption b { font-weight: 600 } .right 
 
 
 def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str], sheet: Path | None) -> None:
-    """The pictures on which the versions differ, the sums, and what of them is noise; `sheet` is where the rest is."""
+    """Print the images on which the versions differ, the totals and the verdict; `sheet` is the path of the sheet."""
     out = console()
     first, second = versions
     if compared.different:
@@ -74,15 +74,15 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
 
 
 def verdict(compared: Compared, versions: tuple[int, int]) -> str:
-    """Which version is better, as far as these pictures can tell."""
+    """Which version is better, if the difference is significant."""
     only_first, only_second = compared.only
     if only_first == only_second == 0:
-        return "both are right on the same pictures"
+        return "both are right on the same images"
     better = versions[0] if only_first > only_second else versions[1]
     if compared.chance >= CHANCE:
         return (
             f"neither is shown to be better: chance alone does as much in {100 * compared.chance:.0f} % of the cases; "
-            "more pictures may tell"
+            "more images may show a difference"
         )
     return f"version {better} is better: chance alone does as much in {100 * compared.chance:.2g} % of the cases"
 
@@ -123,12 +123,12 @@ def as_json(
 
 
 def write_sheet(compared: Compared, model: str, versions: tuple[int, int], labels: Sequence[str], path: Path) -> None:
-    """The pictures on which the versions differ as one HTML file, with all that it shows in it."""
-    told = compared.different[:ON_THE_SHEET]
+    """Write the images on which the versions differ into one self-contained HTML file."""
+    listed = compared.different[:ON_THE_SHEET]
     heading = html.escape(f"{model}: where version {versions[0]} and version {versions[1]} differ")
-    count = f"{len(compared.different)} of {len(compared.pairs)} pictures, the furthest apart first"
-    more = f"; {ON_THE_SHEET} of them are shown" if len(told) < len(compared.different) else ""
-    figures = "\n".join(_figure(pair, versions, labels, labelled=compared.labelled) for pair in told)
+    count = f"{len(compared.different)} of {len(compared.pairs)} images, the largest differences first"
+    more = f"; {ON_THE_SHEET} of them are shown" if len(listed) < len(compared.different) else ""
+    figures = "\n".join(_figure(pair, versions, labels, labelled=compared.labelled) for pair in listed)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{heading}</title>\n'
@@ -182,5 +182,5 @@ def _true(pair: Pair, labels: Sequence[str]) -> str:
 
 
 def _name(pair: Pair) -> str:
-    """With its folder: in folders named after classes, files are often numbered from 0 on."""
+    """The file's name with its folder: in folders named after classes, files often have the same names."""
     return f"{pair.sample.path.parent.name}/{pair.sample.path.name}"

@@ -1,4 +1,4 @@
-"""Labelled images on disk: a folder for each class, or a CSV of paths and labels."""
+"""Reads labelled images: a folder for each class, or a CSV of paths and labels."""
 
 import csv
 import io
@@ -14,70 +14,70 @@ from gateway_models.proof.image_files import image_files
 SEPARATOR = ";"
 MAX_CLASS_DIGITS = 9
 MAX_TABLE_BYTES = 256 * 2**20
-"""Of a CSV: millions of rows."""
+"""The size limit of a CSV: millions of rows."""
 
 
 class DatasetError(UserError):
-    """The images or their labels cannot be used; the message names the file or the class."""
+    """Images or labels cannot be used; the message names the file or the class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An image file and the classes that it truly shows, by number; one but for multi-label models."""
+    """An image file and its true classes, by number; exactly one except for multi-label models."""
 
     path: Path
     classes: frozenset[int]
 
 
-def read_dataset(place: Path, labels: Sequence[str], *, multi_label: bool = False) -> list[Sample]:
+def read_dataset(source: Path, labels: Sequence[str], *, multi_label: bool = False) -> list[Sample]:
     """The samples in a folder with a folder for each class, or in a CSV with a path and a label on each line.
 
-    Classes are named as in `labels`, whatever their case, with _ for a space; or by number. In a CSV the paths are
-    relative to it, a first line "path,label" is a header, and several labels stand with ; between them.
+    Classes are named as in `labels`, ignoring case, with _ for a space; or by number. In a CSV the paths are
+    relative to it, a first line "path,label" is a header, and several labels are separated by ;.
     Raises UserError.
     """
     classes = _Classes(labels)
-    if place.is_dir():
-        folders = sorted(folder for folder in place.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    if source.is_dir():
+        folders = sorted(folder for folder in source.iterdir() if folder.is_dir() and not folder.name.startswith("."))
         if not folders:
-            raise DatasetError(f"{place} has no folders; there should be one for each class, named as the class")
+            raise DatasetError(f"{source} has no folders; there should be one for each class, named as the class")
         numbers = [classes.number(folder.name, str(folder)) for folder in folders]
         return [
             Sample(path, frozenset({number}))
             for folder, number in zip(folders, numbers, strict=True)
             for path in image_files([folder])
         ]
-    if not place.is_file():
-        raise DatasetError(f"no folder or CSV file at {place}")
-    samples = [_row(place, number, row, classes) for number, row in _rows(place)]
+    if not source.is_file():
+        raise DatasetError(f"no folder or CSV file at {source}")
+    samples = [_row(source, number, row, classes) for number, row in _rows(source)]
     if not samples:
-        raise DatasetError(f"{place} has no lines")
+        raise DatasetError(f"{source} has no lines")
     several = next((sample for sample in samples if len(sample.classes) != 1), None)
     if several is not None and not multi_label:
         raise DatasetError(f"{several.path} has {len(several.classes)} labels, and the model gives one for each image")
     return samples
 
 
-def read_samples(place: Path, labels: Sequence[str], *, multi_label: bool = False) -> tuple[list[Sample], bool]:
-    """The samples at a place, and whether their classes are known.
+def read_samples(source: Path, labels: Sequence[str], *, multi_label: bool = False) -> tuple[list[Sample], bool]:
+    """The samples at a path, and whether their classes are known.
 
-    As `read_dataset` has them for a CSV, or a folder in which some folder is named as a class; otherwise every image
-    in the folder and the folders in it, or the one file, with no class. Raises UserError.
+    A CSV, or a folder with a subfolder named after a class, is read by `read_dataset`; otherwise every image
+    in the folder and its subfolders, or the one file, is a sample without classes. Raises UserError.
     """
     classes = _Classes(labels)
-    if place.is_dir():
-        labelled = any(folder.name in classes for folder in place.iterdir() if folder.is_dir())
+    if source.is_dir():
+        labelled = any(folder.name in classes for folder in source.iterdir() if folder.is_dir())
     else:
-        labelled = place.suffix.lower() == ".csv"
+        labelled = source.suffix.lower() == ".csv"
     if labelled:
-        return read_dataset(place, labels, multi_label=multi_label), True
-    return [Sample(path, frozenset()) for path in image_files([place])], False
+        return read_dataset(source, labels, multi_label=multi_label), True
+    return [Sample(path, frozenset()) for path in image_files([source])], False
 
 
 class _Classes:
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = labels
-        # A label that stands twice, such as ImageNet's crane, can only be meant by number.
+        # A label that occurs twice, such as ImageNet's crane, can only be given by number.
         names = [_plain(label) for label in labels]
         self._numbers = {name: number for number, name in enumerate(names) if names.count(name) == 1}
 
@@ -104,21 +104,21 @@ def _plain(name: str) -> str:
     return name.strip().replace("_", " ").casefold()
 
 
-def _rows(place: Path) -> list[tuple[int, list[str]]]:
+def _rows(source: Path) -> list[tuple[int, list[str]]]:
     try:
-        file = io.StringIO(read_text(place, max_bytes=MAX_TABLE_BYTES), newline="")
+        file = io.StringIO(read_text(source, max_bytes=MAX_TABLE_BYTES), newline="")
         rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as exc:
-        raise DatasetError(f"cannot read {place}: {exc}") from exc
+        raise DatasetError(f"cannot read {source}: {exc}") from exc
     is_header = bool(rows) and [cell.strip().lower() for cell in rows[0][1]][:1] in (["path"], ["file"], ["filename"])
     return rows[1:] if is_header else rows
 
 
-def _row(place: Path, number: int, row: list[str], classes: _Classes) -> Sample:
+def _row(source: Path, number: int, row: list[str], classes: _Classes) -> Sample:
     if len(row) < 2:
-        raise DatasetError(f"{place}, line {number}: a path and a label are expected")
-    path = place.parent / restored(row[0].strip())
+        raise DatasetError(f"{source}, line {number}: a path and a label are expected")
+    path = source.parent / restored(row[0].strip())
     if not path.is_file():
-        raise DatasetError(f"{place}, line {number}: there is no file {path}")
+        raise DatasetError(f"{source}, line {number}: there is no file {path}")
     names = [name for name in restored(row[1]).split(SEPARATOR) if name.strip()]
-    return Sample(path, frozenset(classes.number(name, f"{place}, line {number}") for name in names))
+    return Sample(path, frozenset(classes.number(name, f"{source}, line {number}") for name in names))

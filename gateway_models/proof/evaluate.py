@@ -1,4 +1,4 @@
-"""`gateway model evaluate`: how often the served model is right."""
+"""`gateway model evaluate`: the accuracy of the served model."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,14 @@ from gateway_models.proof.image_files import ImageFile, read_pictures
 
 BATCH = 8
 CALLERS = 4
-"""Calls to Triton in flight: enough for both steps of an ensemble to be busy."""
+"""Concurrent calls to Triton: enough to keep both steps of an ensemble busy."""
 THRESHOLD = 0.5
-"""From which probability on a multi-label model says yes."""
+"""The probability from which a multi-label model predicts a class."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleAnswer:
-    """What was served for one sample: probabilities fp32 [classes], or why there are none."""
+    """The served answer for one sample: probabilities fp32 [classes], or the reason why there are none."""
 
     sample: Sample
     probabilities: NDArray[np.float32] | None
@@ -33,7 +33,7 @@ class SampleAnswer:
 
 @dataclass
 class Evaluation:
-    """Answers, counted as they come; `classes` is how many the model has."""
+    """Accumulates answers; `classes` is the model's number of classes."""
 
     classes: int
     multi_label: bool
@@ -47,16 +47,16 @@ class Evaluation:
 
     @property
     def images_per_second(self) -> float:
-        """Images answered in a second, decoding included."""
+        """Throughput, including decoding."""
         return len(self.answers) / self.seconds if self.seconds else 0.0
 
     def top(self, k: int) -> float:
-        """The share of images of which a true class is among the k likeliest."""
+        """The share of images with a true class among the k likeliest."""
         hits = sum(bool(answer.sample.classes & set(_likeliest(answer, k))) for answer in self.answers)
         return hits / max(1, len(self.answers))
 
     def confusion(self) -> NDArray[np.float64]:
-        """Counts [true class, predicted class]; for multi-label models each predicted one counts for each true one."""
+        """Counts [true class, predicted class]; for multi-label models, every pair of the two counts."""
         counts = np.zeros((self.classes, self.classes))
         for answer in self.answers:
             for true in answer.sample.classes:
@@ -65,14 +65,14 @@ class Evaluation:
         return counts
 
     def per_class(self) -> list["ClassScore"]:
-        """Of each class that is true or predicted anywhere, how well it is found."""
+        """Precision and recall of each class that is true or predicted in any image."""
         true, predicted, both = (np.zeros(self.classes, int) for _ in range(3))
         for answer in self.answers:
-            said = self._predicted(answer)
+            found = self._predicted(answer)
             for number in answer.sample.classes:
                 true[number] += 1
-                both[number] += number in said
-            for number in said:
+                both[number] += number in found
+            for number in found:
                 predicted[number] += 1
         seen = np.flatnonzero(true + predicted)
         return [ClassScore(int(n), int(true[n]), int(predicted[n]), int(both[n])) for n in seen]
@@ -86,7 +86,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """A class: images that show it, images for which it was predicted, and those of which both are true."""
+    """A class, with the number of images that show it, of those predicted to, and of those where both hold."""
 
     number: int
     true: int
@@ -95,27 +95,29 @@ class ClassScore:
 
     @property
     def precision(self) -> float | None:
-        """Of the images it was predicted for, the share that shows it; None where there are none."""
+        """The share of correct predictions of this class; None if there are no predictions."""
         return self.both / self.predicted if self.predicted else None
 
     @property
     def recall(self) -> float | None:
-        """Of the images that show it, the share it was predicted for; None where there are none."""
+        """The share of the class's images that were predicted as such; None if there are no images."""
         return self.both / self.true if self.true else None
 
 
-def ask(ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None) -> Iterator[SampleAnswer]:
-    """What the Triton at an address makes of each sample, in order; raises TritonRefused.
+def predict(
+    ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None
+) -> Iterator[SampleAnswer]:
+    """Have the Triton at an address classify the samples, and yield the answers in order; raises TritonRefused.
 
-    Large pictures are resized before, as in the gateway.
+    Large images are resized first, as in the gateway.
     """
-    return (answer for (answer,) in ask_each((ensemble,), address, samples, resize))
+    return (answer for (answer,) in predict_each((ensemble,), address, samples, resize))
 
 
-def ask_each(
+def predict_each(
     ensembles: Sequence[str], address: str, samples: Sequence[Sample], resize: Resize | None = None
 ) -> Iterator[tuple[SampleAnswer, ...]]:
-    """What each of several ensembles makes of each sample, which is read once; see `ask`."""
+    """Have several ensembles classify each sample, which is read once; see `predict`."""
     connections = local()
     opened: list[BlockingTriton] = []
 
@@ -124,7 +126,7 @@ def ask_each(
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
         pictures = list(read_pictures((sample.path for sample in batch), resize))
-        each = [_ask_batch(connections.triton, ensemble, batch, pictures) for ensemble in ensembles]
+        each = [_predict_batch(connections.triton, ensemble, batch, pictures) for ensemble in ensembles]
         return list(zip(*each, strict=True))
 
     try:
@@ -139,15 +141,15 @@ def ask_each(
 def evaluate(
     ensemble: str, address: str, samples: Sequence[Sample], evaluation: Evaluation, resize: Resize | None = None
 ) -> Iterator[SampleAnswer]:
-    """Ask and count; yields each answer, for a progress bar."""
+    """Classify the samples and add the answers to `evaluation`; yields each answer, for a progress bar."""
     started = time.perf_counter()
-    for answer in ask(ensemble, address, samples, resize):
+    for answer in predict(ensemble, address, samples, resize):
         evaluation.add(answer)
         evaluation.seconds = time.perf_counter() - started
         yield answer
 
 
-def _ask_batch(
+def _predict_batch(
     triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], pictures: Sequence[ImageFile]
 ) -> list[SampleAnswer]:
     fit = [picture.payload for picture in pictures if not picture.reason]

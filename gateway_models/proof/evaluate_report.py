@@ -1,4 +1,4 @@
-"""What `gateway model evaluate` prints and draws."""
+"""The output and plot of `gateway model evaluate`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from gateway_models.repository.summary import console
 
 REFUSED_SHOWN = 20
 RANKS = (1, 5)
-"""Top-1 and top-5, as people compare models of ImageNet."""
+"""Top-1 and top-5, as usual for ImageNet models."""
 
 
 def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str) -> None:
-    """The classes' table, the sums, and the confusion matrix as a PNG in `plot`."""
+    """Print the table of classes and the totals, and write the confusion matrix as a PNG to `plot`."""
     from gateway_models.proof.plots import confusion_matrix
 
     out = console()
@@ -42,7 +42,7 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
 
 
 def compared(alternatives: Sequence[Alternative]) -> None:
-    """A row for each way to prepare the pictures; differences are from the first."""
+    """Print a row for each way to prepare the images; differences are from the first."""
     shown = ranks(alternatives[0].evaluation.classes)
     headings = ("", *(f"top-{k}" for k in shown), "images/s", "largest difference", "same top-1")
     table = Table(*headings, box=None, pad_edge=False)
@@ -59,7 +59,7 @@ def compared(alternatives: Sequence[Alternative]) -> None:
 
 
 def ranks(classes: int) -> tuple[int, ...]:
-    """The ranks that say something about a model: among its 5 likeliest classes of 5 every picture's class is."""
+    """The ranks below the number of classes; top-5 of 5 classes would always be 100 %."""
     return tuple(k for k in RANKS if k == 1 or k < classes)
 
 

@@ -1,4 +1,4 @@
-"""Image files on disk, as the gateway would send them to Triton."""
+"""Reads image files and prepares them as the gateway does before it sends them to Triton."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from gateway_models.repository.entry import Decode, Entry
 
 
 class NoPictures(UserError):
-    """There is no image where one was expected."""
+    """No images were found or could be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image file: `payload` is what the gateway sends of it, or `reason` says why it sends nothing."""
+    """An image file: `payload` is what the gateway would send to Triton, `reason` why it would send nothing."""
 
     path: Path
     payload: bytes = field(repr=False)
@@ -30,34 +30,34 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """A picture that was not compared, and why."""
+    """An image that was not compared, and the reason."""
 
     path: Path
     reason: str
 
 
-def image_files(places: Iterable[Path]) -> list[Path]:
-    """Files, and all images in folders and the folders in these, in order; raises NoPictures."""
+def image_files(sources: Iterable[Path]) -> list[Path]:
+    """The files given, and all images in the folders given and their subfolders, in order; raises NoPictures."""
     found: list[Path] = []
-    for place in places:
-        if place.is_dir():
-            found += sorted(path for path in place.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-        elif place.is_file():
-            found.append(place)
+    for source in sources:
+        if source.is_dir():
+            found += sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+        elif source.is_file():
+            found.append(source)
         else:
-            raise NoPictures(f"there is no file or folder {place}")
+            raise NoPictures(f"there is no file or folder {source}")
     if not found:
-        raise NoPictures("there are no images in " + ", ".join(map(str, places)))
+        raise NoPictures("there are no images in " + ", ".join(map(str, sources)))
     return found
 
 
 def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
-    """What the gateway makes of large pictures for a model, which may be asked to decode them another way."""
+    """How the gateway resizes large images for a model; `decode` replaces the model's own way of decoding."""
     return resize_of(entry.preprocessing.parameters(), fast=(decode or entry.serving.decode) is Decode.FAST)
 
 
 def reader(resize: Resize | None = None) -> Callable[[Path], ImageFile]:
-    """Makes a file what the gateway sends of it to a model with such a resize, by this process's GATEWAY_ settings."""
+    """A function that prepares a file as the gateway does, with this resize and this process's GATEWAY_ settings."""
     policy = DecodePolicy.from_settings(load_settings())
 
     def read(path: Path) -> ImageFile:
@@ -75,5 +75,5 @@ def reader(resize: Resize | None = None) -> Callable[[Path], ImageFile]:
 
 
 def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[ImageFile]:
-    """Each file as `reader` makes it."""
+    """Prepare each file with `reader`."""
     return map(reader(resize), paths)

@@ -1,4 +1,4 @@
-"""The scores that a gateway's clients get, over HTTP."""
+"""Gets a model's scores from a gateway over HTTP."""
 
 import base64
 from types import TracebackType
@@ -14,27 +14,27 @@ TIMEOUT_SECONDS = 60.0
 
 
 class GatewayRefused(UserError):
-    """The gateway does not answer, or does not take part: it is away, wants a key, or has no such model."""
+    """The gateway is not reachable, requires an API key, or has no such model."""
 
 
 class PictureRefused(Exception):
-    """The gateway has no answer for a picture; the message is the gateway's own."""
+    """The gateway refused an image; the message is the gateway's own."""
 
 
 def described(url: str, model: str, api_key: str | None = None) -> dict[str, Any]:
-    """What a gateway says of a model: GET /models/NAME; raises GatewayRefused."""
+    """A gateway's description of a model: GET /models/NAME; raises GatewayRefused."""
     path = f"{url.rstrip('/')}/models/{model}"
     try:
         response = httpx.get(path, headers=_headers(api_key), timeout=TIMEOUT_SECONDS)
         answer: dict[str, Any] = response.json()
         if response.is_success:
             return {**answer, "labels": list(answer["labels"]), "versions": list(answer["versions"])}
-        said = str(answer["detail"])
+        reason = str(answer["detail"])
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise GatewayRefused(f"{path} does not answer: {exc}") from exc
     except (ValueError, LookupError, TypeError) as exc:
-        raise GatewayRefused(f"{path} answers, but not as a gateway does") from exc
-    raise GatewayRefused(f"{path}: {said}")
+        raise GatewayRefused(f"the answer of {path} is not that of a gateway") from exc
+    raise GatewayRefused(f"{path}: {reason}")
 
 
 def _headers(api_key: str | None) -> dict[str, str]:
@@ -42,7 +42,7 @@ def _headers(api_key: str | None) -> dict[str, str]:
 
 
 class OverHttp:
-    """One version of a model behind a gateway, asked by the Open Inference Protocol, which has every class's score."""
+    """A client for one version of a model, by the Open Inference Protocol, which returns the scores of all classes."""
 
     def __init__(self, url: str, model: str, version: int, api_key: str | None = None) -> None:
         self._path = f"{url.rstrip('/')}/v2/models/{model}/versions/{version}/infer"
@@ -57,13 +57,13 @@ class OverHttp:
         self._client.close()
 
     def scores(self, data: bytes) -> NDArray[np.float32]:
-        """fp32 [classes] of a file; raises what `answer` raises."""
+        """The scores fp32 [classes] of a file; raises like `answer`."""
         return self.answer(data)[0]
 
     def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """fp32 [classes] of a file, and its vector fp32 [size] where the model gives some.
+        """The scores fp32 [classes] of a file, and its embedding fp32 [size] or None.
 
-        Raises PictureRefused, or GatewayRefused where others would be refused too.
+        Raises PictureRefused for this file, or GatewayRefused where every file would be refused.
         """
         image = {
             "name": "IMAGE",
@@ -82,9 +82,11 @@ class OverHttp:
                 vector = given.get("FEATURES")
                 scores = np.asarray(given["PREDICTION"], np.float32)
                 return scores, None if vector is None else np.asarray(vector, np.float32)
-            said = str(answer["error"])
+            reason = str(answer["error"])
         except (ValueError, LookupError, TypeError) as exc:
-            raise GatewayRefused(f"{self._path} answers {response.status_code}, and not as a gateway does") from exc
+            raise GatewayRefused(
+                f"{self._path} returned status {response.status_code}, but its body is not that of a gateway"
+            ) from exc
         if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
-            raise GatewayRefused(f"{self._path}: {said}")
-        raise PictureRefused(said)
+            raise GatewayRefused(f"{self._path}: {reason}")
+        raise PictureRefused(reason)

@@ -9,7 +9,7 @@ Both ways have three stages, and the difference between their answers is the sum
     resize = original(preprocessor(PIL's pixels)) - original(torchvision(PIL's pixels))
     model  = served(the file) - original(preprocessor(the file))
 
-The vectors of a model that gives some are held to the original's by their cosine.
+Embeddings are compared with the original's by their cosine.
 """
 
 import io
@@ -39,14 +39,14 @@ Probabilities = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPair:
-    """One image's vectors, served and expected: fp32 [size]."""
+    """One image's embeddings, served and expected: fp32 [size]."""
 
     served: Probabilities
     expected: Probabilities
 
     @property
     def cosine(self) -> float:
-        """Of the angle between the two."""
+        """The cosine of the angle between the two."""
         served, expected = self.served.astype(np.float64), self.expected.astype(np.float64)
         lengths = float(np.linalg.norm(served)) * float(np.linalg.norm(expected))
         return float(served @ expected) / max(lengths, 1e-30)
@@ -59,9 +59,9 @@ class EmbeddingPair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One image's answers, served and expected, and what each stage adds to their difference: fp32 [classes].
+    """One image's answers, served and expected, and each stage's part of their difference: fp32 [classes].
 
-    Of answers over HTTP the stages are not known. `vectors` are those of a model that gives some.
+    Over HTTP, `stages` is empty. `vectors` are the embeddings, or None.
     """
 
     path: Path
@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def same_top1(self) -> bool:
-        """Whether both find the same class likeliest."""
+        """Whether both have the same top-1 class."""
         return int(self.served.argmax()) == int(self.expected.argmax())
 
     @property
@@ -82,11 +82,11 @@ class Comparison:
 
     @property
     def mean(self) -> float:
-        """The mean difference of all probabilities, without its sign."""
+        """The mean absolute difference of all probabilities."""
         return float(np.abs(self.served - self.expected).mean())
 
     def from_stage(self, stage: str) -> float:
-        """The largest difference of a probability that comes from one stage, where that is known."""
+        """The largest difference of a probability that comes from one stage, if `stages` has it."""
         return _largest(self.stages[stage])
 
 
@@ -97,21 +97,21 @@ class Parity:
     comparisons: Sequence[Comparison]
     refused: Sequence[NotCompared]
     on_gpu: bool = False
-    """Whether the served network ran on a GPU, and the original, as always, on the CPU."""
+    """Whether the served network ran on a GPU; the original always runs on the CPU."""
 
     @property
     def stages(self) -> Sequence[str]:
-        """Those of which it is known what they add."""
+        """The stages whose differences are known."""
         return STAGES if any(each.stages for each in self.comparisons) else ()
 
     @property
     def top1_agreement(self) -> float:
-        """The share of images for which both find the same class likeliest; 0 where there are none."""
+        """The share of images with the same top-1 class; 0 if there are no images."""
         return sum(each.same_top1 for each in self.comparisons) / max(1, len(self.comparisons))
 
     @property
     def largest(self) -> float:
-        """The largest difference of a probability in any image; 0 where there are none."""
+        """The largest difference of a probability in any image; 0 if there are no images."""
         return max((each.largest for each in self.comparisons), default=0.0)
 
     @property
@@ -121,12 +121,12 @@ class Parity:
 
     @property
     def vectors(self) -> Sequence[EmbeddingPair]:
-        """Those of all images; () where the model gives none."""
+        """The embeddings of all images; empty if the model gives none."""
         return [each.vectors for each in self.comparisons if each.vectors is not None]
 
     @property
     def least_cosine(self) -> float:
-        """The least cosine of an image's vector and the original's; 1 where there are none."""
+        """The smallest cosine of an embedding and the original's; 1 if there are none."""
         return min((each.cosine for each in self.vectors), default=1.0)
 
     def from_stage(self, stage: str) -> float:
@@ -134,14 +134,14 @@ class Parity:
         return max((each.from_stage(stage) for each in self.comparisons), default=0.0)
 
     def holds(self, tolerance: float) -> bool:
-        """Whether something was compared, and no probability and no vector's cosine is further off."""
+        """Whether images were compared, and all probabilities and cosines are within the tolerance."""
         return bool(self.comparisons) and self.largest <= tolerance and 1 - self.least_cosine <= tolerance
 
 
 def compare(
     entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[ImageFile]
 ) -> Iterator[Comparison | NotCompared]:
-    """Compare each picture, as it comes; raises UserError where the original is gone or Triton refuses to answer."""
+    """Compare each image as it is read; raises UserError if the original is missing or Triton returns an error."""
     original = original_answers(entry, entry.versions[version])
     ensemble = entry.ensemble_of(version)
     transforms = reference_transforms(entry.preprocessing)
@@ -166,7 +166,7 @@ def compare(
 def compare_over_http(
     entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
 ) -> Iterator[Comparison | NotCompared]:
-    """Compare what clients of a gateway get for each file, sent as it is; raises UserError as `compare` does."""
+    """Compare a gateway's answer for each file, sent unchanged; raises UserError as `compare` does."""
     original = original_answers(entry, entry.versions[version])
     transforms = reference_transforms(entry.preprocessing)
     for path in paths:
@@ -186,26 +186,26 @@ def compare_over_http(
 
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
     """Whether Triton runs an entry's network on a GPU; raises TritonRefused."""
-    # As the server has it: it has made of KIND_AUTO what it found.
+    # The server's configuration, in which KIND_AUTO has been replaced by the actual kind.
     groups = triton.config(entry.classifier).instance_group
     return any(group.kind == ModelInstanceGroup.KIND_GPU for group in groups)
 
 
 def pil_image(path: Path) -> Image.Image:
-    """An image as gateway_models.proof.reference has it; raises OSError."""
+    """Read an image file as gateway_models.proof.reference defines it; raises OSError."""
     with Image.open(path) as image:
         return shown(image)
 
 
 def as_ppm(image: Image.Image) -> bytes:
-    """An image's pixels in a form that every decoder reads alike."""
+    """Encode an image as PPM, which every decoder reads identically."""
     file = io.BytesIO()
     image.save(file, "PPM")
     return file.getvalue()
 
 
 def normalised(images: NDArray[np.float32] | NDArray[np.uint8], entry: Entry) -> NDArray[np.float32]:
-    """What a preprocessor gives, as fp32 that the original takes: pixels as torchvision normalises them."""
+    """A preprocessor's output as fp32 for the original; uint8 pixels are normalised as torchvision does."""
     if images.dtype != np.uint8:
         return np.asarray(images, np.float32)
     mean, std = (torch.tensor(values)[:, None, None] for values in (entry.preprocessing.mean, entry.preprocessing.std))
@@ -222,7 +222,7 @@ def _compared(
     reference: NDArray[np.float32],
 ) -> Comparison:
     expected, wanted = _answer(original, reference)
-    # Mostly the images are the reference's to the last bit, and need no second run.
+    # Usually the images are bit-identical to the reference and need no second run.
     of_pixels = expected if np.array_equal(preprocessed[1], reference) else _answer(original, preprocessed[1])[0]
     same = np.array_equal(preprocessed[0], preprocessed[1])
     of_file = of_pixels if same else _answer(original, preprocessed[0])[0]
@@ -232,23 +232,27 @@ def _compared(
 
 
 def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Probabilities | None]:
-    """What the original makes of one image: in a batch the same sums may be made in another order."""
+    """The original's answer for one image; in a batch, sums may be computed in another order."""
     scores, vectors = original(torch.tensor(image[None]))
     return scores[0].numpy(), None if vectors is None else vectors[0].numpy()
 
 
-def _vectors(served: Probabilities | None, wanted: Probabilities | None, who: str) -> EmbeddingPair | None:
+def _vectors(served: Probabilities | None, wanted: Probabilities | None, server: str) -> EmbeddingPair | None:
     if wanted is None:
         return None
     if served is None or len(served) != len(wanted):
-        given = "no vectors" if served is None else f"vectors of {len(served)} numbers"
-        raise TritonRefused(f"{who} gives {given}, and the original has {len(wanted)}: is it another model?")
+        given = "no embeddings" if served is None else f"embeddings of {len(served)} numbers"
+        raise TritonRefused(
+            f"{server} gives {given}, and the original gives {len(wanted)} numbers: is it another model?"
+        )
     return EmbeddingPair(served, wanted)
 
 
-def _check_classes(served: Probabilities, expected: Probabilities, who: str) -> None:
+def _check_classes(served: Probabilities, expected: Probabilities, server: str) -> None:
     if len(served) != len(expected):
-        raise TritonRefused(f"{who} gives {len(served)} classes and the original {len(expected)}: is it another model?")
+        raise TritonRefused(
+            f"{server} gives {len(served)} classes and the original {len(expected)}: is it another model?"
+        )
 
 
 def _largest(difference: Probabilities) -> float:

@@ -1,4 +1,4 @@
-"""What `gateway model parity` prints."""
+"""The output of `gateway model parity`."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -11,7 +11,7 @@ from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.summary import console
 
 SHOWN = 40
-"""Images with a row of their own: those furthest off, where there are more."""
+"""The most images in the table; those with the largest differences come first."""
 CAUSES = {
     "decode": "OpenCV decodes these files differently from PIL, or the model has large photos decoded fast: compare "
     "with --decode exact",
@@ -26,14 +26,14 @@ TF32 = (
 
 
 def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessing: Preprocessing) -> None:
-    """The images' table, the sums, where the difference comes from, and the verdict."""
+    """Print the table of images, the totals, the causes of the difference, and the verdict."""
     out = console()
     table = Table("image", "served", "expected", "max", "mean", *parity.stages, box=None, pad_edge=False)
     ordered = sorted(parity.comparisons, key=lambda each: each.largest, reverse=True)
     shown = parity.comparisons if len(ordered) <= SHOWN else ordered[:SHOWN]
     names = [each.path.name for each in shown]
     for each in shown:
-        # In folders named after classes the files are often numbered, in each from 0 on.
+        # In folders named after classes, files often have the same names.
         name = each.path.name if names.count(each.path.name) == 1 else f"{each.path.parent.name}/{each.path.name}"
         table.add_row(
             name,
@@ -81,7 +81,7 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
 
 
 def reference(preprocessing: Preprocessing) -> str:
-    """What prepared the images of the expected answers, with its version."""
+    """The libraries, with their versions, that prepared the images for the expected answers."""
     named = release_of(preprocessing.resize_library)
     order = f", its passes in the order of {named[0]}.{named[1]}" if named else ""
     return f"torchvision {version('torchvision')} on Pillow {version('pillow')}{order}"

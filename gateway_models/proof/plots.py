@@ -1,4 +1,4 @@
-"""Pictures of results, drawn without a screen."""
+"""Plots of results, drawn without a display."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 NAMED = 60
-"""More classes than this are drawn without their names, which could not be read."""
+"""The most classes whose names are drawn; more would be illegible."""
 WRITTEN = 15
-"""Up to as many classes have their shares written into the cells."""
+"""The most classes whose shares are written into the cells."""
 
 
 def confusion_matrix(counts: NDArray[np.float64], labels: Sequence[str], path: Path, title: str) -> None:
@@ -44,7 +44,7 @@ def speeds(names: Sequence[str], images_per_second: Sequence[float], fits: Seque
     axes.bar_label(bars, fmt="%.1f", padding=3)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    # Room for the figures behind the bars.
+    # Space for the numbers behind the bars.
     axes.margins(x=0.1)
     axes.set(xlabel="images/s", title="pale: answers beyond the tolerance")
     figure.savefig(path, dpi=120)

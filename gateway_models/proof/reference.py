@@ -1,4 +1,4 @@
-"""What a picture shows by Pillow: what the service is held to."""
+"""The reference decoding of an image with Pillow, which the service must match."""
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -7,8 +7,8 @@ from PIL import Image, ImageOps
 def shown(picture: Image.Image) -> Image.Image:
     """The first frame as RGB of 8 bits, upright.
 
-    As torchvision's datasets read it (`convert("RGB")`), but for two things that the service does on purpose: white
-    shows through where it is transparent, and gray of 16 bits is scaled, where Pillow cuts it off at 255.
+    As torchvision's datasets read it (`convert("RGB")`), with two deliberate exceptions: white
+    shows through transparent pixels, and 16-bit gray is scaled, where Pillow clips it at 255.
     """
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I;16"):

@@ -1,4 +1,4 @@
-"""A Triton that serves some of a repository's models for as long as a command runs."""
+"""A Triton that serves some of a repository's models while a command runs."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.isolation import Report
 
 IMAGES_IN_FLIGHT = 256
-"""More than any command sends at once."""
+"""More than any command sends concurrently."""
 
 
 @contextmanager
 def serving(
     repository: Path, models: tuple[str, ...], report: Report, *, url: str | None = None
 ) -> Iterator[BlockingTriton]:
-    """The Triton at `url`, or one of this command's own with `models` and no cache; raises UserError."""
+    """Connect to the Triton at `url`, or start one with `models` and no cache; raises UserError."""
     if url is not None:
         with BlockingTriton(url) as triton:
             yield triton
         return
     runtime = ensure_runtime(default_cache_dir(), report)
     report(f"starting Triton with {', '.join(models) or 'no model'}")
-    # Its log is shown if it fails to start; otherwise it is only noise between a command's own lines.
+    # The log is only shown if Triton fails to start.
     log: deque[str] = deque(maxlen=1)
     devices = choose_devices(repository, report, images_in_flight=IMAGES_IN_FLIGHT)
     with EmbeddedTriton(

@@ -1,4 +1,4 @@
-"""`gateway model tune`: measure the ways to serve a model on this machine, and keep the fastest that is right."""
+"""`gateway model tune`: measures variants of serving a model on this machine, and keeps the fastest correct one."""
 
 import json
 import shutil
@@ -34,15 +34,15 @@ CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
 AGREEMENT = 0.99
-"""The share of the images that int8 must give the original's class, unless something else is said."""
+"""By default, the share of images for which int8 must give the original's top-1 class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a variant gave: images a second, and the largest difference of a probability from the original's.
+    """A variant's throughput, and the largest difference of a probability from the original's.
 
-    `same_top1` is the share of the pictures for which both find the same class likeliest. Where it could not be made
-    or served, `reason` says why and the numbers are 0.
+    `same_top1` is the share of images with the original's top-1 class. If the variant could not be built
+    or served, `reason` is the error and the numbers are 0.
     """
 
     variant: Variant
@@ -56,17 +56,17 @@ class Measured:
         return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
 
     def fits(self, tolerance: float, agreement: float = AGREEMENT) -> bool:
-        """Whether its answers are near enough to the original's; in int8, no probability stays what it was."""
+        """Whether its answers are close enough to the original's; int8 changes probabilities, so only top-1 counts."""
         if self.variant.precision is Precision.INT8:
             return not self.reason and self.same_top1 >= agreement
         return not self.reason and self.difference <= tolerance
 
 
 class Tuner:
-    """Measures variants of one entry in a repository of its own, on an embedded Triton that is started once.
+    """Measures variants of one entry in a temporary repository, with an embedded Triton that is started once.
 
-    A context manager; raises UserError on entry where the original is gone or Triton does not start. `calibrate` is
-    the folder of images by which int8 is made, whose answers must agree with the original's on a share of `files`.
+    A context manager; raises UserError on entry if the original is missing or Triton does not start. `calibrate` is
+    the folder of calibration images for int8, which must have the original's top-1 class for `agreement` of `files`.
     """
 
     calibrate: Path | None = None
@@ -93,7 +93,7 @@ class Tuner:
         self._stack.close()
 
     def run(self, tolerance: float, stages: Sequence[TuneStep] = USUAL) -> Iterator[Measured]:
-        """Measure one variant after another; what was best in a stage is the base of the next one."""
+        """Measure one variant after another; the best of a stage is the base of the next stage."""
         base = self._current()
         for stage in (stage for stage in TuneStep if stage in stages):
             for variant in (base, *self._variants(stage, base)):
@@ -104,18 +104,18 @@ class Tuner:
             base = best.variant if best else base
 
     def best(self, tolerance: float) -> Measured | None:
-        """The fastest whose answers are within the tolerance."""
+        """The fastest variant whose answers are within the tolerance."""
         fit = [each for each in self.measured if each.fits(tolerance, self.agreement)]
         return max(fit, key=lambda each: each.images_per_second, default=None)
 
     def keep(self, chosen: Variant) -> Entry:
-        """Write a measured variant into the entry that is tuned; returns the entry as it is now."""
+        """Write a measured variant into the tuned entry; returns the new entry."""
         network = self._networks[chosen.format, chosen.precision]
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
         difference = network.versions[1].difference
         if chosen.precision is Precision.INT8:
-            # No made-up image can tell how far it is from the original; the measured ones can.
+            # For int8, the difference on made-up images is meaningless; use that on the measured ones.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
         version = replace(
             self.entry.versions[number],
@@ -146,7 +146,7 @@ class Tuner:
 
     def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
         if stage is TuneStep.INT8 and self.entry.features:
-            self.report("int8 is not tried: its probabilities would be measured, and its vectors not")
+            self.report("int8 is not tried: it would be checked by probabilities only, not by embeddings")
             return []
         return variants_of(stage, base, self.entry)
 
@@ -187,14 +187,14 @@ class Tuner:
                 include=tuple(map(Path, version.include)),
                 tensor=self.entry.tensor,
                 features=version.features,
-                # As when it was added; its digest is the same.
+                # Trusted when it was added; its digest is unchanged.
                 trust=is_function(version.source) or version.trusted,
             )
             self._networks[key] = add(request, self._scratch, _ignore_progress)
         return self._networks[key]
 
     def _quantized(self, variant: Variant) -> Entry:
-        """The network in int8, made anew where there are images to make it by, else as it is served now."""
+        """The network in int8: quantized again if there are calibration images, else the served one."""
         fp32 = self._network(replace(variant, precision=Precision.FP32))
         number = self.entry.in_use
         with staging(self._scratch) as folder:
@@ -207,7 +207,7 @@ class Tuner:
                 images = calibration_images(files, self.entry)
                 quantize(fp32.model_file(self._scratch, 1), images, file)
             version = replace(fp32.versions[1], precision=variant.precision)
-            # Empty names are made of the new one.
+            # Empty names are derived from the new name.
             entry = replace(
                 fp32, name=f"{variant.format.value}-int8", preprocessor="", classifier="", versions={1: version}
             )
@@ -221,7 +221,7 @@ class Tuner:
         return [original(image[None])[0].numpy() for image in images]
 
     def _differences(self, entry: Entry) -> tuple[float, float]:
-        """The largest difference of a probability, and the share of pictures with the same likeliest class."""
+        """The largest difference of a probability, and the share of images with the same top-1 class."""
         pictures = read_pictures(self.files, resize_for(entry))
         answers = [self._client.predict(entry.name, [picture.payload]).values[0] for picture in pictures]
         pairs = list(zip(answers, self._expected, strict=True))
@@ -239,7 +239,7 @@ class Tuner:
             try:
                 with BlockingTriton(self._client.address) as triton:
                     while not stop.is_set():
-                        # Each time anew: what the gateway does with a picture belongs to its cost.
+                        # Prepared again each time: the gateway's work on an image is part of its cost.
                         triton.predict(entry.name, [read(path).payload for path in batch])
                         finished.append(time.perf_counter())
             except UserError as exc:
@@ -262,4 +262,4 @@ class Tuner:
 
 
 def _ignore_progress(text: str) -> None:  # the signature of Report
-    """The steps of one variant are not worth a line; its result is."""
+    """Ignore the steps of a variant; only its result is reported."""

@@ -1,4 +1,4 @@
-"""What `gateway model tune` prints and draws."""
+"""The output and plot of `gateway model tune`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from gateway_models.proof.tune import AGREEMENT, Measured
 from gateway_models.repository.summary import console
 
 REASON_WIDTH = 100
-"""Characters of the reason why a variant was not measured that its row has."""
+"""The longest reason in the row of a variant that was not measured, in characters."""
 
 
 def report(
@@ -21,7 +21,7 @@ def report(
     *,
     agreement: float = AGREEMENT,
 ) -> None:
-    """The variants' table in the order of their speed, and a PNG of it in `plot`."""
+    """Print the table of variants, fastest first, and write it as a PNG to `plot`."""
     from gateway_models.proof.plots import speeds
 
     out = console()

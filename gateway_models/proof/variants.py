@@ -1,4 +1,4 @@
-"""The ways to serve a model that `gateway model tune` measures."""
+"""The variants of serving a model that `gateway model tune` measures."""
 
 import os
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from gateway_models.repository.pillow_order import PILLOW, TORCH
 
 
 class TuneStep(StrEnum):
-    """What `tune` varies, one after another."""
+    """The properties that `tune` varies, one after another."""
 
     FORMATS = "formats"
     INT8 = "int8"
@@ -22,7 +22,7 @@ class TuneStep(StrEnum):
 
 
 USUAL = (TuneStep.FORMATS, TuneStep.INSTANCES, TuneStep.BATCHES)
-"""Those that change no pixel; the others are for who asks for them."""
+"""The default steps, which change no pixels; the others must be requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Variant:
 
 
 def variants_of(step: TuneStep, base: Variant, entry: Entry) -> list[Variant]:
-    """What is measured in one step beside `base`, what was best in the steps before."""
+    """The variants of one step, beside `base`, the best of the steps before."""
     if step is TuneStep.FORMATS:
         return _formats(base, entry)
     if step is TuneStep.INT8:
@@ -62,7 +62,7 @@ def variants_of(step: TuneStep, base: Variant, entry: Entry) -> list[Variant]:
 
 def _formats(base: Variant, entry: Entry) -> list[Variant]:
     if base.format is Format.FUNCTION:
-        return []  # it computes as it does
+        return []  # a function's format cannot be changed
     precisions = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpu_count() else [])]
     pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
     if _has_onnx():

@@ -1,4 +1,4 @@
-"""A model's entry in a repository: what is kept of how it was made, beside what Triton reads.
+"""A model's entry in a repository: the record of how it was made, beside the files that Triton reads.
 
 flowers/                config.pbtxt, a folder named after the version in use, and origin.json: this module's record
 flowers.v1/ flowers.v2/ an ensemble for each version, once there are several
@@ -22,36 +22,36 @@ from gateway_models.repository.preprocessing import Preprocessing
 
 RECORD = "origin.json"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
-"""What lies beside a function's model.py: the adapter, how it is called, and somebody's code."""
+"""Files beside a function's model.py: the adapter, its parameters, and the user's code."""
 AUTO = "auto"
-"""In place of a layer's name for FEATURES: what the last linear layer is given."""
+"""Instead of a layer's name for FEATURES: the input of the last linear layer."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class EntryError(UserError):
-    """A model's entry is missing, unreadable, or cannot become what was asked."""
+    """A model's entry is missing, unreadable, or cannot be changed as requested."""
 
 
 class Precision(StrEnum):
-    """What the network computes in; its inputs and outputs stay fp32."""
+    """The type that the network computes in; its inputs and outputs stay fp32."""
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
     INT8 = "int8"
-    """Of an ONNX network that `gateway model tune` quantized by photographs."""
+    """An ONNX network that `gateway model tune` quantized with calibration images."""
 
 
 class Format(StrEnum):
-    """What the network is stored as, and so which of Triton's backends runs it."""
+    """The file format of the network, which determines the Triton backend."""
 
     TORCHSCRIPT = "torchscript"
     ONNX = "onnx"
     EXPORTED = "torch-export"
-    """A program of torch.export, which the project's own backend for PyTorch runs, and NVIDIA's does not."""
+    """A torch.export program; it needs the project's own PyTorch backend instead of NVIDIA's."""
     FUNCTION = "function"
-    """A folder: a model.py for Triton's Python backend, and somebody's code."""
+    """A folder: a model.py for Triton's Python backend, and the user's code."""
 
     @property
     def filename(self) -> str:
@@ -65,14 +65,14 @@ class Format(StrEnum):
 
 
 class Decode(StrEnum):
-    """How the gateway decodes large JPEGs: every pixel, or at a scale that leaves four times what the network sees."""
+    """How the gateway decodes large JPEGs: in full, or scaled down to at least four times the network's input."""
 
     EXACT = EXACT
     FAST = FAST
 
 
 class ImageTensor(StrEnum):
-    """What passes between preprocessor and network: normalised images, or pixels that the network normalises."""
+    """The tensor between preprocessor and network: normalised images, or pixels that the network normalises."""
 
     FP32 = "fp32"
     UINT8 = "uint8"
@@ -82,8 +82,8 @@ class ImageTensor(StrEnum):
 class Serving:
     """How Triton runs a model; `gpus` () leaves the device to Triton.
 
-    `cache` keeps whole answers, by which a hit skips every step; `cache_classifier` those of the network to the same
-    pixels, whatever file they came in.
+    `cache` caches the ensemble's answers: a hit skips every step. `cache_classifier` caches the network's answers for
+    equal pixels, even from different files.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -97,9 +97,9 @@ class Serving:
     cache: bool = True
     cache_classifier: bool = False
     tensorrt: bool = False
-    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model by TensorRT."""
+    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model with TensorRT."""
     sequence_model: str = ""
-    """The stateful model for the streams of this one; "" for the repository's usual one, where it has that."""
+    """The stateful model for this model's streams; "" for the repository's default one, if it exists."""
     decode: Decode = Decode.EXACT
 
     def __post_init__(self) -> None:
@@ -121,14 +121,14 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One trained network: where it came from, by which the served answers can be held to the original's."""
+    """One trained network and its origin, so that served answers can be compared with the original's."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     source: str
     """A file's absolute path, torchvision:ARCH, or FILE.py:NAME."""
     sha256: str
-    """Of the source, or of the weights where they are a file; "" where there is no file."""
+    """That of the source, or of the weights if they are a file; "" if there is no file."""
     weights: str
     """A file of weights, the name of torchvision weights, or ""."""
     ending: str
@@ -136,24 +136,24 @@ class Version:
     difference: float
     """Largest difference of a probability from the original's on made-up images, when it was written."""
     input: str = ""
-    """What the original takes, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
+    """The original's input format, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
     output: str = ""
-    """Which of several outputs are the scores, by name or number; "" where there is one."""
+    """The output with the scores, by name or number, where there are several; else ""."""
     grayscale: bool = False
     """Whether the original takes one channel."""
     include: tuple[str, ...] = ()
-    """Files and folders that go with a function."""
+    """Files and folders that a function needs."""
     features: str = ""
-    """The layer of the original whose vectors are FEATURES, or AUTO; "" where there are none."""
+    """The layer of the original whose output is FEATURES, or AUTO; "" for no embeddings."""
     features_difference: float = 0.0
-    """1 minus the least cosine of a vector and the original's on made-up images, when it was written."""
+    """1 minus the smallest cosine of an embedding and the original's on made-up images, when it was written."""
     trusted: bool = False
     """Whether it was added with --trust, so that the original may execute code when it is loaded again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """All that the files of an entry are written from."""
+    """The data from which the files of an entry are written."""
 
     name: str
     classes: int
@@ -166,7 +166,7 @@ class Entry:
     preprocessor: str = ""
     classifier: str = ""
     features: int = 0
-    """How many numbers each vector of FEATURES has; 0 where the model gives none."""
+    """The size of each embedding (FEATURES); 0 if the model gives none."""
     tensor: ImageTensor = ImageTensor.FP32
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ class Entry:
 
     @property
     def precision(self) -> Precision:
-        """Of the version in use."""
+        """The precision of the version in use."""
         return self.versions[self.in_use].precision
 
     @property
@@ -198,7 +198,7 @@ class Entry:
         return repository / self.classifier / str(version) / self.format.filename
 
     def with_serving(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of Serving
-        """The same with other settings of Serving."""
+        """A copy with other values of Serving."""
         return replace(self, serving=replace(self.serving, **changes))
 
 
@@ -206,7 +206,7 @@ _RECORD = TypeAdapter(Entry)
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong with a JSON file, and where in it."""
+    """The first error in a JSON file and its location."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {fault(first)}" if where else fault(first)
@@ -231,13 +231,13 @@ def check_name(name: str) -> None:
 
 
 def write_record(entry: Entry, repository: Path) -> None:
-    """Keep what an entry was made from beside it."""
+    """Write the entry's record, origin.json."""
     text = json.dumps(asdict(entry), indent=2)
     (repository / entry.name / RECORD).write_text(text + "\n")
 
 
 def read_entry(repository: Path, name: str) -> Entry:
-    """Read an entry's record; raises EntryError with the names there are."""
+    """Read an entry's record; raises EntryError that lists the existing names."""
     path = repository / name / RECORD
     try:
         return _RECORD.validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Versions and removal: what changes an entry that is there."""
+"""Changes existing entries: their version in use, and removal."""
 
 import shutil
 from dataclasses import replace
@@ -17,7 +17,7 @@ def entries(repository: Path) -> list[Entry]:
 
 
 def use_version(repository: Path, name: str, version: int) -> Entry:
-    """Have a model answer with another of its versions, an older one to roll back; raises EntryError."""
+    """Switch a model to another of its versions, for instance to roll back; raises EntryError."""
     entry = entry_with_version(repository, name, version)
     entry = replace(entry, in_use=version)
     rewrite(entry, repository)
@@ -25,7 +25,7 @@ def use_version(repository: Path, name: str, version: int) -> Entry:
 
 
 def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tuple[str, ...]]:
-    """Delete a version that is not in use; returns the entry and the folders that are gone. Raises EntryError."""
+    """Delete a version that is not in use; returns the entry and the removed folders. Raises EntryError."""
     old = entry_with_version(repository, name, version)
     if version == old.in_use:
         raise EntryError(
@@ -42,9 +42,9 @@ def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tu
 
 
 def check_removable(repository: Path, name: str, default: str) -> Entry:
-    """Read an entry that may be removed; raises EntryError where there is none, or something relies on it.
+    """Read an entry that may be removed; raises EntryError if it does not exist or is needed.
 
-    `default` is the model that answers requests which name none.
+    `default` is the name of the default model.
     """
     entry = read_entry(repository, name)
     if entry.preprocessor == PREPROCESSOR:
@@ -60,14 +60,14 @@ def check_removable(repository: Path, name: str, default: str) -> Entry:
 def remove(entry: Entry, repository: Path) -> tuple[str, ...]:
     """Delete a model's folders and return their names."""
     retire(repository, entry.name, *entry.versions)
-    # The ensembles last: as long as one is there, so is the record, by which a broken-off removal can be repeated.
+    # The ensembles last: the record is in one of them, so an interrupted removal can be repeated.
     for folder in reversed(entry.folders):
         shutil.rmtree(repository / folder, ignore_errors=True)
     return entry.folders
 
 
 def entry_with_version(repository: Path, name: str, version: int | None) -> Entry:
-    """Read an entry; raises EntryError where it lacks the version, or is none. None is the version in use."""
+    """Read an entry; raises EntryError if it does not exist or lacks the version. None is the version in use."""
     entry = read_entry(repository, name)
     if version is not None and version not in entry.versions:
         numbers = ", ".join(map(str, sorted(entry.versions)))

@@ -1,9 +1,9 @@
-"""Which Pillow training resized with: releases differ in the order of the two passes, and so in a few pixels.
+"""The resize of a given Pillow release: releases differ in the order of the two passes, and so in a few pixels.
 
 Pillow resizes along one side, rounds to uint8, and resizes along the other (src/libImaging/Resample.c). Up to 12.1 the
 width goes first; in 12.2 and 12.3 the height of what is more than 100 times as high as wide (PIL/Image.py); since 13.0
 the height where it shrinks by more than twice as many pixels as the width.
-gateway.ingest.resizing and the preprocessor's resizing.py have the same rule.
+gateway.ingest.resizing and the preprocessor's resizing.py implement the same rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,12 +32,12 @@ def ordered_resize(
     def resized(image: "Image") -> "Image":
         import torch
 
-        # The size is torchvision's own, of an image without data.
+        # torchvision computes the size, from an image without data.
         source = (image.height, image.width)
         size = v2.functional.resize(torch.empty((1, *source), device="meta"), list(resize_size), interpolation).shape[
             1:
         ]
-        # Resized along one side alone, an image has no order.
+        # Each resize changes only one side, so Pillow has no order to choose.
         first = (size[0], source[1]) if vertical_first(release, source, size) else (source[0], size[1])
         one: Image = v2.functional.resize(image, list(first), interpolation)
         both: Image = v2.functional.resize(one, list(size), interpolation)

@@ -1,4 +1,4 @@
-"""How a model wants its images, and what torchvision makes of them with it."""
+"""A model's preprocessing, and the same as torchvision transforms."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,17 +22,17 @@ INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic", "box", "ham
 
 
 class PreprocessingError(UserError):
-    """What was said about a model's preprocessing is incomplete or cannot be right."""
+    """The description of a model's preprocessing is incomplete or invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How a model wants its images; mean and std of RGB on a scale from 0 to 1.
+    """The preprocessing that a model needs; mean and std of RGB on a scale from 0 to 1.
 
     `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
-    square in the middle. `resize_library` is torch, pillow for whichever is installed, or a Pillow's release, such as
-    pillow-12.1, where training's is known and another: see gateway_models.repository.pillow_order. Raises
-    PreprocessingError where that cannot be.
+    centre square. `resize_library` is torch, pillow for the installed release, or a Pillow release, such as
+    pillow-12.1, if training used another one: see gateway_models.repository.pillow_order. Raises
+    PreprocessingError for invalid values.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -80,23 +80,23 @@ class Preprocessing:
                 )
 
     def parameters(self) -> dict[str, str]:
-        """The same as texts, as the preprocessor's config.pbtxt has them."""
+        """The fields as the parameters of the preprocessor's config.pbtxt."""
         return {name: _text(value) for name, value in asdict(self).items()}
 
     @property
     def gives_pixels(self) -> bool:
-        """Whether the network gets the pixels themselves, on a scale from 0 to 255."""
+        """Whether the network gets unnormalised pixels, on a scale from 0 to 255."""
         return not any(self.mean) and all(abs(255 * std - 1) < 1e-6 for std in self.std)
 
     @property
     def is_gray(self) -> bool:
-        """Whether all channels are normalised alike, as those of a gray image."""
+        """Whether all channels have the same mean and std, as for gray images."""
         return len(set(self.mean)) == len(set(self.std)) == 1
 
     def differences(self, given: Mapping[str, str]) -> list[str]:
-        """What the preprocessor's parameters say otherwise, in words that name the parameter.
+        """The preprocessor parameters in `given` that differ, as messages that name the parameter.
 
-        Not of the resize's library, which is for who serves to choose.
+        The resize library is not compared: it is chosen for serving.
         """
         return [
             f"parameter {name} is {given.get(name)!r} and should be {value!r}"
@@ -105,7 +105,7 @@ class Preprocessing:
         ]
 
     def described(self) -> str:
-        """One line for people."""
+        """A line for tables."""
         sides = "×".join(map(str, self.resize_size))
         resize = sides if len(self.resize_size) == 2 else f"shorter side {sides}"
         values = "pixels of 0 to 255" if self.gives_pixels else f"mean {_text(self.mean)}, std {_text(self.std)}"
@@ -116,9 +116,9 @@ class Preprocessing:
 
 
 def reference_transforms(preprocessing: Preprocessing) -> "Callable[[Image], Tensor]":
-    """What torchvision makes of a PIL image, as in training and evaluation there: RGB → fp32 [3, crop, crop].
+    """The transforms of torchvision, as in training and evaluation: a PIL image in RGB → fp32 [3, crop, crop].
 
-    The passes of the resize go in the order of the Pillow that `preprocessing` names.
+    The resize passes have the order of the Pillow release that `preprocessing` names.
     """
     import torch
     from torchvision.transforms import v2
@@ -146,7 +146,7 @@ def _text(value: object) -> str:
 
 
 def _parts(text: str) -> list[float | str]:
-    """A parameter's parts, comparable whatever way its numbers are written."""
+    """A parameter's parts, with numbers parsed so that notations compare equal."""
     return [_number(part.strip()) for part in text.split(",")]
 
 

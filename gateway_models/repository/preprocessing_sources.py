@@ -1,4 +1,4 @@
-"""Where a model's preprocessing is read from: a file of ours or Hugging Face's, torchvision's weights, options."""
+"""Reads a model's preprocessing from a file (ours or Hugging Face's), torchvision's weights, or options."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from gateway_models.repository.pillow_order import PILLOW
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 
 SQUARED = {"ViT", "DeiT", "Beit", "Swin"}
-"""Hugging Face's image processors to which one number means height and width; to others it is the shorter side."""
+"""Hugging Face processors for which one number means height and width; for others it is the shorter side."""
 UNKNOWN_PROCESSORS = {
     "EfficientNet",
     "Levit",
@@ -23,24 +23,24 @@ UNKNOWN_PROCESSORS = {
     "Glpn",
     "Bridgetower",
 }
-"""Those with steps that the preprocessor here does not have: offsets, crops by share."""
+"""Processors with unsupported steps, such as offsets and relative crops."""
 MAX_JSON_BYTES = 64 * 2**20
-"""Of one JSON file of a model: the largest index of weights has some megabytes."""
+"""The size limit of a model's JSON file; the largest weight indexes have a few megabytes."""
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""PIL.Image.Resampling by number, as Hugging Face's preprocessor_config.json has it."""
+"""The names of PIL.Image.Resampling by number, as used in Hugging Face's preprocessor_config.json."""
 
 
 def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
-    """Read what `asdict` gave; numbers and lists may stand where the dataclass has tuples."""
+    """Parse the output of `asdict`; numbers and lists are accepted for tuples."""
     known = {field.name for field in fields(Preprocessing)}
     unknown, missing = sorted(set(values) - known), sorted(known - set(values) - {"resize_library"})
     if unknown or missing:
-        said = [
+        problems = [
             f"{', '.join(names)} {word}"
             for names, word in ((unknown, "is not known"), (missing, "is missing"))
             if names
         ]
-        raise PreprocessingError(f"preprocessing: {'; '.join(said)}")
+        raise PreprocessingError(f"preprocessing: {'; '.join(problems)}")
     try:
         return Preprocessing(
             resize_size=tuple(whole(side) for side in _list(values["resize_size"])),
@@ -69,7 +69,7 @@ def from_file(path: Path) -> Preprocessing:
 
 
 def from_weights(name: str) -> Preprocessing:
-    """What torchvision's weights of that name, such as ResNet50_Weights.IMAGENET1K_V2, were evaluated with."""
+    """The preprocessing of torchvision weights, such as ResNet50_Weights.IMAGENET1K_V2, in their evaluation."""
     transforms = weights_enum(name).transforms()
     try:
         return Preprocessing(
@@ -84,7 +84,7 @@ def from_weights(name: str) -> Preprocessing:
 
 
 def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
-    """The torchvision weights of a name; raises PreprocessingError with names that are near."""
+    """The torchvision weights of a name; raises PreprocessingError with did-you-mean suggestions."""
     import difflib
 
     from torchvision.models import get_model_weights, get_weight, list_models
@@ -93,7 +93,7 @@ def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
         return get_weight(name)
     except (ValueError, AttributeError, KeyError) as exc:
         every = [str(weights) for model in list_models() for weights in get_model_weights(model)]
-        # Where it is an architecture's name, those of that architecture.
+        # For the name of an architecture, suggest its weights.
         plain = name.lower().replace("_", "")
         alike = [each for each in every if each.lower().replace("_", "").startswith(f"{plain}weights.")]
         near = alike[:3] or difflib.get_close_matches(name, every, n=3)
@@ -115,7 +115,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", processor)
     if family in UNKNOWN_PROCESSORS:
         raise PreprocessingError(
-            f"{processor} prepares images in a way of its own: use --resize, --crop, --mean, --std and --interpolation"
+            f"{processor} is not supported: use --resize, --crop, --mean, --std and --interpolation"
         )
     if not values.get("do_resize", True) or not values.get("do_normalize", True):
         raise PreprocessingError("images are resized and normalised here: do_resize and do_normalize must be true")
@@ -129,7 +129,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     else:
         raise PreprocessingError("size has neither shortest_edge nor height and width")
     if family == "ConvNext":
-        # ConvNextImageProcessor.resize: from 384 on the whole picture, below a part of it.
+        # ConvNextImageProcessor.resize: from 384 pixels the whole image, below a crop of it.
         (side,) = resize[:1]
         crop: Any = (side,)
         resize = (int(side / float(values.get("crop_pct") or 224 / 256)),) if side < 384 else (side, side)
@@ -154,7 +154,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
 
 
 def whole(value: Any) -> int:  # noqa: ANN401  # whatever stands in a file
-    """A number of pixels; raises PreprocessingError where it is none, instead of cutting its fraction off."""
+    """A number of pixels as int; raises PreprocessingError for fractions instead of truncating them."""
     if not float(value).is_integer():
         raise PreprocessingError(f"{value} is not a whole number of pixels")
     return int(value)
@@ -172,5 +172,5 @@ def _side(value: object) -> int:
 
 
 def _three(value: object) -> tuple[float, ...]:
-    # As many as there are: Preprocessing says what is wrong with another number of them.
+    # Of any length: Preprocessing checks that there are three.
     return tuple(float(part) for part in _list(value))

@@ -1,4 +1,4 @@
-"""An entry's config.pbtxt files, from the templates that triton_models' own are made from as well."""
+"""Renders an entry's config.pbtxt files; the files in triton_models come from the same templates."""
 
 from importlib.resources import files
 from string import Template
@@ -7,7 +7,7 @@ from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
 from gateway_models.repository.entry import Entry, Format, Precision
 
 WARMED_UP_TO = 32
-"""Larger batches are left to the first request that brings one: to warm up 1,024 images takes a CPU minutes."""
+"""Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
 _STREAM = """
 # The stateful model that follows its streams.
 parameters { key: "sequence_model" value: { string_value: "%s" } }"""

@@ -1,7 +1,7 @@
-"""Numbers of versions that were removed: none is given twice.
+"""The numbers of removed versions, which are never reused.
 
-Triton's response cache knows an answer by the model's name, its version and the request, and keeps it when the model is
-unloaded. A network that came under a number of old would be taken for the one before.
+The key of Triton's response cache is the model's name, its version and the request, and entries outlive an unloaded
+model. A new network under a used number would get the cached answers of the old one.
 """
 
 import json
@@ -16,12 +16,12 @@ _NUMBERS = TypeAdapter(dict[str, list[int]])
 
 
 def retired(repository: Path, name: str) -> frozenset[int]:
-    """The numbers that a model's name has had and no longer has; raises EntryError."""
+    """The numbers of a model's removed versions; raises EntryError."""
     return frozenset(_read(repository).get(name, ()))
 
 
 def retire(repository: Path, name: str, *versions: int) -> None:
-    """Remember numbers that are removed; raises EntryError."""
+    """Record the numbers of removed versions; raises EntryError."""
     known = _read(repository)
     known[name] = sorted({*known.get(name, ()), *versions})
     (repository / FILE).write_text(json.dumps(known, indent=2) + "\n")

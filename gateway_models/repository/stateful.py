@@ -1,4 +1,4 @@
-"""The stateful models for streams: the one that is shipped, or somebody's own."""
+"""The stateful models for streams: the shipped one, or the user's."""
 
 import shutil
 from pathlib import Path
@@ -10,9 +10,9 @@ from gateway_models.repository.entry import EntryError, check_name
 
 
 def provide_stateful(name: str, repository: Path) -> bool:
-    """See that a repository has a stateful model, the shipped one from here if need be; whether it was written.
+    """Ensure that a repository has a stateful model; copies the shipped one if needed, and returns whether it did.
 
-    Raises EntryError where somebody's own is not there, or cannot follow a stream.
+    Raises EntryError if the user's own does not exist or cannot follow a stream.
     """
     check_name(name)
     folder = repository / name

@@ -1,4 +1,4 @@
-"""What the commands about models say at their end, on stdout."""
+"""The final output of the model commands, on stdout."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def added(entry: Entry, repository: Path, version: int) -> None:
-    """What `gateway model add` wrote and how to call it."""
+    """Print what `gateway model add` wrote and how to call the model."""
     this = entry.versions[version]
     out = console()
     out.print(f"{entry.name} version {version} is in {repository}", style="bold")
@@ -60,7 +60,7 @@ def added(entry: Entry, repository: Path, version: int) -> None:
 
 
 def listed(entries: Sequence[Entry]) -> None:
-    """A row for each model."""
+    """Print a row for each model."""
     table = Table("name", "classes", "images", "format", "precision", "versions", box=None, pad_edge=False)
     for entry in entries:
         side = entry.preprocessing.crop_size
@@ -76,7 +76,7 @@ def listed(entries: Sequence[Entry]) -> None:
 
 
 def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
-    """All that is known of a model."""
+    """Print all details of a model."""
     out = console()
     table = Table.grid(padding=(0, 2))
     some = ", ".join(labels[:5]) + (f", … ({len(labels)} in all)" if len(labels) > 5 else "")
@@ -98,7 +98,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
 
 
 def versioned(entry: Entry) -> None:
-    """A row for each version of a model."""
+    """Print a row for each version of a model."""
     table = Table("version", "", "source", "ends in", "precision", "asked by", box=None, pad_edge=False)
     for number, version in sorted(entry.versions.items()):
         several = len(entry.versions) > 1
@@ -114,13 +114,13 @@ def versioned(entry: Entry) -> None:
 
 
 def console() -> PlainConsole:
-    """Where results go."""
-    # Paths are to be copied, so no line is broken; without a terminal there is no width to keep to.
+    """The console for results."""
+    # Lines are not wrapped, so that paths can be copied; without a terminal there is no width.
     return PlainConsole(soft_wrap=True, width=None if sys.stdout.isatty() else 400)
 
 
 def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
-    """Pass items through and show how many of them have come, on a terminal."""
+    """Yield the items, with a progress bar if stderr is a terminal."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=PlainConsole(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=total)
@@ -130,10 +130,10 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
 
 
 def _vectors(entry: Entry, version: Version) -> dict[str, str]:
-    """What is said of the vectors, where there are some."""
+    """The row about embeddings, if the model gives them."""
     if not entry.features:
         return {}
-    layer = "what the last linear layer is given" if version.features == AUTO else version.features
+    layer = "the input of the last linear layer" if version.features == AUTO else version.features
     off = version.features_difference
     return {"vectors": f"{entry.features} numbers, {layer}; 1 - cosine to the original's is up to {off:.1e}"}
 

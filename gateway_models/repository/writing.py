@@ -1,4 +1,4 @@
-"""An entry's files on disk: written all or not at all, and never where a Triton that starts would stumble over them."""
+"""Writes an entry's files: all or none, and drafts outside the repository, where Triton cannot find them."""
 
 import os
 import shutil
@@ -18,10 +18,10 @@ PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"
 
 @contextmanager
 def staging(repository: Path) -> Iterator[Path]:
-    """A folder that is gone afterwards, beside the repository where that can be; raises EntryError."""
+    """A temporary folder, beside the repository if possible; raises EntryError."""
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        # Not inside: Triton takes every folder for a model, a hidden one too, and does not start without its config.
+        # Not inside: Triton treats every folder as a model, even a hidden one, and does not start if it lacks a config.
         beside = repository.resolve().parent
         near = os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev
         with tempfile.TemporaryDirectory(prefix=".adding-", dir=beside if near else None) as folder:
@@ -31,8 +31,8 @@ def staging(repository: Path) -> Iterator[Path]:
 
 
 def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) -> None:
-    """Write a new entry with the network of its one version, which is moved; raises OSError."""
-    # Beside the network's folder, which is moved as a whole where it is a function's.
+    """Write a new entry and move the network of its only version into it; raises OSError."""
+    # Beside the network's folder, which is moved as a whole for a function.
     draft = network.parent.parent / "models"
     rewrite(entry, draft)
     code = draft / entry.preprocessor / "1"
@@ -40,32 +40,32 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) 
     for path in preprocessor_files():
         shutil.copyfile(path, code / path.name)
     (draft / entry.classifier / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
-    _place(network, entry.model_file(draft, entry.in_use), entry.format)
-    placed: list[Path] = []
+    _move(network, entry.model_file(draft, entry.in_use), entry.format)
+    moved: list[Path] = []
     try:
-        # The ensemble last: until then Triton has no model that lacks a part.
+        # The ensemble last, so that Triton never sees an ensemble without its steps.
         for folder in reversed(entry.folders):
             target = repository / folder
             check_free(target)
-            placed.append(target)
+            moved.append(target)
             shutil.move(draft / folder, target)
     except BaseException:
-        for path in placed:
+        for path in moved:
             shutil.rmtree(path, ignore_errors=True)
         raise
 
 
 def preprocessor_files() -> list[Path]:
-    """The files of the shipped preprocessor's code, which every entry has a copy of."""
+    """The code of the shipped preprocessor, which is copied into every entry."""
     return sorted(PREPROCESSOR_CODE.glob("*.py"))
 
 
 def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:
-    """Write an entry that has one version more, whose network is moved; raises OSError."""
+    """Write an entry with one more version and move its network into it; raises OSError."""
     (number,) = entry.versions.keys() - old.versions.keys()
     target = entry.model_file(repository, number)
     try:
-        _place(network, target, entry.format)
+        _move(network, target, entry.format)
         rewrite(entry, repository)
     except BaseException:
         shutil.rmtree(target.parent, ignore_errors=True)
@@ -92,21 +92,21 @@ def rewrite(entry: Entry, repository: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raise EntryError where a folder of the repository is there already."""
+    """Raise EntryError if a folder exists in the repository."""
     if folder.exists():
         raise EntryError(f"{folder} already exists and was not written by this command: use another --name")
 
 
 def _reason(exc: OSError) -> str:
-    """What an error says; of shutil's, which has a list of what failed, that of the first."""
+    """The text of an error; for shutil.Error, which has a list of failures, that of the first."""
     if isinstance(exc, shutil.Error) and exc.args and isinstance(exc.args[0], list):
         return str(exc.args[0][0][-1]).partition("] ")[2].partition(": '")[0] or str(exc)
     return str(exc)
 
 
-def _place(network: Path, target: Path, written_as: Format) -> None:
+def _move(network: Path, target: Path, written_as: Format) -> None:
     if written_as is Format.FUNCTION:
-        # All of its folder belongs to it.
+        # A function needs its whole folder.
         target.parent.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(network.parent, target.parent)
         return

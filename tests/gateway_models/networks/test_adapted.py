@@ -106,7 +106,7 @@ def scripted(module: nn.Module, path: Path, example: Tensor) -> Path:
     ],
     ids=["channels-last", "channels-last-to-onnx", "bytes", "bytes-last"],
 )
-def test_what_a_network_takes_is_found_by_trial_and_served(tmp_path, module, example, found, to):
+def test_input_format_is_detected_by_probing(tmp_path, module, example, found, to):
     file = scripted(module, tmp_path / "model.pt", example)
     outcome = jobs.do(job(file, tmp_path, pixels=found.startswith("uint8"), format=to))
     assert outcome.input == found
@@ -144,7 +144,7 @@ def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
         ("scores", "", "gives a str, but a tensor"),
     ],
 )
-def test_an_output_that_is_not_there_is_told(output, which, reason):
+def test_missing_output_is_reported(output, which, reason):
     with pytest.raises(ModelFileError, match=reason):
         chosen(output, which)
 
@@ -235,7 +235,7 @@ def test_a_graphs_scores_are_chosen_among_its_outputs(tmp_path):
         pytest.param([1, 3], {"allowzero": 1}, id="flattened by torch.onnx.export"),
     ],
 )
-def test_a_graph_for_one_image_is_given_any_number_where_its_answers_stay(tmp_path, shape, attributes):
+def test_graph_for_one_image_is_converted_to_any_batch(tmp_path, shape, attributes):
     flatten = helper.make_node("Reshape", ["pooled", "shape"], ["means"], **attributes)
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["pooled"], axes=[2, 3], keepdims=1),
@@ -250,7 +250,7 @@ def test_a_graph_for_one_image_is_given_any_number_where_its_answers_stay(tmp_pa
     assert torch.allclose(written(tmp_path)(many), runner(any_batch(model))(many).softmax(dim=1), atol=1e-6)
 
 
-def test_a_graph_that_is_bound_to_one_image_is_refused_with_its_export(tmp_path):
+def test_graph_that_needs_a_batch_of_one_is_refused(tmp_path):
     # A mean over the batch changes nothing with one image, and is wrong with two.
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["means"], axes=[0, 2, 3], keepdims=0),

@@ -56,7 +56,7 @@ def test_a_model_gets_all_that_triton_needs(added_head):
     assert not list(repository.glob(".*"))
 
 
-def test_the_written_network_gives_the_originals_probabilities_and_is_frozen(added_head):
+def test_written_network_is_frozen_and_gives_original_answers(added_head):
     repository, made = added_head
     network = load_torchscript(made.model_file(repository, 1))
     images = torch.randn(3, 3, 32, 32)
@@ -88,7 +88,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
         ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
     ],
 )
-def test_what_cannot_be_added_is_refused_and_changes_nothing(own_head, tmp_path, changes, error, reason):
+def test_refused_model_changes_nothing(own_head, tmp_path, changes, error, reason):
     save_torchscript(Head(), tmp_path / "head.pt")
     before = {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()}
     wanted = request(tmp_path, **{key: value for key, value in changes.items() if key != "source"})
@@ -106,7 +106,7 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_told_and_not_a_traceback(tmp_path, cold_jobs):
+def test_damaged_file_gives_a_message_without_traceback(tmp_path, cold_jobs):
     whole = save_torchscript(Head(), tmp_path / "head.pt").read_bytes()
     damaged = bytearray(whole)
     middle = whole.index(b"code/__torch__")
@@ -152,7 +152,7 @@ def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes,
 
 
 @pytest.mark.slow
-def test_the_command_tells_what_it_wrote_and_how_to_call_it(tmp_path, cold_jobs):
+def test_command_prints_written_files_and_example_calls(tmp_path, cold_jobs):
     path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
     result = CliRunner().invoke(
         app,
@@ -230,7 +230,7 @@ def test_operations_that_a_trace_has_bound_to_the_cpu_are_found(forward, found):
     assert cpu_only(traced) == found
 
 
-def test_a_network_that_would_fail_on_a_gpu_is_added_for_the_cpu_and_said_to_be_one(tmp_path):
+def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning(tmp_path):
     said = []
     save_torchscript(OnTheCpu(), tmp_path / "head.pt")
     made = add(request(tmp_path), tmp_path / "models", said.append)

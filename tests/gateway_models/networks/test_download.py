@@ -79,13 +79,13 @@ def test_redirects_are_followed_and_buckets_read(asked, bucket, tmp_path):
         ("https://models.example/broken.pt", SHA256, r"broken\.pt cannot be fetched: connection reset"),
     ],
 )
-def test_what_cannot_be_trusted_or_fetched_is_refused_and_not_kept(asked, tmp_path, url, sha256, reason):
+def test_failed_or_unverified_download_is_not_kept(asked, tmp_path, url, sha256, reason):
     with pytest.raises(DownloadError, match=reason):
         fetch(url, sha256, print, cache=tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_an_object_that_is_not_there_and_one_too_large_are_told(bucket, tmp_path, monkeypatch):
+def test_missing_and_oversized_objects_are_reported(bucket, tmp_path, monkeypatch):
     with pytest.raises(DownloadError, match="cannot be fetched"):
         fetch(bucket.replace("model", "other"), SHA256, print, cache=tmp_path)
     monkeypatch.setattr(download, "MAX_BYTES", 100)
@@ -93,7 +93,7 @@ def test_an_object_that_is_not_there_and_one_too_large_are_told(bucket, tmp_path
         fetch(bucket, SHA256, print, cache=tmp_path)
 
 
-def test_a_source_and_weights_may_be_urls_and_one_checksum_is_for_one_of_them(asked, tmp_path, monkeypatch):
+def test_source_or_weights_may_be_a_url(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "default_cache_dir", lambda: tmp_path)
     labels = tmp_path / "labels.txt"
     with pytest.raises(UserError, match=rf"{SHA256}/model\.pt2 is no model"):

@@ -86,7 +86,7 @@ def request(source: str | Path, folder: Path, **changes) -> AddRequest:
     ],
     ids=str,
 )
-def test_auto_is_what_the_last_linear_layer_is_given(kind, last, tmp_path):
+def test_auto_is_the_input_of_the_last_linear_layer(kind, last, tmp_path):
     network = Head(last=last).eval()
     featured = Featured(saved(Head(last=last), kind, tmp_path), Form(), "", AUTO, 5).eval()
     with torch.no_grad():
@@ -116,7 +116,7 @@ def test_a_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
     ],
     ids=["no-such-layer", "no-names", "two-heads", "convolution", "convolution-script", "convolution-program"],
 )
-def test_what_cannot_be_cut_is_refused_with_what_to_do(network, kind, layer, words, tmp_path):
+def test_network_without_the_layer_is_refused_with_advice(network, kind, layer, words, tmp_path):
     with torch.no_grad(), pytest.raises(ModelFileError, match=words):
         Featured(saved(network, kind, tmp_path), Form(), "", layer, 5)(IMAGES)
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do(network, kind, layer, wor
 @pytest.mark.parametrize(
     ("inner", "told"), [(torch.zeros(2, 7, 9), r"is \[2, 7, 9\]"), ((torch.zeros(2, 9),), "is a tuple")]
 )
-def test_what_is_no_vector_for_each_image_is_refused(inner, told):
+def test_layer_without_a_vector_per_image_is_refused(inner, told):
     with pytest.raises(ModelFileError, match=told):
         pooled(inner)
 
@@ -137,7 +137,7 @@ def test_what_is_no_vector_for_each_image_is_refused(inner, told):
         (lambda images: (None, images.mean((2, 3)) / 0), "NaN or infinity"),
     ],
 )
-def test_vectors_that_are_not_an_images_own_are_refused(run, words):
+def test_embeddings_that_depend_on_other_images_are_refused(run, words):
     with pytest.raises(ModelFileError, match=words):
         check_embeddings(run, 32, pixels=False)
 
@@ -171,7 +171,7 @@ def written_answers(entry: Entry, repository: Path, images: torch.Tensor) -> tup
     ],
     ids=str,
 )
-def test_an_added_network_gives_its_vectors_beside_its_scores(kind, changes, tmp_path):
+def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     network, repository = Head().eval(), tmp_path / "models"
     entry = add(request(SOURCES[kind](tmp_path), tmp_path, **changes), repository, print)
     assert entry.features == 16
@@ -209,7 +209,7 @@ def test_an_onnx_model_that_ends_otherwise_is_refused(tmp_path):
         add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
 
 
-def test_a_second_version_gives_vectors_as_the_first_does(tmp_path):
+def test_second_version_gives_embeddings_like_the_first(tmp_path):
     repository = tmp_path / "models"
     add(request(SOURCES["torchscript"](tmp_path), tmp_path), repository, print)
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
@@ -218,7 +218,7 @@ def test_a_second_version_gives_vectors_as_the_first_does(tmp_path):
     assert entry.versions[2].features_difference < 1e-5
 
 
-def test_a_version_gives_no_vectors_where_the_others_give_none(own_head, tmp_path):
+def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
     with pytest.raises(EntryError, match="give no embeddings, and versions share their outputs"):
         add(request(better, tmp_path, version=2), own_head, print)
@@ -230,7 +230,7 @@ def test_a_function_has_no_layers(tmp_path):
         add(request(source, tmp_path, trust=True), tmp_path / "models", print)
 
 
-def test_a_network_that_gives_vectors_alone_is_added_as_the_guide_says(tmp_path, monkeypatch):
+def test_embedding_network_is_added_as_the_guide_describes(tmp_path, monkeypatch):
     """A layer of classes behind it, trained or not: its vectors are what that layer is given."""
     (code,) = (each for each in GUIDE if "whole" in each)
     monkeypatch.chdir(tmp_path)
@@ -244,7 +244,7 @@ def test_a_network_that_gives_vectors_alone_is_added_as_the_guide_says(tmp_path,
         assert torch.allclose(written_answers(entry, tmp_path / "models", images)[1], tower(images), atol=1e-5)
 
 
-def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
+def test_tuned_variants_give_embeddings_too(tmp_path):
     entry = add(request(SOURCES["torchscript"](tmp_path), tmp_path), tmp_path / "models", print)
     tuner = object.__new__(Tuner)
     tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
@@ -253,7 +253,7 @@ def test_what_tune_tries_and_keeps_gives_the_vectors_as_well(tmp_path):
     tuner.calibrate, tuner.report = None, told.append
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
     assert tuner._variants(TuneStep.INT8, as_onnx) == []
-    assert told == ["int8 is not tried: its probabilities would be measured, and its vectors not"]
+    assert told == ["int8 is not tried: it would be checked by probabilities only, not by embeddings"]
     assert tuner._network(as_onnx).features == 16
     kept = tuner.keep(as_onnx)
     assert (kept.format, kept.features) == (Format.ONNX, 16)

@@ -72,7 +72,7 @@ def test_only_the_request_that_fails_gets_an_error(triton_model):
     assert sys.modules["colours"].calls == [5, 1, 1, 1, 1, 1]
 
 
-def test_a_traceback_is_in_the_log_once_and_without_that_of_the_whole_batch(triton_model):
+def test_traceback_is_logged_once_per_batch(triton_model):
     answers = triton_model.execute([of(13), of(13), of(1)])
     assert [answer.error is None for answer in answers] == [False, False, True]
     (trace,) = triton_model.log

@@ -98,12 +98,12 @@ def test_requirements_of_other_platforms_are_not_asked_for(tmp_path):
         ({"weights": "state.pth"}, "a function's files are named by --include"),
     ],
 )
-def test_what_does_not_fit_a_function_is_refused(tmp_path, changes, reason):
+def test_options_that_do_not_fit_a_function_are_refused(tmp_path, changes, reason):
     with pytest.raises(SourceError, match=reason):
         add(request(tmp_path, **changes), tmp_path / "models", print)
 
 
-def test_format_function_and_include_are_for_functions_alone(tmp_path):
+def test_format_function_and_include_are_for_functions_only(tmp_path):
     with pytest.raises(SourceError, match=r"--format function is for FILE\.py:NAME"):
         add(
             AddRequest(
@@ -124,7 +124,7 @@ def test_format_function_and_include_are_for_functions_alone(tmp_path):
         )
 
 
-def test_code_runs_without_being_asked_for_only_where_it_is_trusted(tmp_path):
+def test_code_runs_only_if_it_is_trusted(tmp_path):
     """Neither looking at a function nor refusing it runs a line of its file."""
     code = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{COLOURS}"
     save_function(tmp_path, code)
@@ -150,7 +150,7 @@ def test_code_runs_without_being_asked_for_only_where_it_is_trusted(tmp_path):
         (": Unknown", "uint8-nhwc", [2, 32, 32, 3]),
     ],
 )
-def test_the_annotation_says_what_a_function_takes(tmp_path, annotation, takes, shape):
+def test_annotation_determines_the_input_format(tmp_path, annotation, takes, shape):
     code = f"""
 from __future__ import annotations
 import numpy as np, torch
@@ -170,7 +170,7 @@ def classify(images{annotation}):
 
 
 @pytest.mark.parametrize("wanted", INPUTS)
-def test_pixels_come_as_they_were_in_the_order_that_was_said(tmp_path, wanted):
+def test_pixels_arrive_unchanged_in_the_requested_order(tmp_path, wanted):
     code = (
         "import numpy as np\n\ndef classify(images):\n    return images.reshape(len(images), -1).astype(np.float32)\n"
     )
@@ -239,7 +239,7 @@ def test_one_of_several_outputs_is_chosen_by_name_or_number(tmp_path):
         ("from pytriton.triton import Triton\nTriton()\ndef classify(images): ...", "put bind.. and serve.. under"),
     ],
 )
-def test_a_function_that_cannot_be_loaded_is_told_in_a_sentence(tmp_path, code, reason):
+def test_function_load_failure_is_one_sentence(tmp_path, code, reason):
     with pytest.raises(ModelFileError, match=reason):
         loaded(tmp_path, code)
 
@@ -258,13 +258,13 @@ def test_a_function_that_cannot_be_loaded_is_told_in_a_sentence(tmp_path, code, 
         ),
     ],
 )
-def test_the_trial_says_what_is_wrong_with_a_function(tmp_path, body, reason):
+def test_probe_reports_faults_of_a_function(tmp_path, body, reason):
     path = save_function(tmp_path, f"def classify(images):\n    {body}\n")
     with pytest.raises(ModelFileError, match=reason):
         tried(f"{path}:classify", tmp_path)
 
 
-def test_the_trial_finds_what_is_missing_and_writes_it_down(tmp_path):
+def test_probe_records_the_missing_activation(tmp_path):
     outcome = tried(f"{save_function(tmp_path)}:classify", tmp_path)
     assert (outcome.classes, outcome.ending, outcome.input) == (6, "logits", "uint8-nhwc")
     assert outcome.difference == 0

@@ -66,7 +66,9 @@ def beside(tmp_path) -> Path:
 @pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "link", "fifo", "absent", "./weights.bin", ".."])
 def test_onnx_reads_no_file_but_those_beside_it(beside, location):
     (beside / "model.onnx").write_bytes(linear(location).SerializeToString())
-    with pytest.raises(ModelFileError, match="which is no file of its own folder: export it again with external_data"):
+    with pytest.raises(
+        ModelFileError, match="which is not a file in its own folder: export it again with external_data"
+    ):
         load_onnx(beside / "model.onnx")
 
 
@@ -90,7 +92,7 @@ def test_onnx_in_the_branch_of_an_if_is_looked_at_too(tmp_path):
     inner = linear("/etc/hostname").graph
     model.graph.node.append(helper.make_node("If", ["scores"], ["other"], then_branch=inner, else_branch=inner))
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelFileError, match="'/etc/hostname', which is no file of its own folder"):
+    with pytest.raises(ModelFileError, match="'/etc/hostname', which is not a file in its own folder"):
         load_onnx(tmp_path / "model.onnx")
 
 
@@ -176,11 +178,11 @@ def folder(path: Path, config: object) -> Path:
         ({**VIT, "backbone_config": {"auto_map": {"AutoModel": "code.Net"}}}, "auto_map in config"),
         ({**VIT, "attn_implementation": "someone/kernels"}, "attn_implementation in config"),
         ({**VIT, "quantization_config": {"quant_method": "any"}}, "quantization_config in config"),
-        ({**TIMM, "architecture": "hf-hub:someone/model"}, "which is no name of timm's"),
-        ({**TIMM, "architecture": "local-dir:/tmp"}, "which is no name of timm's"),
+        ({**TIMM, "architecture": "hf-hub:someone/model"}, "which is not a name in timm"),
+        ({**TIMM, "architecture": "local-dir:/tmp"}, "which is not a name in timm"),
         ({**TIMM, "model_args": {"checkpoint_path": "evil.pth"}}, "checkpoint_path in model_args"),
         ({**TIMM, "model_args": {"pretrained_cfg": {"file": "evil.pth"}}}, "pretrained_cfg in model_args"),
-        ({**TIMM, "pretrained_cfg": []}, "is no configuration of timm"),
+        ({**TIMM, "pretrained_cfg": []}, "is not a configuration of timm"),
         ('{"a":' * 100_000, "cannot be read as JSON"),
         ('{"a": "' + "x" * (64 * 2**20) + '"}', "is larger than"),
     ],
@@ -192,17 +194,17 @@ def test_a_folder_that_names_code_or_other_files_is_refused(tmp_path, config, re
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/srv/model.safetensors", "pytorch_model.bin"])
-def test_an_index_names_files_of_its_folder_alone(tmp_path, name):
+def test_index_may_name_only_files_of_its_folder(tmp_path, name):
     folder(tmp_path, VIT)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weights": name}}))
-    with pytest.raises(HubError, match=r"which is no \.safetensors file of the folder"):
+    with pytest.raises(HubError, match=r"which is not a \.safetensors file in the folder"):
         read_folder(tmp_path)
 
 
 def test_weights_that_are_no_file_are_refused(tmp_path):
     folder(tmp_path, VIT)
     os.mkfifo(tmp_path / "more.safetensors")
-    with pytest.raises(HubError, match=r"more\.safetensors is no regular file"):
+    with pytest.raises(HubError, match=r"more\.safetensors is not a regular file"):
         read_folder(tmp_path)
 
 
@@ -217,7 +219,7 @@ def test_text_is_read_up_to_its_limit(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fifo", "/dev/zero"])
-def test_what_is_no_file_is_not_waited_for(tmp_path, name):
+def test_special_files_are_refused_without_waiting(tmp_path, name):
     os.mkfifo(tmp_path / "fifo")
     path = tmp_path / name
     with pytest.raises(LabelsError, match="not a regular file"):
@@ -234,7 +236,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, name):
         ("cat\n\x1b[31mdog\n", "a control character in the label on line 2"),
         ('["cat", "\\u0000"]', "a control character in the label on entry 2"),
         ('["cat", "\\ud800"]', "a control character in the label on entry 2"),
-        ("[" * 100_000, "cannot be read as such"),
+        ("[" * 100_000, "cannot be parsed"),
         ('{"id2label": {"' + "9" * 5000 + '": "cat"}}', "names that are not numbers"),
     ],
 )

@@ -43,7 +43,7 @@ CLASSIFIER = {"architectures": ["ViTForImageClassification"]}
 SAFE = "model.safetensors"
 
 
-def test_a_folder_says_its_classes_and_its_preprocessing(vit):
+def test_folder_has_labels_and_preprocessing(vit):
     source = find_source(str(vit), weights=None, like=None)
     assert source.location == f"huggingface:{vit}"
     assert find_labels(source, None) == LABELS
@@ -60,7 +60,7 @@ def test_the_network_of_a_folder_is_that_of_transformers(vit):
         assert torch.equal(original_module(f"huggingface:{vit}", "", None)(IMAGES), expected)
 
 
-def test_small_logits_of_a_known_classifier_are_not_taken_for_probabilities(vit, tmp_path):
+def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path):
     """A network that is not trained may give numbers between 0 and 1 alone, as a sigmoid would."""
     from transformers import ViTForImageClassification
 
@@ -143,7 +143,7 @@ def test_a_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_pat
         find_source("timm:test_vit", weights=None, like=None, offline=True)
 
 
-def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
+def test_unreachable_hub_is_reported(monkeypatch):
     def refuses(*_, **__):
         raise OSError("no route to host")
 
@@ -176,7 +176,7 @@ def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, 
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"image_processor_type": "EfficientNetImageProcessor"}, "prepares images in a way of its own: use --resize"),
+        ({"image_processor_type": "EfficientNetImageProcessor"}, "is not supported: use --resize"),
         ({"do_resize": False}, "do_resize and do_normalize must be true"),
     ],
 )
@@ -198,7 +198,7 @@ def test_images_are_prepared_as_timm_does(architecture):
     assert torch.allclose(ours(PICTURE), theirs(PICTURE), atol=1e-5)
 
 
-def test_an_architecture_that_timm_does_not_have_is_told_with_its_neighbours():
+def test_unknown_timm_architecture_is_refused_with_suggestions():
     with pytest.raises(HubError, match=r"timm has no model 'resnet5': did you mean resnet50"):
         timm_config("resnet5")
 
@@ -217,7 +217,7 @@ def test_weights_of_timm_come_from_safetensors_or_a_state_dict(tmp_path, suffix)
         original_module(source.location, source.weights, 7)
 
 
-def test_a_folder_of_timm_says_all_that_is_needed(tmp_path):
+def test_timm_folder_has_labels_and_preprocessing(tmp_path):
     network = timm_network("test_resnet")
     save_file(network.state_dict(), tmp_path / SAFE)
     config = {"input_size": [3, 160, 160], "crop_pct": 0.95, "mean": [0.5] * 3, "std": [0.5] * 3}

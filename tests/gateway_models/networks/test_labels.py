@@ -42,7 +42,7 @@ def test_a_list_may_have_commas_and_numbers_in_its_labels(tmp_path):
     assert given_labels(tmp_path / "labels.txt") == ("1 door", "2 doors")
 
 
-def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
+def test_unreadable_labels_file_is_named_with_advice(tmp_path):
     path = tmp_path / "labels.txt"
     with pytest.raises(UserError, match=r"cannot read the labels: .*labels\.txt: No such file or directory$"):
         given_labels(path)
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
         ("labels.txt", "", "contains no labels"),
     ],
 )
-def test_what_is_not_clear_is_refused(tmp_path, name, text, reason):
+def test_ambiguous_labels_are_refused(tmp_path, name, text, reason):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=reason):
         given_labels(tmp_path / name)

@@ -32,7 +32,7 @@ def probabilities(multi_label: bool = False) -> torch.Tensor:
         (nn.Sigmoid(), Ending.SIGMOID, True),
     ],
 )
-def test_what_is_missing_is_appended_to_the_graph(tmp_path, last, ending, multi_label):
+def test_missing_activation_is_appended_to_the_graph(tmp_path, last, ending, multi_label):
     path = save_onnx(Head(last=last), tmp_path / "head.onnx")
     assert probe_network(runner(path), 32).ending is ending
     model = finish(load_onnx(path), ending, multi_label=multi_label, side=32, classes=5)
@@ -102,7 +102,7 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path):
         load_onnx(tmp_path / "model.onnx")
 
 
-def test_what_torch_cannot_write_as_onnx_is_told_in_a_sentence():
+def test_onnx_export_failure_is_one_sentence():
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(27, 5))  # 32 is no multiple of 3
     with pytest.raises(ModelFileError, match=r"as ONNX: Unsupported: .{,120}input size\. Use --format torchscript$"):
         from_module(pooled, 32)

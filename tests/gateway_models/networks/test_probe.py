@@ -35,12 +35,12 @@ def tried(module: nn.Module, side: int = 32) -> Findings:
         (nn.ReLU(), Ending.LOGITS),
     ],
 )
-def test_the_last_layer_is_found_by_what_it_gives(last, ending):
+def test_ending_is_detected_from_outputs(last, ending):
     assert tried(Head(last=last)) == Findings(32, 5, ending)
 
 
 @pytest.mark.parametrize("last", [None, nn.Softmax(dim=1), nn.LogSoftmax(dim=1)])
-def test_what_is_missing_makes_probabilities_of_it(last):
+def test_activation_gives_probabilities(last):
     network, plain = Head(last=last).eval(), Head().eval()
     finished = activation(tried(network).ending, multi_label=False)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_a_network_that_cannot_be_served_is_refused_in_words(module, reason):
         tried(module)
 
 
-def test_a_wrong_size_is_told_the_right_one():
+def test_wrong_size_names_the_right_size():
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5))
     with pytest.raises(ModelFileError, match="does not run on 32×32 but does on 64×64: use --crop 64"):
         tried(flat)

@@ -68,7 +68,7 @@ class Sized(Head):
         return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
 
 
-def test_a_program_that_computes_with_the_batchs_size_is_written_as_torchscript(tmp_path):
+def test_program_that_computes_with_the_batch_size_becomes_torchscript(tmp_path):
     program = save_program(Sized(), tmp_path / "sized.pt2")
     outcome = tried(program, tmp_path, may_export=False)
     assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
@@ -83,7 +83,7 @@ def test_a_program_stays_one_where_it_is_asked_for(program, tmp_path):
     assert torch.allclose(answers(tmp_path / "model.pt2"), expected(), atol=1e-6)
 
 
-def test_a_program_whose_trace_answers_otherwise_stays_one(program, tmp_path, monkeypatch):
+def test_program_stays_torch_export_if_its_trace_differs(program, tmp_path, monkeypatch):
     def differs(*_, **__):
         raise ExportError("its answers differ from the eager model's by 0.3")
 
@@ -102,7 +102,7 @@ def test_a_batch_that_is_built_in_is_refused_with_its_export(tmp_path):
         tried(fixed, tmp_path)
 
 
-def test_a_program_that_cannot_be_read_is_told(program, tmp_path):
+def test_unreadable_program_is_reported(program, tmp_path):
     damaged = bytearray(program.read_bytes())
     at = damaged.index(b"models/model.json") + 200
     damaged[at : at + 400] = bytes(400)
@@ -116,13 +116,13 @@ class Branches(torch.nn.Module):
         return images.mean((2, 3)) if images.sum() > 0 else images.amax((2, 3))
 
 
-def test_a_module_that_torch_export_does_not_take_is_told_and_leaves_nothing(tmp_path):
+def test_module_that_torch_export_refuses_leaves_no_file(tmp_path):
     with pytest.raises(ExportError, match=r"torch\.export cannot write it for any batch"):
         export_program(Branches(), torch.rand(2, 3, 32, 32), tmp_path / "model.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_messages_advise_works_with_torch_alone(tmp_path, monkeypatch):
+def test_advice_in_messages_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(EXPORT, {"torch": torch, "model": Head()})  # noqa: S102  # what a user would run
     with torch.no_grad():

@@ -50,7 +50,7 @@ def written(folder: Path, written_as: Format):
     return runner(path) if written_as is Format.ONNX else original_module(str(path), "", None)
 
 
-def test_a_network_that_normalises_gets_the_very_floats_that_the_preprocessor_makes():
+def test_normalising_network_computes_the_preprocessors_floats():
     front = Normalising(torch.nn.Identity(), SMALL.mean, SMALL.std)
     assert torch.equal(front(PIXELS), normalised())
 

@@ -27,7 +27,7 @@ def evaluated(**scores: list[float]) -> Alternative:
     return Alternative(Decode.FAST, "torch", evaluation)
 
 
-def test_a_way_is_held_to_the_first_by_the_files_that_both_have_answered():
+def test_alternatives_are_compared_on_files_that_both_answered():
     first = evaluated(a=[0.9, 0.1], b=[0.52, 0.48], c=[1.0, 0.0])
     other = evaluated(a=[0.8, 0.2], b=[0.49, 0.51])
     other.evaluation.add(SampleAnswer(Sample(Path("c"), frozenset({0})), None, "cannot be read"))
@@ -35,7 +35,7 @@ def test_a_way_is_held_to_the_first_by_the_files_that_both_have_answered():
     assert first.moved(first) == (0.0, 1.0)
 
 
-def test_the_table_has_a_column_for_each_rank_that_says_something(capsys):
+def test_table_has_a_column_for_each_meaningful_rank(capsys):
     compared([evaluated(a=[0.9, 0.1]), evaluated(a=[0.4, 0.6])])
     head, first, second = capsys.readouterr().out.splitlines()
     assert "top-5" not in head
@@ -60,7 +60,7 @@ def test_a_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos
 
 @pytest.mark.triton
 @pytest.mark.slow
-def test_every_way_is_evaluated_on_the_same_pictures(own_head, photos, tmp_path):
+def test_alternatives_are_evaluated_on_the_same_images(own_head, photos, tmp_path):
     rewrite(read_entry(own_head, "head").with_serving(instances=1, preprocessor_instances=1), own_head)
     large = cv2.resize(cv2.imread(str(photos / "cat.jpg")), (2800, 1800))
     cv2.imwrite(str(tmp_path / "large.jpg"), large)

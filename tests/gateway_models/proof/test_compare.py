@@ -40,7 +40,7 @@ def test_the_exact_test_is_that_of_a_coin(only_first, only_second, p):
     assert mcnemar(only_first, only_second) == pytest.approx(p, rel=1e-3)
 
 
-def test_the_exact_test_is_exact_for_many_pictures_too():
+def test_mcnemar_is_exact_for_many_images():
     assert mcnemar(4_900, 5_100) == pytest.approx(0.0466, rel=1e-2)  # as the normal approximation has it
 
 
@@ -69,7 +69,7 @@ def test_nothing_compared_never_holds():
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        ([pair(0.9, 0.8, 0)], "both are right on the same pictures"),
+        ([pair(0.9, 0.8, 0)], "both are right on the same images"),
         (
             [pair(0.9, 0.2, 0)] * 2 + [pair(0.2, 0.9, 0)],
             "neither is shown to be better: chance alone does as much in 100 %",
@@ -78,7 +78,7 @@ def test_nothing_compared_never_holds():
         ([pair(0.9, 0.2, 0)] * 8, "version 1 is better"),
     ],
 )
-def test_the_verdict_says_what_the_pictures_can_tell(pairs, said):
+def test_verdict_reports_significance(pairs, said):
     assert said in verdict(Compared(pairs, labelled=True), VERSIONS)
 
 
@@ -104,7 +104,7 @@ def test_a_folder_for_each_class_has_known_classes_and_any_other_has_none(pictur
         read_samples(pictures, ["cat", "fox"])
 
 
-def test_the_sheet_has_the_pictures_in_it_and_what_both_versions_say(pictures, tmp_path):
+def test_sheet_shows_images_and_both_predictions(pictures, tmp_path):
     (pictures / "broken.png").write_bytes(b"no picture")
     pairs = [
         pair(0.9, 0.2, 0, pictures / "cat" / "dark.png"),
@@ -117,7 +117,7 @@ def test_the_sheet_has_the_pictures_in_it_and_what_both_versions_say(pictures, t
     assert text.count("<figure>") == 2
     assert text.count('<img src="data:image/jpeg;base64,') == 1
     assert text.index("dark.png") < text.index("broken.png (no preview)")
-    assert "2 of 3 pictures" in text
+    assert "2 of 3 images" in text
     assert "dog &lt;b&gt; 0.800" in text
     assert LABELS[1] not in text
     assert "light.png" not in text
@@ -222,20 +222,20 @@ def test_more_that_differs_than_is_allowed_exits_with_1(gateway, photos, toleran
         ((MODEL.name, 0, 2), "first"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_with_a_reason(gateway, photos, arguments, words):
+def test_incomparable_versions_are_refused(gateway, photos, arguments, words):
     name, first, second, *options = arguments
     result = run(name, first, second, photos, "--gateway", gateway, *options)
     assert result.exit_code == 2
     assert words in " ".join(result.output.split())
 
 
-def test_a_model_that_the_gateway_lacks_is_told(gateway, photos):
+def test_model_missing_in_the_gateway_is_reported(gateway, photos):
     result = run("flowers", 1, 2, photos, "--gateway", gateway)
     assert result.exit_code != 0
     assert f"{gateway}/models/flowers: " in str(result.exception)
 
 
-def test_versions_are_completed_without_the_one_that_stands_there(monkeypatch):
+def test_completion_omits_versions_already_given(monkeypatch):
     entries = {"flowers": SimpleNamespace(versions={1: None, 2: None, 12: None})}
 
     def read(_: Path, name: str) -> SimpleNamespace:

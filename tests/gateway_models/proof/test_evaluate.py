@@ -122,5 +122,5 @@ def test_a_matrix_of_many_classes_can_be_drawn(tmp_path):
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(1, (1,)), (3, (1,)), (5, (1,)), (6, (1, 5)), (1000, (1, 5))])
-def test_a_rank_that_no_picture_can_miss_is_not_shown(classes, shown):
+def test_rank_that_is_always_hit_is_not_shown(classes, shown):
     assert ranks(classes) == shown

@@ -57,7 +57,7 @@ def finished(path: Path, form: Form, normalise: tuple | None) -> Path:
     [(Form(), ImageTensor.FP32), (Form("float32-nchw", GRAY), ImageTensor.FP32), (Form(), ImageTensor.UINT8)],
     ids=["plain", "gray", "uint8"],
 )
-def test_a_network_computes_in_int8_and_its_probabilities_and_pixels_stay_exact(form, tensor, photos, tmp_path):
+def test_int8_leaves_pixels_and_probabilities_in_fp32(form, tensor, photos, tmp_path):
     normalise = (SMALL.mean, SMALL.std) if tensor is ImageTensor.UINT8 else None
     fp32, int8 = finished(tmp_path / "fp32.onnx", form, normalise), tmp_path / "int8.onnx"
     batches = list(calibration_images(sorted(photos.iterdir()), entry(tensor=tensor)))
@@ -76,14 +76,14 @@ def test_a_network_computes_in_int8_and_its_probabilities_and_pixels_stay_exact(
     assert not any(dequantized & set(node.input) for node in ours if node.op_type in {"Conv", "Mul", "Add", "Floor"})
 
 
-def test_what_onnx_runtime_cannot_quantize_is_told_and_leaves_nothing(images, tmp_path):
+def test_failed_quantization_leaves_no_file(images, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with pytest.raises(ModelFileError, match="ONNX Runtime cannot quantize it: "):
         quantize(tmp_path / "bad.onnx", [], tmp_path / "int8.onnx")
     assert not (tmp_path / "int8.onnx").exists()
 
 
-def test_a_processor_says_whether_it_multiplies_bytes(tmp_path):
+def test_vnni_is_detected(tmp_path):
     for text, has in (("flags : avx2 avx512_vnni", True), ("flags : avx2", False), ("Features : asimd", True)):
         (tmp_path / "cpuinfo").write_text(text)
         assert has_vnni(tmp_path / "cpuinfo") is has
@@ -101,12 +101,12 @@ def test_calibration_takes_a_bounded_number_of_images_from_all_of_a_folder(tmp_p
     counts = [sum(path.parent.name == kind for path in files) for kind in "abc"]
     assert max(counts) - min(counts) <= 2
     assert told == [f"calibrating int8 with {MAX_PICTURES} of {3 * MAX_PICTURES // 2 - 1} images"]
-    with pytest.raises(NoPictures, match="none of the images to calibrate by can be read"):
+    with pytest.raises(NoPictures, match="none of the calibration images can be read"):
         list(calibration_images(files[:3], entry()))
 
 
-def test_what_is_measured_is_not_calibrated_by(photos):
-    with pytest.raises(NoPictures, match="are those that variants are measured on: give --calibrate others"):
+def test_measured_images_are_not_used_for_calibration(photos):
+    with pytest.raises(NoPictures, match="are also measured on: give --calibrate other images"):
         calibration_files(photos, list(photos.iterdir()), print)
 
 
@@ -163,10 +163,10 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
 @pytest.mark.parametrize(
     ("changes", "stages", "calibrate", "reason"),
     [
-        ({}, [TuneStep.INT8], None, "--try int8 needs --calibrate FOLDER: photos like those"),
+        ({}, [TuneStep.INT8], None, "--try int8 needs --calibrate FOLDER: images like those"),
         ({}, [TuneStep.FORMATS], Path(), "--calibrate is for int8: add --try int8"),
         ({"format": Format.FUNCTION}, [TuneStep.INT8], Path(), "int8 is for ONNX, and head is a Python function"),
-        ({"features": 16}, [TuneStep.INT8], Path(), "head gives vectors too, which int8 would move"),
+        ({"features": 16}, [TuneStep.INT8], Path(), "head gives embeddings, and int8 would make them differ"),
         ({"serving": Serving(tensorrt=True)}, [TuneStep.INT8], Path(), "head is written for TensorRT"),
         (
             {"format": Format.TORCHSCRIPT},
@@ -177,12 +177,12 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
         ),
     ],
 )
-def test_int8_that_cannot_be_tried_is_refused_with_the_way_there(added_onnx, changes, stages, calibrate, reason):
+def test_impossible_int8_is_refused_with_advice(added_onnx, changes, stages, calibrate, reason):
     with pytest.raises(NotQuantized, match=reason):
         check_int8(replace(added_onnx[1], **changes), stages, calibrate)
 
 
-def test_versions_that_share_another_format_are_not_told_to_try_formats(added_onnx):
+def test_versions_of_another_format_get_no_advice_to_try_formats(added_onnx):
     one = added_onnx[1].versions[1]
     two = replace(added_onnx[1], format=Format.TORCHSCRIPT, versions={1: one, 2: one})
     with pytest.raises(NotQuantized, match=r"is served as torchscript: add it under another name"):
@@ -190,7 +190,7 @@ def test_versions_that_share_another_format_are_not_told_to_try_formats(added_on
     check_int8(added_onnx[1], [TuneStep.INT8], Path())
 
 
-def test_a_model_is_not_added_in_int8_and_the_way_there_is_told(added_onnx, tmp_path):
+def test_add_in_int8_is_refused_with_advice(added_onnx, tmp_path):
     source = added_onnx[1].versions[1].source
     with pytest.raises(SourceError, match="add the model in fp32 with --format onnx, then gateway model tune NAME"):
         add(AddRequest(source, "other", preprocessing=SMALL, precision=Precision.INT8), tmp_path, print)

@@ -36,7 +36,7 @@ def test_a_gateway_that_cannot_be_asked_ends_the_comparison():
         gateway.answer(PNG)
 
 
-def test_the_reference_shows_transparent_pictures_on_white():
+def test_reference_shows_transparent_images_on_white():
     clear = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
     assert shown(clear).getpixel((0, 0)) == (255, 255, 255)
     assert shown(clear.convert("RGB")).getpixel((0, 0)) == (255, 0, 0)

@@ -22,6 +22,6 @@ def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys):
     assert "NVIDIA_TF32_OVERRIDE=0" in output
 
 
-def test_on_a_cpu_nothing_is_said_of_tf32(capsys):
+def test_tf32_note_is_omitted_on_a_cpu(capsys):
     report(parity(on_gpu=False), ["cat", "dog"], 1e-3, SMALL)
     assert "TF32" not in capsys.readouterr().out

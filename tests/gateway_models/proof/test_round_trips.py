@@ -249,7 +249,7 @@ def test_the_served_answers_are_the_eager_models(name, serves, photos):
 
 
 @pytest.mark.parametrize("name", LOWER)
-def test_a_lower_precision_finds_the_same_classes_and_parity_says_how_far_off_it_is(name, serves, photos):
+def test_lower_precision_keeps_top1_and_parity_reports_the_difference(name, serves, photos):
     # Photographs that show one thing: where two classes are nearly as likely, any rounding may change their order.
     files = [photos / f"{which}.jpg" for which in ("cat", "coffee", "camera")]
     with serves(name) as served:
@@ -325,7 +325,7 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
         assert min(drawn.size) > 300
 
 
-def test_a_new_version_is_switched_to_and_back_under_load_without_a_failure(repository, server, serves, tmp_path):
+def test_version_switch_under_load_loses_no_request(repository, server, serves, tmp_path):
     image = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)).save(image)
     payload, stop = image.read_bytes(), Event()
@@ -417,7 +417,7 @@ def as_on_a_cpu(config: str) -> str:
     return "\n".join(without).replace("KIND_GPU", "KIND_CPU")
 
 
-def test_a_configuration_as_people_write_it_is_served_alone_and_in_the_ensemble(server, serves):
+def test_handwritten_configuration_is_served(server, serves):
     """Large batches, several instances and a cache on the classifier."""
     images = torch.rand((100, 3, 224, 224)).numpy()
     cat = (Path(__file__).parents[3] / "examples" / "cat.jpg").read_bytes()
@@ -442,9 +442,7 @@ def test_a_configuration_as_people_write_it_is_served_alone_and_in_the_ensemble(
 
 
 @pytest.mark.skipif(gpu_count() > 1, reason="this machine has the GPUs")
-def test_a_configuration_that_names_gpus_that_are_not_there_is_refused_with_their_number(
-    server, added_head, repository
-):
+def test_configuration_with_missing_gpus_is_refused(server, added_head, repository):
     source, entry = added_head
     shutil.copytree(source / entry.classifier, repository / "on_gpus")
     config = SEEDS_CONFIG.replace("seeds_classifier", "on_gpus")

@@ -102,7 +102,7 @@ def classify(images, model):
 """
 
 
-def test_a_function_answers_as_the_original_does_and_its_errors_are_each_requests_own(service, photos, tmp_path):
+def test_function_gives_original_answers_and_an_error_per_request(service, photos, tmp_path):
     """Added whole, in a process of its own, with a file that it imports."""
     (tmp_path / "helper.py").write_text("def weights():\n    return 7.0\n")
     entry = service.serve(function(tmp_path, FAILS, include=(tmp_path / "helper.py",)))
@@ -259,7 +259,7 @@ def test_efficientnet_gives_its_answers_from_every_kind_of_source(
     assert (served.argmax(axis=1) == expected.argmax(axis=1)).all()
 
 
-def test_a_hostile_program_in_the_repository_is_not_executed_and_not_served(service, here, tmp_path):
+def test_hostile_program_in_the_repository_is_not_executed(service, here, tmp_path):
     """A file that was copied into the repository by hand, where nothing but Triton's backend looks at it."""
     program = save_program(Head(), tmp_path / "head.pt2")
     labels = save_labels(tmp_path / "labels.txt")

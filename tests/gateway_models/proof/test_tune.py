@@ -20,7 +20,7 @@ pytestmark = pytest.mark.triton
 BASE = Variant(Format.TORCHSCRIPT, Precision.FP32, Serving())
 
 
-def test_only_what_is_right_and_was_served_may_be_chosen(added_head):
+def test_only_correct_served_variants_may_be_chosen(added_head):
     tuner = object.__new__(Tuner)
     slow, wrong = Measured(BASE, 10.0, 1e-6), Measured(BASE, 50.0, 0.1)
     failed, fast = Measured(BASE, 0.0, 0.0, "no such backend"), Measured(BASE, 20.0, 1e-4)
@@ -41,7 +41,7 @@ def test_a_variant_that_was_not_served_has_no_figures_and_a_short_reason(tmp_pat
     assert len(row) < 220
 
 
-def test_other_pixels_are_tried_by_who_asks_for_them_alone(added_head):
+def test_variants_that_change_pixels_must_be_requested(added_head):
     decodings = variants_of(TuneStep.DECODE, BASE, added_head[1])
     libraries = variants_of(TuneStep.RESIZE, BASE, added_head[1])
     assert [each.serving.decode for each in decodings] == [Decode.EXACT, Decode.FAST]

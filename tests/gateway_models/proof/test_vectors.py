@@ -99,7 +99,7 @@ def embed(gateway: Client, model: str, *pictures: bytes, **options) -> list[dict
 
 
 @pytest.mark.parametrize("name", [EAGER, GRAPH])
-def test_the_served_vectors_are_those_of_the_eager_network(name, gateway, repository, networks, photos):
+def test_served_embeddings_equal_the_eager_networks(name, gateway, repository, networks, photos):
     files = sorted(photos.glob("*.jpg"))
     transforms = reference_transforms(read_entry(repository, name).preprocessing)
     images = [transforms(Image.open(path).convert("RGB")) for path in files]
@@ -113,7 +113,7 @@ def test_the_served_vectors_are_those_of_the_eager_network(name, gateway, reposi
         assert np.abs(vector - wanted).max() < 1e-3 * max(1, np.abs(wanted).max())
 
 
-def test_parity_holds_vectors_to_the_originals(server, repository, photos):
+def test_parity_compares_embeddings_with_the_original(server, repository, photos):
     options = ["--url", server.url, "--model-repository", str(repository)]
     result = CliRunner().invoke(app, ["model", "parity", EAGER, str(photos), *options])
     assert result.exit_code == 0, result.output
@@ -122,7 +122,7 @@ def test_parity_holds_vectors_to_the_originals(server, repository, photos):
 
 @pytest.mark.parametrize("first", ["/predict", "/embed"])
 @pytest.mark.parametrize("name", [EAGER, GRAPH])
-def test_a_picture_in_the_cache_is_answered_whatever_it_was_asked_for_first(first, name, gateway, server):
+def test_cached_image_is_answered_for_either_request(first, name, gateway, server):
     picture = unlike_any(photo("cat"))
     paths = [first, *({"/predict", "/embed"} - {first})]
     answers: dict[str, list] = {path: [] for path in paths}
@@ -159,7 +159,7 @@ def test_a_bad_file_costs_no_other_its_vector(gateway):
     assert len(cat["embedding"]) == len(camera["embedding"]) == 16
 
 
-def test_the_open_inference_protocol_has_vectors_as_a_tensor(gateway):
+def test_open_inference_protocol_returns_embeddings(gateway):
     metadata = gateway.get(f"/v2/models/{GRAPH}").json()
     assert {"name": "FEATURES", "datatype": "FP32", "shape": [-1, 16]} in metadata["outputs"]
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(photo("cat")).decode()]}

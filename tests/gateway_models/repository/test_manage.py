@@ -13,7 +13,7 @@ from gateway_models.repository.writing import staging
 from tests.gateway_models.networks.builders import Head, save_torchscript
 
 
-def test_a_full_disk_is_told_in_words(tmp_path):
+def test_full_disk_is_reported(tmp_path):
     """Moving a folder to another file system fails with a list of what was not copied, and why."""
     why = "[Errno 28] No space left on device: 'a/model.pt' -> 'b/model.pt'"
     with (

@@ -16,7 +16,7 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 @pytest.mark.parametrize(("weights", "resize"), [("IMAGENET1K_V1", 256), ("IMAGENET1K_V2", 232)])
-def test_torchvisions_weights_say_how_they_were_evaluated(weights, resize):
+def test_torchvision_weights_have_their_preprocessing(weights, resize):
     found = from_weights(f"ResNet50_Weights.{weights}")
     assert found == Preprocessing((resize,), 224, "bilinear", **IMAGENET)
 
@@ -31,7 +31,7 @@ def test_the_reference_transforms_are_those_of_the_weights():
 
 
 @pytest.mark.parametrize("name", ["ResNet18", "resnet18", "efficientnet_b0"])
-def test_the_name_of_an_architecture_is_answered_with_its_weights(name):
+def test_architecture_name_suggests_its_weights(name):
     with pytest.raises(PreprocessingError) as refused:
         from_weights(name)
     advised = str(refused.value).partition("did you mean ")[2].removesuffix("?").split(" or ")[0]
@@ -39,7 +39,7 @@ def test_the_name_of_an_architecture_is_answered_with_its_weights(name):
     assert from_weights(advised).crop_size
 
 
-def test_a_name_that_is_nearly_right_is_told_what_it_could_be():
+def test_misspelt_name_gets_suggestions():
     with pytest.raises(PreprocessingError, match=r"did you mean ResNet50_Weights\.IMAGENET1K_V2"):
         from_weights("Resnet50_Weights.IMAGENET1K_V2")
 
@@ -58,7 +58,7 @@ def test_a_file_of_the_projects_own_is_read(tmp_path):
     assert from_file(path) == Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
 
 
-def test_the_pillow_of_the_training_is_kept_and_a_record_without_one_means_the_installed():
+def test_pillow_release_of_training_is_recorded():
     mapping = {**asdict(SMALL), "resize_library": "pillow-12.1"}
     assert from_mapping(mapping).parameters()["resize_library"] == "pillow-12.1"
     assert from_mapping(mapping).described().endswith("resized by pillow-12.1")
@@ -66,7 +66,7 @@ def test_the_pillow_of_the_training_is_kept_and_a_record_without_one_means_the_i
     assert from_mapping(mapping) == SMALL
 
 
-def test_a_preprocessor_may_resize_with_another_library_than_the_record_says():
+def test_preprocessor_may_use_another_resize_library():
     given = {**SMALL.parameters(), "resize_library": "torch"}
     assert SMALL.differences(given) == []
 
@@ -86,7 +86,7 @@ def test_a_preprocessor_may_resize_with_another_library_than_the_record_says():
         ({"mean": "red"}, "could not convert"),
     ],
 )
-def test_what_cannot_be_right_is_refused_in_words(tmp_path, change, reason):
+def test_invalid_preprocessing_is_refused(tmp_path, change, reason):
     values = {"resize_size": 256, "crop_size": 224, "interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3}
     path = tmp_path / "images.json"
     path.write_text(json.dumps({**values, **change}))

@@ -67,7 +67,7 @@ def test_a_record_from_before_the_resize_library_was_kept_is_read(record, tmp_pa
         (("preprocessing", "crop_size", 223.5), r"preprocessing\.crop_size: "),
     ],
 )
-def test_what_is_wrong_in_a_record_is_named_with_its_place(record, tmp_path, changed, place):
+def test_record_error_is_reported_with_its_location(record, tmp_path, changed, place):
     change(record, *changed)
     with pytest.raises(EntryError, match=rf"cannot read .*{place}"):
         read_entry(tmp_path, "flowers")

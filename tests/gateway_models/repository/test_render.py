@@ -25,12 +25,12 @@ def config(text: str) -> ModelConfig:
     return text_format.Parse(text, ModelConfig())
 
 
-def test_the_projects_own_configurations_are_written_from_the_same_templates():
+def test_shipped_configurations_come_from_the_same_templates():
     for folder, text in render(default_entry(EFFICIENTNET_LITE0), command="export").items():
         assert (DEFAULT_MODEL_REPOSITORY / folder / "config.pbtxt").read_text() == text, folder
 
 
-def test_the_ensemble_tells_the_gateway_what_it_is():
+def test_ensemble_has_parameters_for_the_gateway():
     versions = {number: replace(entry().versions[1], precision=Precision.BF16) for number in (1, 2)}
     texts = render(entry(multi_label=True, versions=versions, in_use=2))
     told = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}

@@ -28,7 +28,7 @@ def test_one_s_own_is_taken_where_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["missing", "../etc", "stateless"])
-def test_what_cannot_follow_a_stream_is_refused(tmp_path, name):
+def test_model_that_cannot_follow_streams_is_refused(tmp_path, name):
     (tmp_path / "stateless").mkdir()
     (tmp_path / "stateless" / "config.pbtxt").write_text('name: "stateless"\nbackend: "python"\n')
     with pytest.raises(EntryError):

@@ -1,6 +1,6 @@
 """A Python function as a Triton model: this file, served_function.py, function.json and the code in code/.
 
-Written by `gateway model add FILE.py:NAME`; what the function takes and gives stands in function.json.
+Written by `gateway model add FILE.py:NAME`; function.json has the function's parameters.
 """
 
 import os
@@ -16,12 +16,12 @@ from torch.utils.dlpack import from_dlpack
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-# It lies beside this file.
+# A file beside this one.
 from served_function import FunctionError, ServedFunction  # type: ignore[import-not-found]  # noqa: E402
 
 INPUT, OUTPUT = "input__0", "output__0"
 LOST_GPU = 74
-"""Exit code of a process whose GPU is lost to it (EX_IOERR of sysexits.h)."""
+"""Exit code of a process that has lost its GPU (EX_IOERR of sysexits.h)."""
 
 
 class TritonPythonModel:
@@ -29,7 +29,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Import the function's file and call its `load`; raises TritonModelException."""
-        # One core for each instance, so that instances do not fight for cores.
+        # One core for each instance, so that instances do not compete for cores.
         torch.set_num_threads(1)
         on_gpu = args["model_instance_kind"] == "GPU" and torch.cuda.is_available()
         self.device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
@@ -41,28 +41,28 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {self.function.name} for {self.device}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Call the function once for all requests; where that fails, for each alone, so that each has its own error."""
-        told: set[str] = set()
+        """Call the function once for all requests; if that fails, once for each, so that each gets its own error."""
+        logged: set[str] = set()
         try:
             return self._run(requests)
         except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
             if len(requests) == 1:
-                return [self._failed(exc, told)]
-        # Outside of the handler, or each of their tracebacks would have the batch's in front.
-        return [self._alone(request, told) for request in requests]
+                return [self._failed(exc, logged)]
+        # Outside the handler, so that the batch's traceback does not precede each of theirs.
+        return [self._alone(request, logged) for request in requests]
 
-    def _alone(self, request: Any, told: set[str]) -> Any:  # noqa: ANN401  # Triton's, which have no public names
+    def _alone(self, request: Any, logged: set[str]) -> Any:  # noqa: ANN401  # Triton's, which have no public names
         try:
             return self._run([request])[0]
         except (Exception, SystemExit) as exc:
-            return self._failed(exc, told)
+            return self._failed(exc, logged)
 
-    def _failed(self, exc: BaseException, told: set[str]) -> Any:  # noqa: ANN401
-        """An error for one request; its traceback goes to the log once, however many requests of a batch have it."""
-        # It is for whoever runs the server; a client gets no line of somebody's code.
+    def _failed(self, exc: BaseException, logged: set[str]) -> Any:  # noqa: ANN401
+        """The error response for one request; equal tracebacks of a batch are logged once."""
+        # The traceback is for the operator; clients must not see the user's code.
         trace = "".join(traceback.format_exception(exc))
-        if trace not in told:
-            told.add(trace)
+        if trace not in logged:
+            logged.add(trace)
             pb_utils.Logger.log_error(f"{self.function.name} failed: {trace}")
         self._end_if_gpu_is_lost()
         text = f"{self.function.name} failed with {type(exc).__name__}; Triton's log has the traceback"
@@ -76,7 +76,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack(OUTPUT, part.contiguous())]) for part in parts]
 
     def _end_if_gpu_is_lost(self) -> None:
-        """End this process where nothing runs on its GPU any more: it would fail every request, and be called ready."""
+        """End this process if its GPU is unusable: it would fail every request and still be ready."""
         if self.device == "cpu":
             return
         try:

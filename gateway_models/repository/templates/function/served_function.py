@@ -1,6 +1,6 @@
-"""Somebody's Python function, called with images as it wants them: the same code in the trial and in Triton.
+"""Calls a user's Python function with images in its input format; the same code runs in the probe and in Triton.
 
-function.json says `module`, `callable`, `input`, `output` and `activation`; code/ has the module and what it needs.
+function.json has `module`, `callable`, `input`, `output` and `activation`; code/ has the module and its files.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ from torch import Tensor
 
 FUNCTION, CODE = "function.json", "code"
 INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
-"""What a function may take: the type and the order of the dimensions."""
+"""Input formats: the type and the order of the dimensions."""
 BATCH, SAMPLE = "batch", "sample"
 _STYLE = "_gateway_style"
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -28,28 +28,28 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
     "none": lambda scores: scores,
 }
-"""What is missing between the function's scores and probabilities."""
+"""The functions from scores to probabilities."""
 
 
 class FunctionError(Exception):
-    """A function that cannot be served, or whose answer cannot; the message says why and what to do."""
+    """A function or its result cannot be served; the message names the reason and what to do."""
 
 
 class ServedFunction:
     """The function of a folder, imported and loaded; raises FunctionError where that fails.
 
-    `device` is "cpu" or such as "cuda:0", and given to a `load` or a class that takes an argument.
+    `device` is "cpu" or, for example, "cuda:0"; a `load` or a class that takes an argument receives it.
     """
 
     def __init__(self, folder: Path, device: str) -> None:
-        said = json.loads((folder / FUNCTION).read_text())
-        self.name = f"{said['callable']} of {said['module']}.py"
-        self._output: str = said["output"]
-        self._activation = ACTIVATIONS[said["activation"]]
-        module = _imported(folder / CODE, said["module"])
-        self._call, given = _callable(module, said["callable"], device, self.name)
-        self.input: str = said["input"] or given
-        """One of INPUTS: as it was said, else as the annotation has it."""
+        config = json.loads((folder / FUNCTION).read_text())
+        self.name = f"{config['callable']} of {config['module']}.py"
+        self._output: str = config["output"]
+        self._activation = ACTIVATIONS[config["activation"]]
+        module = _imported(folder / CODE, config["module"])
+        self._call, given = _callable(module, config["callable"], device, self.name)
+        self.input: str = config["input"] or given
+        """One of INPUTS: from function.json, else from the annotation."""
         self._as_tensor = _first_annotation(self._call.function) is Tensor
 
     def probabilities(self, images: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class ServedFunction:
         return self._activation(self.scores(images)).contiguous()
 
     def scores(self, images: Tensor) -> Tensor:
-        """What the function makes of images fp32 [N, 3, H, W], in fp32 on the CPU; raises whatever it raises."""
+        """The function's scores for images fp32 [N, 3, H, W], in fp32 on the CPU; raises whatever it raises."""
         batch = arranged(images.cpu(), self.input)
         result = self._call(batch if self._as_tensor else batch.numpy(), len(images))
         scores = _tensor(chosen(result, self._output)).detach().cpu().float()
@@ -70,7 +70,7 @@ class ServedFunction:
 
 
 class _Call:
-    """A function with what it gets besides the batch: of `load`, or the names that PyTriton's style wants."""
+    """A function and its other arguments: the result of `load`, or the argument names of PyTriton's style."""
 
     def __init__(self, function: Callable[..., Any], state: object) -> None:
         self.function, self._state = function, state
@@ -83,7 +83,7 @@ class _Call:
         positional = [each for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
         self._keyword = ""
         if self._style:
-            # As PyTriton calls it: by the input's name, whatever that is.
+            # PyTriton passes the batch by the input's name.
             self._keyword = positional[0].name if positional else "images"
         self._with_state = not self._style and len(positional) == 2
         if len(positional) > 1 + self._with_state:
@@ -103,7 +103,7 @@ class _Call:
 
 
 def arranged(images: Tensor, wanted: str) -> Tensor:
-    """Images fp32 [N, 3, H, W] as one of INPUTS; as uint8 they have to be pixels of 0 to 255."""
+    """Convert images fp32 [N, 3, H, W] to one of INPUTS; for uint8 they must be pixels of 0 to 255."""
     dtype, _, order = wanted.partition("-")
     if dtype == "uint8":
         images = images.round().clamp(0, 255).to(torch.uint8)
@@ -111,7 +111,7 @@ def arranged(images: Tensor, wanted: str) -> Tensor:
 
 
 def chosen(result: object, which: str) -> object:
-    """One of several results, by name or by number; raises FunctionError with those that there are."""
+    """One of several results, by name or number; raises FunctionError that lists the results."""
     if isinstance(result, Mapping):
         names = [str(name) for name in result]
         if not which and len(names) == 1:
@@ -131,7 +131,7 @@ def chosen(result: object, which: str) -> object:
 
 
 def _is_rows(result: Any) -> bool:  # noqa: ANN401
-    """Whether a list has rows of numbers, and so is the scores themselves."""
+    """Whether a list has rows of numbers and is therefore the scores."""
     return bool(result) and all(
         isinstance(row, (list, tuple)) and all(isinstance(score, (int, float)) for score in row) for row in result
     )
@@ -147,7 +147,7 @@ def _tensor(scores: object) -> Tensor:
 
 
 def _stacked(rows: list[Any]) -> object:
-    """The answers to single images as those to a batch."""
+    """Stack the results for single images into those for a batch."""
     if isinstance(rows[0], Mapping):
         return {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
     if isinstance(rows[0], (list, tuple)):
@@ -159,7 +159,7 @@ def _imported(code: Path, name: str) -> types.ModuleType:
     sys.path.insert(0, str(code))
     sys.dont_write_bytecode = True
     _stand_in_for_pytriton()
-    # Under a name of its own where there is a module of that name, such as Triton's own model.py.
+    # Under another name if that is taken by a loaded module, such as Triton's model.py.
     spec = importlib.util.spec_from_file_location(
         f"function_{name}" if name in sys.modules else name, code / f"{name}.py"
     )
@@ -181,20 +181,20 @@ def _imported(code: Path, name: str) -> types.ModuleType:
     return module
 
 
-def _callable(module: types.ModuleType, name: str, device: str, told: str) -> tuple[_Call, str]:
+def _callable(module: types.ModuleType, name: str, device: str, label: str) -> tuple[_Call, str]:
     """The callable of a module, ready to be called, and the input that its annotation names."""
     function = getattr(module, name, None)
     if not callable(function):
-        raise FunctionError(f"{told}: there is no such function")
+        raise FunctionError(f"{label}: there is no such function")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise FunctionError(f"{told} is asynchronous or a generator: it must return the scores of its batch")
+        raise FunctionError(f"{label} is asynchronous or a generator: it must return the scores of its batch")
     try:
         load = getattr(module, "load", None)
         state = _with_device(load, device) if callable(load) and load is not function else None
         if inspect.isclass(function):
             function = _with_device(function, device)
     except (Exception, SystemExit) as exc:
-        raise FunctionError(f"{told} could not be loaded: {described(exc)}") from exc
+        raise FunctionError(f"{label} could not be loaded: {described(exc)}") from exc
     if not callable(function):
         raise FunctionError(f"{name} is a class without __call__, which would take the batch")
     call = _Call(function, state)
@@ -209,7 +209,7 @@ def _with_device(function: Callable[..., Any], device: str) -> Any:  # noqa: ANN
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         found = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # of builtins; nothing is known of them
+    except (TypeError, ValueError):  # builtins have no signature
         return []
     return [each for each in found if each.kind is not inspect.Parameter.VAR_POSITIONAL]
 
@@ -222,7 +222,7 @@ def _first_annotation(function: Callable[..., Any]) -> object:
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return typing.get_type_hints(target).get(parameters[0].name)
-    except Exception:  # an annotation that cannot be evaluated says nothing
+    except Exception:  # ignore annotations that cannot be evaluated
         return None
 
 
@@ -238,7 +238,7 @@ def _input_of(annotation: object) -> str:
 
 
 def described(exc: BaseException) -> str:
-    """An exception in a line, with where it was raised."""
+    """An exception as one line, with the file and line that raised it."""
     frame = exc.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -247,7 +247,7 @@ def described(exc: BaseException) -> str:
 
 
 def _stand_in_for_pytriton() -> None:
-    """What a file written for PyTriton imports: `batch` and `sample` mark a function, the rest is inert."""
+    """Provide the names that files for PyTriton import: `batch` and `sample` mark a function, the rest does nothing."""
 
     def mark(style: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -256,7 +256,7 @@ def _stand_in_for_pytriton() -> None:
 
         return decorate
 
-    def missing(name: str) -> Any:  # noqa: ANN401  # whatever was asked for
+    def missing(name: str) -> Any:  # noqa: ANN401  # any name
         if name.startswith("__"):
             raise AttributeError(name)
         raise FunctionError(f"PyTriton's {name} has no counterpart here: use @batch, which Triton fills")
