@@ -134,9 +134,9 @@ def add(request: AddRequest, repository: Path, report: Report, *, timeout_second
         check_same(old, preprocessing, written_as, labels, repository)
     number = request.version or first_version(repository, request.name)
     if old is None and request.version:
-        report(f"{repository} has no model {request.name!r} yet: this adds it with version {number} as its only one")
+        report(f"{repository} has no model {request.name!r} yet: it is a new one, with version {number} alone")
     elif old is None and number > 1:
-        report(f"it gets version {number}: earlier versions were removed, and a cache may still hold their answers")
+        report(f"it is version {number}: earlier ones of this name were removed, and a cache may have their answers")
     with staging(repository) as folder:
         network = folder / "network" / written_as.filename
         network.parent.mkdir()

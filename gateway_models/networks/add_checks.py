@@ -82,7 +82,7 @@ def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry |
     gone = retired(repository, name)
     if version in taken | gone:
         why = "already" if version in taken else "before, and its answers may still be in a cache"
-        raise EntryError(f"{name} had a version {version} {why}; the next number is {max(taken | gone) + 1}")
+        raise EntryError(f"{name} has had a version {version} {why}; the next one is {max(taken | gone) + 1}")
     return old
 
 

@@ -83,7 +83,7 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
         ({"name": "new", "source": "absent.pt"}, SourceError, "there is no file"),
         ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
         ({"version": 0}, EntryError, "versions are numbers from 1"),
-        ({"version": 1}, EntryError, "had a version 1 already; the next number is 2"),
+        ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
         ({}, EntryError, "has a model 'head' already: use --version N"),
         ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
     ],
