@@ -1,1 +1,1 @@
-"""HTTP in, HTTP out."""
+"""The HTTP and WebSocket API."""

@@ -1,4 +1,4 @@
-"""Answers of any size: bounded before they are made, made and sent in pieces, so that no client waits for another's."""
+"""Responses of any size: checked against a limit before they are built, and built and sent in pieces."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -14,23 +14,23 @@ from gateway.limits.response_buffer import HeldResponse
 from gateway.time_slices import TimeSlice
 
 SCORES_PER_PREDICTION = 10
-"""A score without its label, or a number of a vector, is a tenth of a prediction, in bytes as in work."""
+"""A score without a label, or a number of an embedding, counts as a tenth of a prediction, in bytes and in time."""
 PIECE_BYTES = 64 * 1024
 RESULT_BYTES, PREDICTION_BYTES = 512, 20
-"""What a result holds without its predictions, and with each of them; see gateway.inference.prediction."""
+"""Memory of a result without its predictions, and of each prediction; see gateway.inference.prediction."""
 
 
 def held_bytes(result: Result) -> int:
-    """What a result holds, more or less."""
+    """Approximate memory of a result in bytes."""
     numbers = sum(each.nbytes for each in (result.scores, result.vector) if each is not None)
     count = 1 + len(result.frames or ())
     return RESULT_BYTES * count + PREDICTION_BYTES * result.prediction_count + numbers
 
 
 class AnswerSize:
-    """Counts what an answer will hold, result by result, against the setting `max_predictions`.
+    """Checks the size of a response, result by result, against the setting `max_predictions`.
 
-    Predictions and scores are counted apart: which of them is sent may be known only when all images have come.
+    Predictions and scores are counted separately: which of them is sent may be known only after the last image.
     """
 
     def __init__(self, max_predictions: int) -> None:
@@ -61,9 +61,9 @@ class AnswerSize:
 
 
 class PiecedAnswer(Response):
-    """A body in pieces, of a known length; a client that reads slowly is waited for between them.
+    """A response body in pieces, with a known length; waits between the pieces for a client that reads slowly.
 
-    `held` counts what is not sent yet.
+    `held` counts the bytes that are not sent yet.
     """
 
     def __init__(
@@ -81,29 +81,29 @@ class PiecedAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._held.shrink(self._held.nbytes - self._length)  # the results themselves are gone
-        turn = TimeSlice()
+        self._held.shrink(self._held.nbytes - self._length)  # the results themselves are released
+        time_slice = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
             self._held.shrink(len(piece))
-            await turn.pause_if_over()
+            await time_slice.pause_if_over()
 
 
 async def json_array(values: Iterable[object], held: HeldResponse) -> deque[bytes]:
-    """Values as JSON with commas between them, `held` from now on; others have their turn meanwhile."""
-    turn = TimeSlice()
+    """Encode values as JSON, separated by commas; `held` counts the bytes. Other tasks run in between."""
+    time_slice = TimeSlice()
     pieces: deque[bytes] = deque()
     for value in values:
         if pieces:
             pieces.append(b",")
         pieces.append(to_json(value, inf_nan_mode="null"))
         await held.grow(len(pieces[-1]))
-        await turn.pause_if_over()
+        await time_slice.pause_if_over()
     return pieces
 
 
 def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of PIECE_BYTES or a little more, one at least; those that came are given up."""
+    """Join pieces to PIECE_BYTES or slightly more, and yield at least one; the deque is emptied."""
     joined = bytearray()
     while pieces:
         joined += pieces.popleft()

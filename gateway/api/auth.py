@@ -1,11 +1,11 @@
-"""API keys at the door: who has none is turned away before a byte of the body is read."""
+"""Authentication by API key: requests without a valid key are refused before the body is read."""
 
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.problems import note, problem, speaks_v2
+from gateway.api.problems import is_v2_path, note, problem
 from gateway.api.request_context import request_context_of
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
@@ -14,12 +14,12 @@ from gateway.oip.documents import V2Error
 
 OPEN_PATHS = frozenset({"/", "/metrics", "/docs", "/openapi.json"})
 OPEN_FOLDERS = ("/health/", "/v2/health/", "/docs/", "/assets/")
-"""Probes, Prometheus, and the pages on which a key can be entered; every other path wants a key, also one without a
+"""Health probes, metrics, and the pages on which a key can be entered; all other paths need a key, even without a
 route."""
 
 ADMIN_FOLDER = "/models/"
 KEY_SUBPROTOCOL = "gateway-key."
-"""Before the key in the subprotocols of a WebSocket, where a web page opens one: it cannot send headers."""
+"""Prefix of the key among the subprotocols of a WebSocket: web pages cannot send headers with a handshake."""
 
 MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
 UNKNOWN = "Unknown API key: it may have been removed, or copied incompletely."
@@ -31,10 +31,10 @@ SCHEMES: dict[str, Any] = {
 
 
 class RequireKey:
-    """Lets requests with a known key pass, and everybody to the open paths; to the admin's paths an admin's key alone.
+    """Requires a valid key for all paths but the open ones, and an admin key for admin paths.
 
-    Without a file of `keys` only the admin's paths want one; without `admin_keys` nobody has an admin's. An admin's key
-    opens every path. It stands inside RequestContext, whose event gets the key's name as `key`.
+    Without `keys` only admin paths need a key; without `admin_keys` no key is an admin key. Admin keys are valid for
+    every path. Must run inside RequestContextMiddleware, whose log event gets the name of the key as `key`.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyFile | None, admin_keys: KeyFile | None = None) -> None:
@@ -43,7 +43,7 @@ class RequireKey:
         self._admin_keys = admin_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, or answer 401 (RFC 6750, section 3) or 403 without having read the body."""
+        """Serve one connection, or respond with 401 (RFC 6750, section 3) or 403 without reading the body."""
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
@@ -53,14 +53,14 @@ class RequireKey:
             request_context_of(scope).shows_details = known is not None
             await self._app(scope, receive, send)
             return
-        wants_admin = is_admins(scope["path"])
-        if not wants_admin and self._keys is None:
+        needs_admin = is_admin_path(scope["path"])
+        if not needs_admin and self._keys is None:
             await self._app(scope, receive, send)
             return
         event = request_context_of(scope).event
         admin = _name(self._admin_keys, key)
         name = admin or _name(self._keys, key)
-        if name is None or (wants_admin and admin is None):
+        if name is None or (needs_admin and admin is None):
             error = Forbidden(NO_ADMIN) if name else Unauthorized(UNKNOWN if key else MISSING)
             note(event, error)
             response = problem(error, scope)
@@ -77,25 +77,25 @@ def _name(keys: KeyFile | None, key: bytes) -> str | None:
     return keys.keys.name_of(key) if keys is not None and key else None
 
 
-def is_admins(path: str) -> bool:
-    """Whether a path changes what is served: those below a model."""
+def is_admin_path(path: str) -> bool:
+    """Whether a path loads or unloads a model."""
     return path.startswith(ADMIN_FOLDER) and "/" in path.removeprefix(ADMIN_FOLDER)
 
 
 def is_open(path: str) -> bool:
-    """Whether a path can be asked for without a key."""
+    """Whether a path needs no key."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def _take_key(scope: Scope) -> bytes:
-    """The key that a request brings, a bearer token before X-API-Key, or b"".
+    """Remove the key from the headers of a request and return it, or b""; a bearer token wins over X-API-Key.
 
-    It is taken out of the request's headers, so that nothing further in can log or echo it.
+    It is removed so that the rest of the application cannot log or echo it.
     """
     bearer = header = b""
     kept = []
     if scope["type"] == "websocket":
-        # All that a page may add to the request of a WebSocket.
+        # Subprotocols are all that a web page can add to the handshake of a WebSocket.
         offered = scope["subprotocols"]
         keys = [name.removeprefix(KEY_SUBPROTOCOL) for name in offered if name.startswith(KEY_SUBPROTOCOL)]
         header = keys[0].encode("latin-1", "replace") if keys else b""
@@ -116,7 +116,7 @@ def _take_key(scope: Scope) -> bytes:
 
 
 def document_keys(app: FastAPI, *, admin_only: bool) -> None:
-    """Say in the OpenAPI document which operations want a key and how it is sent."""
+    """Declare in the OpenAPI document which operations need a key, and how to send it."""
     plain = app.openapi
 
     def with_keys() -> dict[str, Any]:
@@ -126,13 +126,13 @@ def document_keys(app: FastAPI, *, admin_only: bool) -> None:
         v2_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{V2Error.__name__}"}}}
         for path, operations in schema["paths"].items():
             for operation in operations.values():
-                if is_admins(path) or not (admin_only or is_open(path)):
+                if is_admin_path(path) or not (admin_only or is_open(path)):
                     operation["security"] = [{name: []} for name in SCHEMES]
                     operation["responses"]["401"] = {
                         "description": "The API key is missing.",
-                        "content": v2_content if speaks_v2(path) else content,
+                        "content": v2_content if is_v2_path(path) else content,
                     }
-                if is_admins(path):
+                if is_admin_path(path):
                     operation["responses"]["403"] = {
                         "description": "The API key is valid but is not an admin key.",
                         "content": content,

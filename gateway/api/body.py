@@ -1,4 +1,4 @@
-"""A request's body as it arrives, and the time that its client may take for it."""
+"""The body of a request as it arrives, and its upload timeouts."""
 
 from collections.abc import MutableMapping, Sequence
 from typing import Any, Self
@@ -24,9 +24,9 @@ async def open_files(request: Request, limits: Limits, names: Sequence[str]) -> 
 
 
 def open_body(request: Request) -> "Body":
-    """The body of a request, whose bytes are counted until the exchange ends.
+    """The body of a request; its buffered bytes are counted until the request ends.
 
-    Raises UnsupportedMediaType where it is compressed.
+    Raises UnsupportedMediaType if the body is compressed.
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType.encoded()
@@ -41,21 +41,21 @@ def open_body(request: Request) -> "Body":
 
 
 class Body:
-    """The chunks of a body. Only the client's time counts, not the time for which the gateway does not read.
+    """The chunks of a body. Timeouts exclude the time in which the gateway does not read.
 
-    The iteration raises UploadTimeout after `upload_idle_timeout_seconds` of silence or `upload_timeout_seconds` in
-    all, UploadTooSlow, ClientDisconnect, and what `buffer` has for an upload that must make room for others.
+    The iteration raises UploadTimeout after `upload_idle_timeout_seconds` without data or `upload_timeout_seconds` in
+    total, UploadTooSlow, ClientDisconnect, and Overloaded if the full upload buffer evicts this upload.
     """
 
     def __init__(
         self, request: Request, request_context: RequestContext, settings: Settings, buffer: HeldBytes
     ) -> None:
         self._request = request
-        self._exchange = request_context
+        self._context = request_context
         self._settings = settings
         self._buffer = buffer
         self.hold = buffer.hold
-        """Is told what the readers hold of the body."""
+        """Called by readers with the number of bytes of the body that they hold."""
         self._left_seconds = settings.upload_timeout_seconds
         self._ended = False
 
@@ -71,8 +71,8 @@ class Body:
             chunk: bytes = message.get("body", b"")
             if not message.get("more_body", False):
                 self._ended = True
-                self._exchange.body_read.set()
-            self._exchange.tally.received_bytes += len(chunk)
+                self._context.body_read.set()
+            self._context.tally.received_bytes += len(chunk)
             metrics.BYTES_RECEIVED.inc(len(chunk))
             if chunk:
                 return chunk
@@ -83,18 +83,18 @@ class Body:
             raise self._buffer.refusal
         pace = self._buffer.pace
         started = anyio.current_time()
-        silence_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
+        idle_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
         spare_seconds = pace.spare_seconds
-        with anyio.move_on_after(max(0.0, min(silence_seconds, spare_seconds))) as scope:
+        with anyio.move_on_after(max(0.0, min(idle_seconds, spare_seconds))) as scope:
             self._buffer.on_refusal = scope.cancel
             pace.wait()
             message = await self._request.receive()
             pace.receive(len(message.get("body", b"")))
             self._left_seconds = max(0.001, self._left_seconds - (anyio.current_time() - started))
             return message
-        raise self._buffer.refusal or (self._slow() if spare_seconds < silence_seconds else self._late())
+        raise self._buffer.refusal or (self._too_slow() if spare_seconds < idle_seconds else self._timed_out())
 
-    def _slow(self) -> GatewayError:
+    def _too_slow(self) -> GatewayError:
         value = self._settings.min_upload_bytes_per_second
         return UploadTooSlow(
             f"The body must arrive at {value} bytes a second; it is {self._settings.upload_grace_seconds:g} s behind.",
@@ -102,7 +102,7 @@ class Body:
             value=value,
         )
 
-    def _late(self) -> GatewayError:
+    def _timed_out(self) -> GatewayError:
         idle = self._settings.upload_idle_timeout_seconds < self._left_seconds
         limit = "upload_idle_timeout_seconds" if idle else "upload_timeout_seconds"
         value = getattr(self._settings, limit)
@@ -112,5 +112,5 @@ class Body:
 
 
 def announced_bytes(request: Request) -> int:
-    """The length of the body as its headers say, 0 where they do not."""
+    """The Content-Length of the body, 0 without one."""
     return int(request.headers.get("content-length", "0"))

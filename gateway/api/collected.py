@@ -1,4 +1,4 @@
-"""What every route does that answers for images in a shape: lines as they come, or all results at once."""
+"""The response of /predict and /embed: JSON lines as results arrive, or all results at once in a format."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -20,7 +20,10 @@ from gateway.limits.response_buffer import HeldResponse
 
 
 async def answered(request: Request, query: RequestSpec, uploads: Uploads, shape: AnswerShape) -> Response:
-    """The answer to all uploads. Raises InvalidParameter for what only the native shape has, and as `classify`."""
+    """The response for all uploads.
+
+    Raises InvalidParameter for a feature that only the native format has, and the errors of `classify`.
+    """
     native = shape if isinstance(shape, Native) else None
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and native is None:
@@ -38,7 +41,7 @@ async def answered(request: Request, query: RequestSpec, uploads: Uploads, shape
 async def _shaped(
     shape: AnswerShape, query: RequestSpec, results: Sequence[Result], held: HeldResponse
 ) -> PiecedAnswer:
-    """Raises a lone file's error where the shape has no place for it, and what `status_of` and `held` raise."""
+    """Raises the error of a single file if the format cannot express it, and what `status_of` and `held` raise."""
     status = status_of(results)
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:
         raise results[0].error

@@ -1,4 +1,4 @@
-"""GET /docs: the OpenAPI page, with Swagger UI served from here, as a network may have no way to a CDN."""
+"""GET /docs: the OpenAPI page; the gateway serves Swagger UI itself, so that no CDN is needed."""
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ files = StaticFiles(packages=[("fastapi_swagger", "resources")])
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    """The page on which every endpoint can be tried."""
+    """The page with the documentation of every endpoint."""
     return await page_files.get_response("docs.html", request.scope)
 
 

@@ -1,4 +1,4 @@
-"""The door: a request that would find the queue full is turned away before anything is done for it."""
+"""Early load shedding: requests are refused before any other work while the queue is full."""
 
 import re
 
@@ -14,10 +14,10 @@ _PATHS = {route: re.compile(re.sub(r"\{\w+\}", "[^/]+", route)) for route in CLA
 
 
 class Gate:
-    """Answers `POST` to CLASSIFYING_ROUTES with 503 `overloaded` while the queue is full.
+    """Responds to `POST` to CLASSIFYING_ROUTES with 503 `overloaded` while the queue is full.
 
-    The service would say the same, but behind routing and validation, which at five times the capacity would be most
-    of what the process does.
+    The service would refuse the request as well, but only after routing and validation, which take most of the
+    processor time at five times the capacity.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -32,9 +32,9 @@ class Gate:
         try:
             parts_of(scope)["service"].admission.check()
         except Overloaded as error:
-            exchange = request_context_of(scope)
-            note(exchange.event, error)
-            exchange.route = route
+            context = request_context_of(scope)
+            note(context.event, error)
+            context.route = route
             await problem(error, scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -1,10 +1,10 @@
-"""HEAD is GET without the body (RFC 9110, 9.3.2), on every path that answers GET."""
+"""Serves HEAD as GET without the body (RFC 9110, 9.3.2), on every path that supports GET."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class HeadAsGet:
-    """Has HEAD answered as GET is, and drops the body; the headers are those of GET, its length included."""
+    """Serves HEAD requests as GET and drops the body; the headers, including Content-Length, are those of GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -23,4 +23,4 @@ class HeadAsGet:
             await self._app(as_get, receive, send_without_body)
         finally:
             if "route" in as_get:
-                scope["route"] = as_get["route"]  # by which the request is logged and counted
+                scope["route"] = as_get["route"]  # for the log and the metrics

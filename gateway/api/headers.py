@@ -1,11 +1,11 @@
-"""Headers that keep browsers from making more of an answer than it is."""
+"""Security headers of every response."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Pages of other origins cannot embed an answer; whether they may read one is up to CORS.
+    # Pages of other origins cannot embed a response; CORS decides whether they may read one.
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'self'",
 }
@@ -13,7 +13,7 @@ _RAW = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEAD
 
 
 class SecurityHeaders:
-    """Adds SECURITY_HEADERS to every answer that does not have its own, and keeps results out of every cache."""
+    """Adds SECURITY_HEADERS to responses that do not set them, and prevents caching of results."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -28,7 +28,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
                 added = [header for header in _RAW if header[0] not in given]
-                # What has an ETag is a file of a page, which may be asked for again; the rest is true only now.
+                # A response with an ETag is a static file, which may be cached; all others must not be stored.
                 if given.isdisjoint((b"etag", b"cache-control")):
                     added.append((b"cache-control", b"no-store"))
                 message["headers"] = [*message["headers"], *added]

@@ -1,4 +1,4 @@
-"""What every route that takes images does: the uploads through the service, and the results as an answer needs them."""
+"""Shared by all routes that take images: sends uploads through the service and collects the results."""
 
 from functools import partial
 
@@ -15,10 +15,10 @@ from gateway.limits.response_buffer import HeldResponse
 async def classify(
     request: Request, uploads: Uploads, query: RequestSpec, size: AnswerSize, held: HeldResponse
 ) -> list[Result]:
-    """All results, in the order of their files.
+    """Classify all uploads; returns the results in the order of their files.
 
-    Raises AnswerTooLarge as soon as that is certain, Overloaded where there is no room for it, and ClientDisconnect
-    when the client leaves.
+    Raises AnswerTooLarge as soon as the limit is exceeded, Overloaded if the response buffer is full, and
+    ClientDisconnect if the client disconnects.
     """
     service = state(request)["service"]
     collected = []

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
-from gateway.api import request_context as exchanges
+from gateway.api import request_context as request_contexts
 from gateway.api.problems import note, problem
 from gateway.api.request_context import RequestContext
 from gateway.api.server_span import begin, finish
@@ -27,9 +27,9 @@ log = structlog.get_logger("gateway")
 SWITCHED = HTTPStatus.SWITCHING_PROTOCOLS
 INTERNAL_ERROR, ABNORMAL = 1011, 1006
 OWN_CODES = 4000
-"""Close codes from here on are the application's (RFC 6455, section 7.4.2): with an HTTP status added, an error's."""
+"""First close code for applications (RFC 6455, section 7.4.2); an error's close code is this plus its HTTP status."""
 CLIENT_GONE = 499
-"""Logged where no answer was sent, in nginx's way."""
+"""Status in the log if no response was sent, as in nginx."""
 QUIET_ROUTES = frozenset(
     {
         "/health/live",
@@ -41,22 +41,22 @@ QUIET_ROUTES = frozenset(
         "/docs/assets/{path:path}",
     }
 )
-"""Asked for every few seconds, or a dozen at once by a page, and of no news: events of level debug."""
+"""Requested often: logged at debug level."""
 
 MAX_LOGGED_CHARACTERS = 256
-"""Of what a client made up, in the event of its request: with the other fields, an event has 2 KiB at most."""
+"""Longest text from a client in a log event; with all its fields, an event has at most 2 KiB."""
 
 _OF_CLIENTS = frozenset({"method", "path", "model"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
-# Paths that a client may make up must not become labels.
+# Unknown paths come from clients and must not become labels.
 _NO_ROUTE = "unmatched"
 
 
 class RequestContextMiddleware:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
-    Handlers add to the request's Exchange. With a tracer, POST requests get a span.
+    Handlers add fields to the RequestContext. With a tracer, POST requests get a span.
     """
 
     def __init__(self, app: ASGIApp, tracer: trace.Tracer | None = None) -> None:
@@ -72,8 +72,8 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        exchange = exchanges.begin(scope, request_id)
-        event, tally = exchange.event, exchange.tally
+        context = request_contexts.begin(scope, request_id)
+        event, tally = context.event, context.tally
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         span = self._trace(scope)
@@ -98,31 +98,31 @@ class RequestContextMiddleware:
             log.exception("unexpected_error")
             event["code"] = InternalError.code
             if status != CLIENT_GONE:
-                # Half an answer is out: only closing the connection can tell the client.
+                # A part of the response is already sent: only closing the connection can signal the error.
                 raise AlreadyLogged from exc
             await problem(InternalError(), scope)(scope, receive, send_with_headers)
         finally:
-            exchange.resources.close()
+            context.resources.close()
             times = _times(tally, started)
-            route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
+            route = context.route or getattr(scope.get("route"), "path", _NO_ROUTE)
             metrics.REQUESTS.labels(route, str(status), event.get("code", "")).inc()
             if route in metrics.CLASSIFYING_ROUTES:
                 for stage, seconds in times.items():
                     metrics.STAGE_SECONDS.labels(stage).observe(seconds)
             if span is not None:
                 finish(span, scope, None if route == _NO_ROUTE else route, status, event, tally)
-            fields = {"method": scope["method"], "path": _logged_path(scope), **event, **_account(tally)}
+            fields = {"method": scope["method"], "path": _logged_path(scope), **event, **_image_fields(tally)}
             fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
             _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a stream of frames: its event and its metrics come at its end.
+        """Serve a stream of frames; its log event and metrics are written when it ends.
 
-        Whatever ends it is answered here: a GatewayError by its own status or close code, any other exception by 500 or
-        1011 after it was logged.
+        A GatewayError is reported by its status or close code, any other exception is logged and reported by 500 or
+        1011.
         """
         request_id = _request_id(scope)
-        exchange = exchanges.begin(scope, request_id)
+        context = request_contexts.begin(scope, request_id)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         self._trace(scope)
@@ -142,28 +142,28 @@ class RequestContextMiddleware:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             try:
                 await send(message)
-            except OSError:  # by ASGI's specification: the connection is closed
+            except OSError:  # as specified by ASGI: the connection is closed
                 raise WebSocketDisconnect(ABNORMAL) from None
 
         try:
             await self._app(scope, receive_unless_gone, send_with_id)
         except WebSocketDisconnect:
-            pass  # the client left before its handshake was answered
+            pass  # the client disconnected before the handshake was complete
         except GatewayError as error:
-            await _end_websocket(error, exchange, scope, send_with_id, accepted=status == SWITCHED)
+            await _end_websocket(error, context, scope, send_with_id, accepted=status == SWITCHED)
         except Exception:
             log.exception("unexpected_error")
-            await _end_websocket(InternalError(), exchange, scope, send_with_id, accepted=status == SWITCHED)
+            await _end_websocket(InternalError(), context, scope, send_with_id, accepted=status == SWITCHED)
         finally:
-            exchange.resources.close()
-            route = exchange.route or getattr(scope.get("route"), "path", _NO_ROUTE)
-            metrics.REQUESTS.labels(route, str(status), exchange.event.get("code", "")).inc()
+            context.resources.close()
+            route = context.route or getattr(scope.get("route"), "path", _NO_ROUTE)
+            metrics.REQUESTS.labels(route, str(status), context.event.get("code", "")).inc()
             seconds = round(time.perf_counter() - started, 6)
-            fields = {"method": "WEBSOCKET", "path": _logged_path(scope), **exchange.event, "total_seconds": seconds}
-            _log(status, fields, faulty="code" in exchange.event, quiet=False)
+            fields = {"method": "WEBSOCKET", "path": _logged_path(scope), **context.event, "total_seconds": seconds}
+            _log(status, fields, faulty="code" in context.event, quiet=False)
 
     def _trace(self, scope: Scope) -> trace.Span | None:
-        """Continue the client's trace, or begin one where spans are exported."""
+        """Continue the client's trace; if spans are exported, begin a new trace without one."""
         parent = tracing.received(scope["headers"])
         span = None
         if self._tracer is not None and scope.get("method") == "POST":  # a WebSocket has none
@@ -176,33 +176,33 @@ class RequestContextMiddleware:
 
 
 async def _end_websocket(
-    error: GatewayError, exchange: RequestContext, scope: Scope, send: Send, *, accepted: bool
+    error: GatewayError, context: RequestContext, scope: Scope, send: Send, *, accepted: bool
 ) -> None:
-    """Answer a handshake with an error, or end an open stream with a message of it and a close code."""
-    note(exchange.event, error)
+    """Respond to a handshake with an error, or send an error message on an open stream and close it."""
+    note(context.event, error)
     try:
         if not accepted:
             await problem(error, scope)(scope, _receive_nothing, send)
             return
-        exchange.event["close_code"] = code = close_code(error)
+        context.event["close_code"] = code = close_code(error)
         await send({"type": "websocket.send", "text": error_message(error).decode()})
         await send({"type": "websocket.close", "code": code, "reason": error.code})
     except WebSocketDisconnect:
-        exchange.event.pop("close_code", None)  # the connection is closed already
+        context.event.pop("close_code", None)  # the connection is closed already
 
 
 async def _receive_nothing() -> Message:
-    """An error's response reads nothing of its client."""
+    """Never called: an error response does not receive messages."""
     raise AssertionError
 
 
 def close_code(error: GatewayError) -> int:
-    """The close code that stands for an error: 1011 for a fault of the gateway (RFC 6455, section 7.4.1)."""
+    """The WebSocket close code of an error: 1011 for an internal error (RFC 6455, section 7.4.1)."""
     return INTERNAL_ERROR if isinstance(error, InternalError) else OWN_CODES + int(error.status)
 
 
 def server_timing(times: Mapping[str, float]) -> str:
-    """Seconds by stage as a Server-Timing header (W3C Server Timing), which has milliseconds."""
+    """Convert seconds by stage to a Server-Timing header (W3C Server Timing), in milliseconds."""
     return ", ".join(f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items())
 
 
@@ -212,8 +212,8 @@ def _times(tally: RequestStats, started: float) -> dict[str, float]:
     return times
 
 
-def _account(tally: RequestStats) -> dict[str, object]:
-    """What the log says of the images of a request whose body was read."""
+def _image_fields(tally: RequestStats) -> dict[str, object]:
+    """Log fields about the images of a request whose body was read."""
     if not tally.received_bytes and not tally.errors:
         return {}
     fields: dict[str, object] = {"images_ok": tally.images_ok, "images_failed": tally.images_failed}
@@ -228,7 +228,7 @@ def _account(tally: RequestStats) -> dict[str, object]:
 
 
 def _logged_path(scope: Scope) -> str:
-    """The path, percent-encoded where it has control characters: each of those would take six in the log."""
+    """The path, percent-encoded if it has control characters, which the log would escape with six characters each."""
     path: str = scope["path"]
     return path if path.isprintable() else scope.get("raw_path", b"").decode("latin-1")
 

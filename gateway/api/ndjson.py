@@ -1,4 +1,4 @@
-"""Results as JSON lines, each as soon as it is there."""
+"""Results as JSON lines, each sent as soon as it is ready."""
 
 from functools import partial
 
@@ -23,9 +23,9 @@ NDJSON = "application/x-ndjson"
 
 
 class ResultStream(Response):
-    """One line for each file in the order in which they are ready, then a line with the summary.
+    """One line per file in the order of completion, then a line with the summary.
 
-    What ends the request early is reported in a last line, since the status has already been sent.
+    An error that ends the request early is reported in a line before the summary, since the status is already sent.
     """
 
     media_type = NDJSON
@@ -57,7 +57,7 @@ class ResultStream(Response):
         version: str | None = None
         try:
             async for result in results:
-                if not (ok or failed):  # a request that fails before its first result still gets a status of its own
+                if not (ok or failed):  # a request that fails before its first result gets an error status
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 failed += result.error is not None
                 ok += result.error is None

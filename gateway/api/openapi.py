@@ -1,4 +1,4 @@
-"""What FastAPI cannot know: which faults are problem documents or results, and bodies that are read as streams."""
+"""Completes FastAPI's OpenAPI document: media types of errors and results, and bodies that are read as streams."""
 
 from typing import Any
 
@@ -9,22 +9,22 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 RESULT_PATHS = ("/predict", "/embed")
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
-"""With these they also answer in results, where no file of several, or of different faults, was classified."""
+"""Error statuses whose body may also be a list of results: when none of several files was classified."""
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES: dict[str, Any] = {}
-"""The schemas of bodies that are read as streams, by name; FastAPI sees none of them."""
+"""The schemas of bodies that are read as streams, by name; FastAPI does not know them."""
 
 
 def reference(body: type[BaseModel]) -> dict[str, Any]:
-    """The schema of a body that is read as a stream, which takes its place among the components."""
+    """Register the schema of a body that is read as a stream, and return a reference to it."""
     schema = body.model_json_schema(ref_template=_REFERENCE)
     _BODIES.update(schema.pop("$defs", {}), **{body.__name__: schema})
     return {"$ref": _REFERENCE.format(model=body.__name__)}
 
 
 def document_answers(app: FastAPI) -> None:
-    """Declare each answer under the media type that it has."""
+    """Declare each response under its media type."""
     plain = app.openapi
 
     def with_answers() -> dict[str, Any]:
@@ -33,7 +33,7 @@ def document_answers(app: FastAPI) -> None:
             for operation in operations.values():
                 for status, response in operation["responses"].items():
                     _declare_problem(status, response)
-        # What FastAPI says of a wrong parameter, where this service has problem documents.
+        # FastAPI's schemas for invalid parameters; this service returns problem documents instead.
         for unused in ("HTTPValidationError", "ValidationError"):
             schema["components"]["schemas"].pop(unused, None)
         for path in RESULT_PATHS:
@@ -47,8 +47,8 @@ def document_answers(app: FastAPI) -> None:
 def _declare_results(answers: dict[str, Any]) -> None:
     results = answers["200"]["content"]["application/json"]["schema"]
     for status in RESULT_STATUSES:
-        # Clients that are generated read every body by the first media type that they know, and as the first
-        # of these that it fits.
+        # Generated clients parse each body by the first media type that they know, and as the first schema
+        # that fits.
         as_json = {"schema": {"anyOf": [PROBLEM, *results["anyOf"]]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
     answers["200"]["content"]["application/x-ndjson"] = {

@@ -1,4 +1,4 @@
-"""GET /: the web page, on which images can be tried without writing a line of code."""
+"""GET /: the web page for classifying images in a browser."""
 
 from os import PathLike, stat_result
 from pathlib import Path
@@ -15,10 +15,10 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'"
 )
-"""Nothing comes from elsewhere and nothing is inline; `blob:` is a picture that is looked at before it is sent."""
+"""No external and no inline resources; `blob:` is for the preview of an image before it is uploaded."""
 
 HEADERS = {
-    # Asked for again each time and mostly answered with 304: an upgraded gateway never meets yesterday's script.
+    # Revalidated on each request, mostly with 304, so that pages never run scripts of an older gateway.
     "Cache-Control": "no-cache",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Referrer-Policy": "no-referrer",
@@ -32,7 +32,7 @@ class PageFiles(StaticFiles):
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """The file, or 304 where the client has it."""
+        """The file, or 304 if the client has it."""
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers.update(HEADERS)
         return response
@@ -49,7 +49,7 @@ async def page(request: Request) -> Response:
 
 @router.get(ASSETS_ROUTE)
 async def asset(request: Request, path: str) -> Response:
-    """One of its assets; a route and no mount, so that it is logged and counted under a name of its own."""
+    """An asset of the page; a route instead of a mount, so that the log and the metrics have its route."""
     return await files.get_response(path, request.scope)
 
 

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem documents, and as the Open Inference Protocol has them where it is spoken."""
+"""Error responses: RFC 9457 problem documents, and the Open Inference Protocol's errors under /v2."""
 
 import re
 import traceback
@@ -23,30 +23,30 @@ from gateway.near import TOLD_CHARACTERS, near
 from gateway.problem import MEDIA_TYPE, members
 from gateway.validation import fault
 
-MAX_TOLD = 10
-"""Parameters that one answer finds fault with."""
+MAX_REPORTED = 10
+"""Invalid parameters that one response reports."""
 V2 = "/v2"
-"""The Open Inference Protocol's paths, whose errors are a sentence in an object."""
+"""Prefix of the Open Inference Protocol's paths; their errors are an object with one message."""
 PATHS = (
     *("/predict", "/embed", "/stream", "/models", "/limits", "/metrics", "/health/live", "/health/ready"),
     *("/v2", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json"),
 )
-"""What a misspelt path is compared with."""
+"""Paths that are suggested for a misspelt one."""
 MANAGED = re.compile("/models/[^/]+/(un)?load")
-"""What only a gateway with admin keys has."""
+"""Paths that exist only with admin keys."""
 
 
-def speaks_v2(path: str) -> bool:
-    """Whether a path is the Open Inference Protocol's."""
+def is_v2_path(path: str) -> bool:
+    """Whether a path belongs to the Open Inference Protocol."""
     return path == V2 or path.startswith(f"{V2}/")
 
 
 def problem(error: GatewayError, scope: Scope) -> Response:
-    """An error as the response to a request, with Retry-After where trying again may help."""
+    """The response for an error, with Retry-After if a retry may help."""
     headers = {}
     if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
-    if speaks_v2(scope["path"]):
+    if is_v2_path(scope["path"]):
         return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
     return Response(
         to_json(members(error, request_context_of(scope).request_id)), int(error.status), headers, MEDIA_TYPE
@@ -54,7 +54,7 @@ def problem(error: GatewayError, scope: Scope) -> Response:
 
 
 def note(event: MutableMapping[str, object], error: GatewayError) -> None:
-    """Put an error into the log's event of a request: its code and, for the operator alone, the words of its cause."""
+    """Add an error to the log event of a request: its code and, only for operators, the message of its cause."""
     event["code"] = error.code
     if error.__cause__ is not None and (cause := str(error.__cause__)):
         event["cause"] = cause
@@ -63,9 +63,9 @@ def note(event: MutableMapping[str, object], error: GatewayError) -> None:
 def invalid_parameter(
     errors: list[dict[str, object]], known: Iterable[str] = tuple(PredictParameters.model_fields)
 ) -> InvalidParameter:
-    """One sentence for what pydantic found, naming each parameter; `known` are the route's."""
+    """Convert pydantic's errors to one message that names each parameter; `known` are the parameters of the route."""
     sentences = []
-    for error in errors[:MAX_TOLD]:
+    for error in errors[:MAX_REPORTED]:
         loc = error["loc"]
         name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
         if error["type"] == "extra_forbidden":
@@ -75,16 +75,16 @@ def invalid_parameter(
             )
         else:
             sentences.append(f"{name!r}: {fault(error)}.")
-    if len(errors) > MAX_TOLD:
-        sentences.append(f"And {len(errors) - MAX_TOLD} more.")
+    if len(errors) > MAX_REPORTED:
+        sentences.append(f"And {len(errors) - MAX_REPORTED} more.")
     return InvalidParameter(" ".join(sentences))
 
 
 @contextmanager
 def reading(parameters: type[BaseModel]) -> Iterator[None]:
-    """Turn what pydantic finds wrong with a client's parameters into InvalidParameter.
+    """Convert pydantic's ValidationError for a client's parameters to InvalidParameter.
 
-    Any other ValidationError is a bug and stays one: for that, no handler of the application knows pydantic's errors.
+    Any other ValidationError is a bug; therefore the application has no exception handler for ValidationError.
     """
     try:
         yield
@@ -93,7 +93,7 @@ def reading(parameters: type[BaseModel]) -> Iterator[None]:
         raise invalid_parameter(errors, parameters.model_fields) from None
 
 
-def _nothing_at(request: Request) -> NotFound:
+def _not_found(request: Request) -> NotFound:
     path = request.scope["path"][:TOLD_CHARACTERS]
     if MANAGED.fullmatch(request.scope["path"]):
         return NotFound(
@@ -107,16 +107,16 @@ def _nothing_at(request: Request) -> NotFound:
 async def _gateway_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, GatewayError)
     if request.scope["type"] == "websocket":
-        raise exc  # RequestContext knows whether the stream is open, and ends it
+        raise exc  # RequestContextMiddleware knows whether the stream is open, and closes it
     note(request_context_of(request.scope).event, exc)
     clear_frames(exc)
     return problem(exc, request.scope)
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clear the local variables that an error's tracebacks keep alive, such as what had arrived of an upload.
+    """Clear the local variables that an error's tracebacks keep alive, such as parts of an upload.
 
-    A client may take as long as it likes to read the answer, and the error lives until then.
+    The error lives until the client has read the response, which may take long.
     """
     errors, seen = [error], set[int]()
     while errors:
@@ -140,7 +140,7 @@ async def _http_exception(request: Request, exc: Exception) -> Response:
         path = request.scope["path"][:TOLD_CHARACTERS]
         error = MethodNotAllowed(f"{request.method[:TOLD_CHARACTERS]} is not allowed on {path}; see /docs.")
     elif exc.status_code == NotFound.status:
-        error = _nothing_at(request)
+        error = _not_found(request)
     else:
         error = InternalError()
     response = await _gateway_error(request, error)
@@ -149,7 +149,7 @@ async def _http_exception(request: Request, exc: Exception) -> Response:
 
 
 def add_handlers(app: Starlette) -> None:
-    """Answer every known error as its path has them; RequestContext answers the unknown."""
+    """Register the handlers for known errors; RequestContextMiddleware handles all others."""
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_exception)

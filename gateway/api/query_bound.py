@@ -1,4 +1,4 @@
-"""No more parameters in a URL than a request can have: each costs far more than its two or three bytes."""
+"""Limits the number of query parameters: parsing one costs far more than its two or three bytes suggest."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -7,11 +7,11 @@ from gateway.api.request_context import request_context_of
 from gateway.errors import InvalidParameter
 
 MAX_QUERY_PARAMETERS = 1_100
-"""A thousand `labels`, and the others."""
+"""1,000 `labels` and all other parameters."""
 
 
 class QueryBound:
-    """Answers 422 `invalid_parameter` to more than MAX_QUERY_PARAMETERS; it stands inside RequestContext."""
+    """Responds with 422 `invalid_parameter` to more than MAX_QUERY_PARAMETERS; runs inside RequestContextMiddleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

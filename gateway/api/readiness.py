@@ -1,4 +1,4 @@
-"""The documents of GET /health/live and /health/ready."""
+"""The response schemas of GET /health/live and /health/ready."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,13 +9,13 @@ from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
 
 
 class Live(Schema):
-    """The process answers."""
+    """The process responds."""
 
     status: Literal["live"] = "live"
 
 
 class ModelStateOut(Schema):
-    """A model that Triton says is not ready."""
+    """A model that Triton reports as not ready."""
 
     name: str
     version: str
@@ -24,7 +24,7 @@ class ModelStateOut(Schema):
 
 
 class ModelHealthOut(Schema):
-    """One model at one Triton, by Triton's name of it: a version has an ensemble of its own, such as flowers.v2."""
+    """One model at one Triton, by Triton's name: each version has its own ensemble, such as flowers.v2."""
 
     name: str
     ready: bool
@@ -34,37 +34,37 @@ class ModelHealthOut(Schema):
 
 
 class EndpointOut(Schema):
-    """One Triton, and what was last tried there to find out whether images can be classified."""
+    """One Triton, and the result of its last probe: an inference that shows whether images can be classified."""
 
     triton: str
     ready: bool
-    """Of the default model, as the members up to `error`."""
+    """Of the default model, like the members up to `error`."""
     tried_at: datetime | None
-    """When the last inference was tried; null before the first."""
+    """Time of the last probe; null before the first."""
     took_seconds: float | None
     error: ErrorOut | None
-    """Why it failed."""
+    """Why the probe failed; null if it succeeded."""
     models_not_ready: list[ModelStateOut]
     warnings: list[str]
     models: list[ModelHealthOut]
     healing: str
-    """What is done about a model whose process died."""
+    """The state of the recovery of a model whose process died."""
 
 
 class Ready(Schema):
-    """Whether images can be classified: the default model answered a real inference lately, somewhere."""
+    """Whether images can be classified: the last probe of the default model succeeded at one Triton at least."""
 
     status: Literal["ready", "not ready", "draining"]
     model: str
-    """The model that the inference goes through."""
+    """The default model, which is probed."""
     models: dict[str, bool]
-    """Each model that is watched, and whether it answers at any Triton; empty without a key where keys are on."""
+    """Each probed model, and whether it responds at any Triton; empty without a key if keys are required."""
     endpoints: list[EndpointOut]
-    """Empty without a key where keys are on."""
+    """Empty without a key if keys are required."""
 
 
 def models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
-    """Which models answer somewhere."""
+    """Each model, and whether it responds at any Triton."""
     ready: dict[str, bool] = {}
     for model in (model for health in endpoints for model in health.models):
         ready[model.name] = ready.get(model.name, False) or model.ready
@@ -78,7 +78,7 @@ class _ProbeOut(TypedDict):
 
 
 def _probe_out(probe: ProbeResult | None) -> _ProbeOut:
-    """The members that a model and a Triton have of their last probe."""
+    """The members of a model or a Triton about its last probe."""
     if probe is None:
         return {"tried_at": None, "took_seconds": None, "error": None}
     error = probe.error
@@ -94,7 +94,7 @@ def _model_health_out(health: ModelHealth) -> ModelHealthOut:
 
 
 def endpoint_out(health: EndpointHealth) -> EndpointOut:
-    """One Triton's health in the shape that clients see."""
+    """Convert one Triton's health to its response schema."""
     return EndpointOut(
         triton=health.address,
         ready=health.ready,

@@ -1,4 +1,4 @@
-"""One HTTP request and what becomes of it."""
+"""The context of one HTTP request or WebSocket."""
 
 import asyncio
 from collections.abc import Callable, MutableMapping
@@ -11,32 +11,32 @@ from starlette.types import Scope
 
 from gateway.inference.request_stats import RequestStats
 
-_KEY = "exchange"
+_KEY = "request_context"
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request: its id, and what the log, the metrics and the trace say of it."""
+    """One request: its id, and the data for its log event, metrics and trace."""
 
     request_id: str
     event: dict[str, Any] = field(default_factory=dict)
-    """Fields of the log's event."""
+    """Fields of the log event."""
     tally: RequestStats = field(default_factory=RequestStats)
-    """What becomes of the images."""
+    """Counts and times of the images."""
     body_read: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after the last byte of the body: until then its reader notices when the client leaves."""
+    """Set after the last byte of the body: until then its reader notices a disconnect."""
     route: str | None = None
-    """The route, where a request is answered before it is routed."""
+    """The route, if a response is sent before routing."""
     shows_details: bool = True
-    """Whether the client may see Triton's addresses and reasons; not without a key where keys are on."""
+    """Whether the client may see Triton's addresses and reasons; False without a key if keys are required."""
     is_allowed: Callable[[], bool] = lambda: True
-    """Whether the key that opened it is still accepted; requests that were begun are finished anyway, streams end."""
+    """Whether the API key is still valid. If not, open streams end; other requests are finished."""
     resources: ExitStack = field(default_factory=ExitStack)
-    """What is given back when the answer is out, whatever it was."""
+    """Resources that are released after the response."""
 
 
 def begin(scope: Scope, request_id: str) -> RequestContext:
-    """Begin the exchange of a request."""
+    """Create the context of a request."""
     request_context = RequestContext(request_id)
     state: MutableMapping[str, Any] = scope.setdefault("state", {})
     state[_KEY] = request_context
@@ -44,10 +44,10 @@ def begin(scope: Scope, request_id: str) -> RequestContext:
 
 
 def request_context_of(scope: Scope) -> RequestContext:
-    """The exchange of a request, from within RequestContext."""
+    """The context of a request, by its scope; valid inside RequestContextMiddleware."""
     return cast("RequestContext", scope["state"][_KEY])
 
 
 def request_context(request: Request) -> RequestContext:
-    """The exchange of a request."""
+    """The context of a request."""
     return request_context_of(request.scope)

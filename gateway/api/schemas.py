@@ -1,4 +1,4 @@
-"""The shapes of the answers, as the OpenAPI page shows them."""
+"""The response schemas, as the OpenAPI page shows them."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -12,13 +12,13 @@ from gateway.inference.request_spec import Result
 
 
 class Schema(BaseModel):
-    """An answer; nothing in it is optional unless it says so."""
+    """Base class of response schemas; members are always present unless documented otherwise."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
 
 class PredictionOut(Schema):
-    """One class and its probability."""
+    """One class and its score."""
 
     label: str
     class_id: int
@@ -26,7 +26,7 @@ class PredictionOut(Schema):
 
 
 class ErrorOut(Schema):
-    """Why a file has no answer."""
+    """Why a file or frame has no predictions."""
 
     code: str
     """Stable name of the error; see the table of errors."""
@@ -34,18 +34,18 @@ class ErrorOut(Schema):
 
 
 class FrameOut(Schema):
-    """The answer for one frame of a file."""
+    """The result of one frame of a file."""
 
     index: int
     """Position of the frame in the file, from 0."""
     time_s: float | None
-    """When it is shown, in seconds from the first one; null where nothing could be read from this frame on."""
+    """Display time in seconds from the first frame; null if the file cannot be read from this frame on."""
     predictions: list[PredictionOut]
     error: ErrorOut | None
 
 
 class ResultOut(Schema):
-    """The answer for one file."""
+    """The result of one file."""
 
     index: int
     """Position of the file in the request, from 0."""
@@ -56,21 +56,21 @@ class ResultOut(Schema):
     height: int | None
     """Pixels down, upright; null where the header could not be read."""
     predictions: list[PredictionOut]
-    """With `frames`, those of the first frame that has any."""
+    """With `frames`, those of the first frame with predictions."""
     error: ErrorOut | None
     frames: list[FrameOut] = []
-    """Only with the parameter `frames`, and only there: an answer for each frame, in order; a still picture has one."""
+    """Present only with the parameter `frames`: a result for each frame, in order; a still image has one."""
 
 
 class ModelOut(Schema):
-    """The model that answered; `version` is null where none did."""
+    """The model that classified the images; `version` is null if no image was classified."""
 
     name: str
     version: str | None
 
 
 class SummaryOut(Schema):
-    """How many files have an answer, and how many do not."""
+    """The number of files with predictions, and of files with an error."""
 
     ok: int
     failed: int
@@ -85,7 +85,7 @@ class PredictResponse(Schema):
 
 
 class StreamedResult(ResultOut):
-    """A line of a stream of results: with the model, which a client would otherwise learn at the end alone."""
+    """A line of a stream of results, with the model, which the summary has only at the end."""
 
     model: ModelOut
 
@@ -98,47 +98,47 @@ class StreamedSummary(Schema):
 
 
 class ModelDetail(Schema):
-    """A model that can be asked."""
+    """A model that requests can name."""
 
     name: str
     version: str
-    """The version in use: it answers who names none."""
+    """The version in use, for requests that do not name a version."""
     versions: list[str]
-    """The versions that can be asked for."""
+    """The versions that requests can name."""
     ready: bool
     reason: str | None
     """Why it is not ready."""
     precision: str | None
-    """What the network computes in: fp32, bf16 or fp16."""
+    """Number format of the network: fp32, bf16 or fp16."""
     multi_label: bool
-    """Whether each class has a probability of its own, so that several may be likely."""
+    """Whether each class has an independent probability, so that an image can have several classes."""
     decode: str
-    """How large JPEGs are decoded: exact, to the last pixel of the training's, or fast."""
+    """How large JPEGs are decoded: exact, with the same pixels as in training, or fast."""
     tensor: str | None
-    """What passes from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
+    """The tensor from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
     classes: int
     vector_size: int
-    """How many numbers each vector of `POST /embed` has; 0 where the model gives none."""
+    """Length of the embeddings of `POST /embed`; 0 if the model has none."""
     input_height: int | None
     input_width: int | None
     resize_size: list[int]
-    """What a picture is resized to: height and width, or the length of its shorter side; empty where unknown."""
+    """Size that images are resized to: height and width, or the length of the shorter side; empty if unknown."""
     crop_size: list[int]
-    """What is then cut from its middle: height and width, or one length for both; empty where unknown."""
+    """Size of the centre crop after that: height and width, or one length for both; empty if unknown."""
     steps: list[str]
     """The models that the ensemble runs, in order."""
     labels: list[str]
 
 
 class ModelsResponse(Schema):
-    """The models that can be asked, and the one that answers when a request names none."""
+    """The models that requests can name, and the default model."""
 
     default: str
     models: list[ModelDetail]
 
 
 class LimitOut(Schema):
-    """One limit: its value, and the code of what is beyond it."""
+    """One limit: its value, and the code of the error if it is exceeded."""
 
     name: str
     value: int | float
@@ -149,7 +149,7 @@ class LimitOut(Schema):
 
 
 class LimitsResponse(Schema):
-    """What a request may bring, and how much the service takes at once."""
+    """The limits of a request and of the service."""
 
     limits: list[LimitOut]
 
@@ -164,13 +164,13 @@ class Problem(Schema):
     detail: str
     request_id: str
     limit: str | None = None
-    """The limit that was broken; see `GET /limits`."""
+    """The limit that was exceeded; see `GET /limits`."""
     value: float | None = None
     """That limit's value."""
 
 
 def result_out(result: Result) -> dict[str, object]:
-    """One result as `ResultOut` has it: plain data, since a thousand predictions as objects take five times as long."""
+    """Convert a result to the members of `ResultOut`, as plain data: 1,000 model objects take five times as long."""
     out: dict[str, object] = {
         "index": result.index,
         "filename": result.filename,
@@ -206,13 +206,13 @@ def _error_out(error: GatewayError | None) -> dict[str, str] | None:
 
 
 def summarise(results: Iterable[Result]) -> SummaryOut:
-    """How many of the results are answers, and how many errors."""
+    """Count the results with predictions and with errors."""
     failed = [result.error is not None for result in results]
     return SummaryOut(ok=failed.count(False), failed=failed.count(True))
 
 
 def model_detail(info: ModelInfo) -> ModelDetail:
-    """One model in the shape that clients see."""
+    """Convert a model's description to its response schema."""
     return ModelDetail(
         name=info.name,
         version=info.version,

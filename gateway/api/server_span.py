@@ -1,4 +1,4 @@
-"""The span of an HTTP request, by OpenTelemetry's semantic conventions for HTTP servers."""
+"""The span of an HTTP request, following OpenTelemetry's semantic conventions for HTTP servers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _STAGES = ("read", "prepare", "wait")
 
 
 def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
-    """Begin the span of a request, with what is known before it is routed."""
+    """Begin the span of a request, with the attributes known before routing."""
     headers = dict(scope["headers"])
     attributes: dict[str, Attribute] = {
         "http.request.method": scope["method"],
@@ -33,7 +33,7 @@ def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
     if scope.get("server"):
         address, port = scope["server"]
         attributes["server.address"] = address
-        if port is not None:  # of a Unix socket, whose address is its path
+        if port is not None:  # None for a Unix socket, whose address is its path
             attributes["server.port"] = port
     if b"user-agent" in headers:
         attributes["user_agent.original"] = headers[b"user-agent"].decode("latin-1")
@@ -43,7 +43,7 @@ def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
 def finish(
     span: Span, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: RequestStats
 ) -> None:
-    """End the span; a route is a template, and None where no route matched. Faults of the client are no errors."""
+    """End the span; `route` is a template, None if no route matched. Client errors do not fail the span."""
     attributes: dict[str, Attribute] = {"http.request.body.size": tally.received_bytes}
     if event.get("client_gone"):
         attributes["gateway.client_gone"] = True

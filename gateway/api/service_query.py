@@ -1,4 +1,4 @@
-"""What a request asks of the service, and how its answers become a status."""
+"""The specification of a request for the service, and the HTTP status of its results."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from gateway.settings import Settings
 
 def make_query(
     request: Request,
-    exchange: RequestContext,
+    context: RequestContext,
     settings: Settings,
     *,
     model_name: str,
@@ -27,9 +27,9 @@ def make_query(
     frames: Wanted | None = None,
     vectors: Vectors = Vectors.NONE,
 ) -> RequestSpec:
-    """The query of a request, whose version is the one that it names, or else its share of the model's split.
+    """Create the specification of a request; without a version, the model's split selects one.
 
-    Raises InvalidParameter where the timeout is beyond its limit.
+    Raises InvalidParameter if the timeout exceeds its limit.
     """
     seconds = timeout_within(
         timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
@@ -42,17 +42,17 @@ def make_query(
         selection=selection,
         vectors=vectors,
         timeout_seconds=seconds,
-        request_id=exchange.request_id,
+        request_id=context.request_id,
         split=split,
         frames=frames,
-        tally=exchange.tally,
+        tally=context.tally,
     )
 
 
 def status_of(results: Sequence[Result]) -> HTTPStatus:
-    """200 when at least one file was classified; else the one file's own status, 422 for several.
+    """200 if at least one file was classified; else the error's status for one file, 422 for several.
 
-    Raises the ServiceError that left every file without an answer.
+    Raises the first ServiceError if all files failed with one.
     """
     errors = [result.error for result in results if result.error is not None]
     if len(errors) < len(results):

@@ -1,6 +1,6 @@
-"""The shapes that an answer of `POST /predict` can have: a class each, behind the documents that it answers with.
+"""The response formats of `POST /predict`: a class for each, after its response schemas.
 
-To add one, write its class, and name it in `Shape` and in `SHAPES`.
+To add a format, write its class, and add it to `Shape` and `SHAPES`.
 """
 
 import functools
@@ -19,7 +19,7 @@ from gateway.inference.request_spec import RequestSpec, Result
 
 
 class Shape(StrEnum):
-    """What an answer looks like."""
+    """The format of a response."""
 
     NATIVE = "native"
     HUGGINGFACE = "huggingface"
@@ -29,24 +29,24 @@ class Shape(StrEnum):
 
 
 class AnswerShape(ABC):
-    """One shape: what it makes of each file's result, and what it puts around them."""
+    """One format: how to write each file's result, and the JSON around the results."""
 
     documents: ClassVar[Any]
-    """The type of its answers, a pydantic model or a union of them, for the OpenAPI page."""
+    """The response schema, a pydantic model or a union of them, for the OpenAPI page."""
     shows_a_lone_error: ClassVar[bool]
-    """Whether the error of an only file is a result like any; else a problem document is the whole answer."""
+    """Whether the error of a single file is a result like others; else the response is a problem document."""
 
     @abstractmethod
     def item(self, result: Result, query: RequestSpec) -> object:
-        """One file's result or error, as plain data for JSON."""
+        """Convert one file's result or error to plain data for JSON."""
 
     @abstractmethod
     def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
-        """What stands in JSON before and after the items, which have commas between them."""
+        """The JSON before and after the items, which are separated by commas."""
 
 
 class Native(AnswerShape):
-    """The gateway's own: the model, the results and a summary."""
+    """The gateway's own format: the model, the results and a summary."""
 
     documents: ClassVar[Any] = PredictResponse
     shows_a_lone_error = True
@@ -56,23 +56,23 @@ class Native(AnswerShape):
         return result_out(result)
 
     def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
-        """The model before, the summary after the results."""
+        """The model before the results, the summary after them."""
         version = next((result.model_version for result in results if result.model_version), None)
         model, summary = ModelOut(name=query.model_name, version=version), summarise(results)
         return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
 
 
 class Foreign(AnswerShape):
-    """Another service's: one object for a request with one file, as from that service, and a list for several."""
+    """The format of another service: one object for a single file, as from that service, and a list for several."""
 
     shows_a_lone_error = False
 
     def item(self, result: Result, query: RequestSpec) -> object:
-        """A result, or in its place the file's error."""
+        """The result, or the file's error."""
         return self.result(result, query) if result.error is None else self.error(result.error)
 
     def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
-        """A list's brackets, or nothing."""
+        """The brackets of a list, or nothing for a single file."""
         return (b"[", b"]") if len(results) > 1 else (b"", b"")
 
     @abstractmethod
@@ -81,18 +81,18 @@ class Foreign(AnswerShape):
 
     @abstractmethod
     def error(self, error: GatewayError) -> object:
-        """Why one file has none."""
+        """The error of one file."""
 
 
 class HuggingFaceClass(Schema):
-    """One class in Hugging Face's shape."""
+    """One class in Hugging Face's format."""
 
     label: str
     score: float
 
 
 class HuggingFaceError(Schema):
-    """A file without an answer in Hugging Face's shape, and in KServe's."""
+    """The error of a file in Hugging Face's and KServe's formats."""
 
     error: str
 
@@ -103,7 +103,7 @@ class HuggingFace(Foreign):
     documents = list[HuggingFaceClass] | list[list[HuggingFaceClass] | HuggingFaceError]
 
     def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
-        """Its classes, best first."""
+        """The classes of one image, best first."""
         return [{"label": each.label, "score": each.score} for each in result.predictions]
 
     def error(self, error: GatewayError) -> object:
@@ -112,14 +112,14 @@ class HuggingFace(Foreign):
 
 
 class KServeInstance(Schema):
-    """One image in KServe's shape: labels by falling score, and the scores."""
+    """One image in KServe's format: labels by descending score, and the scores."""
 
     classes: list[str]
     scores: list[float]
 
 
 class KServeResponse(Schema):
-    """KServe's data plane v1; it always has a list."""
+    """KServe's data plane v1; always a list."""
 
     predictions: list[KServeInstance | HuggingFaceError]
 
@@ -130,7 +130,7 @@ class KServeV1(Foreign):
     documents = KServeResponse
 
     def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
-        """Its labels and their scores, best first."""
+        """The labels of one image and their scores, best first."""
         known = result.predictions
         return {"classes": [each.label for each in known], "scores": [each.score for each in known]}
 
@@ -144,11 +144,11 @@ class KServeV1(Foreign):
 
 
 class TorchServeScores(RootModel[dict[str, float]]):
-    """One image in TorchServe's shape: a score for each label."""
+    """One image in TorchServe's format: a score for each label."""
 
 
 class TorchServeError(Schema):
-    """A file without an answer in TorchServe's shape."""
+    """The error of a file in TorchServe's format."""
 
     code: int
     type: str
@@ -156,7 +156,7 @@ class TorchServeError(Schema):
 
 
 class TorchServe(Foreign):
-    """The answer of its image_classifier handler: an object of label and probability."""
+    """The response of TorchServe's image_classifier handler: an object of labels and probabilities."""
 
     documents = TorchServeScores | list[TorchServeScores | TorchServeError]
 
@@ -165,7 +165,7 @@ class TorchServe(Foreign):
         return {each.label: each.score for each in result.predictions}
 
     def error(self, error: GatewayError) -> dict[str, object]:
-        """The HTTP status, the code and a sentence."""
+        """The HTTP status, the code and the message."""
         return {"code": int(error.status), "type": error.code, "message": error.message}
 
 
@@ -177,18 +177,18 @@ class RoboflowImage(Schema):
 
 
 class RoboflowClass(Schema):
-    """One class in Roboflow's shape."""
+    """One class in Roboflow's format."""
 
     class_id: int
     confidence: float
 
 
 class RoboflowResponse(Schema):
-    """One image in Roboflow's shape; `predicted_classes` stands for `top` and `confidence` in a multi-label model's."""
+    """One image in Roboflow's format; a multi-label model has `predicted_classes` instead of `top` and `confidence`."""
 
     inference_id: str
     time: float
-    """Seconds with Triton, of the whole request."""
+    """Seconds of inference in Triton, for the whole request."""
     image: RoboflowImage
     predictions: list[dict[str, Any]] | dict[str, RoboflowClass]
     top: str | None = None
@@ -197,18 +197,18 @@ class RoboflowResponse(Schema):
 
 
 class RoboflowError(Schema):
-    """A file without an answer in Roboflow's shape."""
+    """The error of a file in Roboflow's format."""
 
     error: TorchServeError
 
 
 class Roboflow(Foreign):
-    """Its classification inference: `top`, `confidence` and the classes; for multi-label models classes by name."""
+    """Roboflow's classification: `top`, `confidence` and the classes; for multi-label models classes by name."""
 
     documents = RoboflowResponse | list[RoboflowResponse | RoboflowError]
 
     def result(self, result: Result, query: RequestSpec) -> object:
-        """The image's classes and size, with the time of the whole request."""
+        """The classes and the size of one image, with the time of the whole request."""
         answer: dict[str, object] = {
             "inference_id": query.request_id,
             "time": round(query.tally.stages["infer"].seconds, 6),
@@ -226,7 +226,7 @@ class Roboflow(Foreign):
         return {**answer, "top": best.label if best else "", "confidence": best.score if best else 0.0}
 
     def error(self, error: GatewayError) -> object:
-        """TorchServe's members in an object."""
+        """The members of TorchServe's error, in an object."""
         return {"error": TorchServe().error(error)}
 
 
@@ -237,6 +237,6 @@ SHAPES: dict[Shape, AnswerShape] = {
     Shape.ROBOFLOW: Roboflow(),
     Shape.TORCHSERVE: TorchServe(),
 }
-"""In an order for generated clients, which read an answer as the first document that it fits: many fit TorchServe's."""
+"""TorchServe is last because generated clients parse a response by the first schema that fits, and many fit that."""
 PredictDocuments: Any = functools.reduce(operator.or_, (shape.documents for shape in SHAPES.values()))
-"""Whatever `POST /predict` may answer with, for the OpenAPI page."""
+"""The union of all response schemas of `POST /predict`, for the OpenAPI page."""

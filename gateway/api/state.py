@@ -1,4 +1,4 @@
-"""What the lifespan hands to every request."""
+"""The lifespan state, available to every request."""
 
 from typing import TypedDict, cast
 
@@ -15,7 +15,7 @@ from gateway.settings import Settings
 
 
 class State(TypedDict):
-    """The parts that handlers work with; made once for each process."""
+    """The objects that handlers share; created once per process."""
 
     settings: Settings
     service: InferenceService
@@ -27,10 +27,10 @@ class State(TypedDict):
 
 
 def parts_of(scope: Scope) -> State:
-    """The parts, typed."""
+    """The lifespan state of a scope, typed."""
     return cast("State", scope["state"])
 
 
 def state(request: Request) -> State:
-    """The parts, typed."""
+    """The lifespan state of a request, typed."""
     return parts_of(request.scope)

@@ -1,7 +1,7 @@
-"""What `POST /embed` can be asked, and the shapes of its answer.
+"""The parameters and response formats of `POST /embed`.
 
-native   one result for each file, as from `POST /predict`, with its vector
-openai   the embeddings of OpenAI's API (https://platform.openai.com/docs/api-reference/embeddings), for clients of it
+native   one result for each file, as from `POST /predict`, with its embedding
+openai   the format of OpenAI's embeddings API (https://platform.openai.com/docs/api-reference/embeddings)
 """
 
 from base64 import b64encode
@@ -24,45 +24,45 @@ PATH = "/embed"
 
 
 class VectorShape(StrEnum):
-    """What an answer looks like."""
+    """The format of a response."""
 
     NATIVE = "native"
     OPENAI = "openai"
 
 
 class Encoding(StrEnum):
-    """How a vector stands in JSON: an array of numbers, or its fp32, little-endian, in base64."""
+    """The encoding of an embedding in JSON: an array of numbers, or base64 of fp32, little-endian."""
 
     FLOAT = "float"
     BASE64 = "base64"
 
 
 class EmbeddingParameters(BaseModel):
-    """What `POST /embed` can be asked; multipart fields of the same names, before the first file, say the same."""
+    """Parameters of `POST /embed`: in the query, or as multipart fields of the same names before the first file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     normalize: bool = False
-    """Whether each vector is scaled to length 1, so that a product of two is their cosine."""
+    """Whether each embedding is scaled to length 1, so that the dot product of two is their cosine."""
     encoding_format: Encoding = Encoding.FLOAT
-    """Numbers, or in a third of the bytes the fp32 of the vector, little-endian, in base64."""
+    """float: an array of numbers; base64: fp32, little-endian, in base64, a third of the bytes."""
     top_k: TopK = None
-    """Predictions beside each vector, best first; none by default."""
+    """Predictions in addition to each embedding, best first; none by default."""
     model: ModelName = None
     """A model of `GET /models` with a `vector_size`; the default is a setting."""
     version: ModelVersion = None
-    """A version of the model; without it the one in use answers."""
+    """A version of the model; default: the version in use."""
     timeout: TimeoutSeconds = None
-    """Seconds that any one file may wait for its answer, from its last byte on."""
+    """Deadline for each file in seconds, from its last byte on."""
     format: VectorShape = VectorShape.NATIVE
-    """The shape of the answer: this service's own, or OpenAI's."""
+    """The format of the response: this service's own, or OpenAI's."""
 
 
 Embedding = list[float] | str | None
 
 
 class EmbeddingResult(Schema):
-    """The vector of one file."""
+    """The embedding of one file."""
 
     index: int
     """Position of the file in the request, from 0."""
@@ -73,9 +73,9 @@ class EmbeddingResult(Schema):
     height: int | None
     """Pixels down, upright; null where the header could not be read."""
     embedding: Embedding
-    """The vector, in base64 where that was asked for; null where there is an error."""
+    """The embedding, as selected by `encoding_format`; null if there is an error."""
     predictions: list[PredictionOut]
-    """Empty unless `top_k` asks for some."""
+    """Empty unless `top_k` is set."""
     error: ErrorOut | None
 
 
@@ -88,7 +88,7 @@ class EmbedResponse(Schema):
 
 
 class OpenAIEmbedding(Schema):
-    """One vector in OpenAI's shape; a file without one has its `error` beside null."""
+    """One embedding in OpenAI's format; if a file failed, it is null and `error` is set."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -97,7 +97,7 @@ class OpenAIEmbedding(Schema):
 
 
 class OpenAIUsage(Schema):
-    """Tokens, which pictures have none of."""
+    """Tokens; always 0 for images."""
 
     prompt_tokens: int = 0
     total_tokens: int = 0
@@ -113,44 +113,44 @@ class OpenAIResponse(Schema):
 
 
 class NativeVectors(Native):
-    """As of `POST /predict`, with a vector in each result."""
+    """Like the format of `POST /predict`, with an embedding in each result."""
 
     documents = EmbedResponse
 
-    def __init__(self, asked: EmbeddingParameters) -> None:
-        self._asked = asked
+    def __init__(self, parameters: EmbeddingParameters) -> None:
+        self._parameters = parameters
 
     def item(self, result: Result, query: RequestSpec) -> dict[str, object]:
-        """As EmbeddingResult has it."""
+        """The members of EmbeddingResult."""
         known = super().item(result, query)
         predictions, error = known.pop("predictions"), known.pop("error")
-        if not self._asked.top_k:
+        if not self._parameters.top_k:
             predictions = []
-        return {**known, "embedding": _embedding(result, self._asked), "predictions": predictions, "error": error}
+        return {**known, "embedding": _embedding(result, self._parameters), "predictions": predictions, "error": error}
 
 
 class OpenAIVectors(Foreign):
-    """OpenAI's list of embeddings; a lone file's error is the whole answer's."""
+    """OpenAI's list of embeddings; the error of a single file is the error of the response."""
 
     documents = OpenAIResponse
 
-    def __init__(self, asked: EmbeddingParameters) -> None:
-        self._asked = asked
+    def __init__(self, parameters: EmbeddingParameters) -> None:
+        self._parameters = parameters
 
     def item(self, result: Result, query: RequestSpec) -> object:
-        """As OpenAIEmbedding has it."""
+        """The members of OpenAIEmbedding."""
         return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, query))}
 
     def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
-        """Its vector."""
-        return {"embedding": _embedding(result, self._asked)}
+        """The member `embedding`."""
+        return {"embedding": _embedding(result, self._parameters)}
 
     def error(self, error: GatewayError) -> object:
-        """The code and a sentence beside null."""
+        """The error's code and message, with a null embedding."""
         return {"embedding": None, "error": {"code": error.code, "message": error.message}}
 
     def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
-        """A list, even for one image, and its model."""
+        """A list, even for one image, and the model."""
         after = b'],"model":%b,"usage":%b}' % (to_json(query.model_name), to_json(OpenAIUsage()))
         return b'{"object":"list","data":[', after
 
@@ -161,16 +161,16 @@ SHAPES: dict[VectorShape, Callable[[EmbeddingParameters], AnswerShape]] = {
 }
 
 
-def _embedding(result: Result, asked: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
+def _embedding(result: Result, parameters: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
     if result.vector is None:
         return None
-    vector = normalized(result.vector) if asked.normalize else result.vector
-    if asked.encoding_format is Encoding.BASE64:
+    vector = normalized(result.vector) if parameters.normalize else result.vector
+    if parameters.encoding_format is Encoding.BASE64:
         return b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.tolist()
 
 
 def normalized(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A vector of length 1 in the same direction; zeros stay zeros."""
+    """Scale a vector to length 1; a zero vector stays zero."""
     length = float(np.linalg.norm(vector.astype(np.float64)))
     return (vector / length).astype(np.float32) if length > 0 else vector

@@ -1,4 +1,4 @@
-"""Answers of the Open Inference Protocol out of results: pure, the encoding of gateway.oip.reader the other way."""
+"""Encodes results as responses of the Open Inference Protocol; the counterpart of gateway.oip.reader."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ OK = "ok"
 
 @dataclass(frozen=True, slots=True)
 class InferResponse:
-    """A body in pieces; `header_bytes` of it are JSON, and tensors as binary data follow. None: all of it is JSON."""
+    """A response body in pieces: `header_bytes` of JSON, then binary tensors. None: all of it is JSON."""
 
     pieces: list[bytes]
     header_bytes: int | None
@@ -28,9 +28,9 @@ class InferResponse:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The results of one request: fp32 [N, classes], NaN for images without an answer, and a status for each.
+    """The results of one request: scores, fp32 [N, classes], NaN for failed images, and the status of each image.
 
-    `vectors` fp32 [N, size] are those of a model that gives some.
+    `vectors`, fp32 [N, size], are the embeddings, if the model has them.
     """
 
     scores: NDArray[np.float32]
@@ -40,10 +40,10 @@ class Scored:
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> "Scored":
-        """Put results together, of which at least one has scores.
+        """Combine results, of which at least one has scores.
 
-        The first answer's version gives the classes: where another one with other classes has taken its place in the
-        middle of the request, the images after it have no answer.
+        The version of the first result determines the classes: if a version with other classes replaced it during the
+        request, the later images fail.
         """
         first = next(result for result in results if result.scores is not None)
         assert first.scores is not None
@@ -63,7 +63,7 @@ class Scored:
         return cls(scores, statuses, first.model_version or "", vectors)
 
     def best(self, row: int, class_count: int, labels: Sequence[str]) -> list[str]:
-        """Triton's classification of one image: "score:class id:label" by falling score; "" without an answer."""
+        """Triton's classification of one image: "score:class id:label" by descending score; "" for a failed image."""
         if self.statuses[row] != OK:
             return [""] * class_count
         scores = self.scores[row]
@@ -72,21 +72,21 @@ class Scored:
 
 
 async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> InferResponse:
-    """The answer with the outputs that were asked for; `labels` are those of the classes, by class id.
+    """Encode the requested outputs; `labels` are those of the classes, by class id.
 
-    Raises NoFeatures where FEATURES is asked for by name of a model that gives no vectors.
+    Raises NoFeatures if FEATURES is requested by name from a model without embeddings.
     """
     head: dict[str, Any] = {"model_name": model_name, "model_version": scored.model_version}
     if request.id is not None:
         head["id"] = request.id
-    turn = TimeSlice()
+    time_slice = TimeSlice()
     header, tail = [to_json(head)[:-1], b',"outputs":['], []
-    for number, output in enumerate(_there(request, model_name, scored)):
+    for number, output in enumerate(_available_outputs(request, model_name, scored)):
         tensor, rows = _tensor(output, scored, labels)
         pieces = []
         for row in rows:
             pieces.append(_binary(row) if output.binary else _json(row))
-            await turn.pause_if_over()
+            await time_slice.pause_if_over()
         if output.binary:
             tensor["parameters"] = {"binary_data_size": sum(map(len, pieces))}
             tail += pieces
@@ -98,14 +98,14 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
     return InferResponse([*header, *tail], sum(map(len, header)) if tail else None)
 
 
-def _there(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
-    """The outputs of the answer; raises NoFeatures."""
+def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
+    """The outputs of the response; raises NoFeatures."""
     if scored.vectors is not None:
         return request.outputs
-    there = [output for output in request.outputs if output.name != FEATURES]
-    if len(there) < len(request.outputs) and not request.everything:
+    available = [output for output in request.outputs if output.name != FEATURES]
+    if len(available) < len(request.outputs) and not request.everything:
         raise no_features(model_name)
-    return there
+    return available
 
 
 def _fits(result: Result, vectors: NDArray[np.float32] | None) -> bool:
@@ -115,7 +115,7 @@ def _fits(result: Result, vectors: NDArray[np.float32] | None) -> bool:
 def _tensor(
     output: RequestedOutput, scored: Scored, labels: Sequence[str]
 ) -> tuple[dict[str, Any], Iterable[NDArray[np.float32] | list[str]]]:
-    """A tensor without its data, and its data in rows, each fp32 [classes] or texts; STATUS is one row."""
+    """A tensor without its data, and its data in rows, each fp32 [classes] or strings; STATUS is one row."""
     count, classes = scored.scores.shape
     if output.name == STATUS:
         return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
@@ -131,13 +131,13 @@ def _tensor(
 
 
 def _json(row: NDArray[np.float32] | list[str]) -> bytes:
-    """The elements of a row, with commas; NaN is null."""
+    """Encode the elements of a row as JSON, separated by commas; NaN becomes null."""
     values = row if isinstance(row, list) else row.tolist()
     return to_json(values, inf_nan_mode="null")[1:-1]
 
 
 def _binary(row: NDArray[np.float32] | list[str]) -> bytes:
-    """Row-major and little-endian; text as its length in bytes, uint32, and its UTF-8."""
+    """Encode a row as binary data: row-major, little-endian; a string is its length in bytes, uint32, and its UTF-8."""
     if not isinstance(row, list):
         return row.astype("<f4").tobytes()
     texts = (text.encode() for text in row)

@@ -1,7 +1,7 @@
-"""The documents of the Open Inference Protocol: what a request's JSON is read by, and what OpenAPI shows.
+"""The schemas of the Open Inference Protocol, for parsing requests and for the OpenAPI document.
 
-The images themselves never come here: gateway.oip.reader takes them out of the stream, and gateway.oip.answer writes
-scores. A member that the protocol does not have is passed over, as other servers do.
+They contain no images: gateway.oip.reader extracts these from the stream, and gateway.oip.answer writes the scores.
+Unknown members are ignored, as by other servers.
 """
 
 from typing import Annotated, Literal
@@ -25,10 +25,10 @@ from gateway.inference.backend import ModelInfo
 IMAGE = "IMAGE"
 PREDICTION, STATUS, FEATURES = "PREDICTION", "STATUS", "FEATURES"
 OUTPUTS = (PREDICTION, STATUS, FEATURES)
-"""FEATURES is a model's that gives vectors."""
+"""Only models with embeddings have FEATURES."""
 PLATFORM = "ensemble"
 _MOST = 2**63 - 1
-"""JSON's numbers may have thousands of digits; nothing that is counted here has more than 64 bits."""
+"""Largest number that is accepted; numbers in JSON may have thousands of digits."""
 
 Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
 TensorShape = Annotated[
@@ -48,19 +48,19 @@ class _Document(BaseModel):
 
 class _TensorParameters(_Document):
     shared_memory_region: SkipJsonSchema[object] = None
-    """Triton's extension for tensors in the memory of one machine, which is refused."""
+    """Triton's extension for tensors in shared memory, which is refused."""
 
     @property
     def asks_for_shared_memory(self) -> bool:
-        """Whether the tensor is not in the body."""
+        """Whether the tensor is in shared memory instead of the body."""
         return "shared_memory_region" in self.model_fields_set
 
 
 class InferenceParameters(_Document):
-    """What is asked of a whole request."""
+    """Parameters of a whole request."""
 
     timeout: Whole = 0
-    """Microseconds that any one image may wait for its answer, from its last byte on; 0 for the default.
+    """Deadline for each image in microseconds, from its last byte on; 0 for the default.
 
     Place it before `inputs`: after the images it comes too late for them.
     """
@@ -69,14 +69,14 @@ class InferenceParameters(_Document):
 
 
 class InputParameters(_TensorParameters):
-    """What is said of an input."""
+    """Parameters of an input."""
 
     binary_data_size: Whole | None = None
-    """Bytes that the images have behind the JSON, in place of `data`."""
+    """Bytes of the images after the JSON, instead of `data`."""
 
 
 class ImageInput(_Document):
-    """The images, each an element of the tensor."""
+    """The input tensor; each element is an image."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["name", "datatype", "shape", "data"]})
 
@@ -90,7 +90,7 @@ class ImageInput(_Document):
         Field(json_schema_extra=lambda schema: schema.pop("default")),
     ] = None
     """The images in base64."""
-    # A request in JSON alone, which is what OpenAPI shows, needs none.
+    # Not needed in a request without binary data, which is the form that OpenAPI shows.
     parameters: SkipJsonSchema[InputParameters | None] = None
 
 
@@ -98,7 +98,7 @@ class OutputParameters(_TensorParameters):
     """How an output is returned."""
 
     classification: Whole = 0
-    """The best classes of each image as "score:class id:label", in place of every class's score; for PREDICTION."""
+    """For PREDICTION: return this many best classes of each image as "score:class id:label", instead of all scores."""
     binary_data: StrictBool | None = None
 
 
@@ -127,7 +127,7 @@ class V2Error(_Document):
 
 
 class ServerMetadata(_Document):
-    """The gateway, as the protocol has a server introduce itself."""
+    """The gateway's name, version and protocol extensions."""
 
     name: str
     version: str
@@ -135,7 +135,7 @@ class ServerMetadata(_Document):
 
 
 class TensorMetadata(_Document):
-    """An input or output; -1 in a shape is any number, the first one of images."""
+    """An input or output; -1 in a shape is any number; the first dimension is the number of images."""
 
     name: str
     datatype: Literal["BYTES", "FP32"]
@@ -143,7 +143,7 @@ class TensorMetadata(_Document):
 
 
 class ModelMetadata(_Document):
-    """A model, and what it takes and gives."""
+    """A model with its inputs and outputs."""
 
     name: str
     versions: list[str]
@@ -153,7 +153,7 @@ class ModelMetadata(_Document):
 
     @classmethod
     def of(cls, info: ModelInfo) -> "ModelMetadata":
-        """One model in the protocol's shape."""
+        """Convert a model's description to the protocol's schema."""
         return cls(
             name=info.name,
             versions=list(info.versions),
@@ -172,26 +172,26 @@ class ModelMetadata(_Document):
 
 
 def _vectors(info: ModelInfo) -> list[TensorMetadata]:
-    """The output of a model that gives vectors."""
+    """The additional output of a model with embeddings."""
     return [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])] if info.vector_size else []
 
 
 class OutputTensor(_Document):
-    """An output: `data` row by row, or the bytes that it has behind the JSON as `binary_data_size`."""
+    """An output: `data` row by row, or its bytes after the JSON as `binary_data_size`."""
 
     name: str
     datatype: Literal["BYTES", "FP32"]
     shape: list[int]
     parameters: dict[str, JsonValue] | None = None
     data: list[float | str | None] | None = None
-    """Null for each score of an image that has none."""
+    """Null for each score of a failed image."""
 
 
 class InferenceResponse(_Document):
-    """The answer for the images of a request, in their order."""
+    """The response for the images of a request, in order."""
 
     model_name: str
     model_version: str
     id: str | None = None
-    """That of the request."""
+    """The id of the request."""
     outputs: list[OutputTensor]

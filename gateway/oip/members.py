@@ -1,4 +1,4 @@
-"""What a request of the Open Inference Protocol says beside its images; see gateway.oip.reader."""
+"""The members of an Open Inference Protocol request other than images; see gateway.oip.reader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from gateway.errors import InvalidParameter
 from gateway.oip.documents import IMAGE, OUTPUTS, PREDICTION, ImageInput, InferenceBody, OutputRequest
 
-_TOLD_CHARACTERS = 80
+_MAX_CHARACTERS = 80
 _SENTENCES = {
     "id": "'id': must be a string.",
     "timeout": "'timeout': must be a whole number of microseconds, 0 for the default.",
@@ -33,9 +33,9 @@ D = TypeVar("D", ImageInput, InferenceBody)
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that the answer is to have; `binary` behind the JSON, else in it.
+    """A requested output, as binary data after the JSON if `binary`, else in the JSON.
 
-    `class_count` is the classification extension's: the best classes of each image as text, 0 for the scores of all.
+    `class_count`, of the classification extension: the number of best classes per image as text, 0 for all scores.
     """
 
     name: str
@@ -45,9 +45,9 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
-    """What a request says of its answer; `timeout_microseconds` 0 for the default.
+    """The parsed members of a request; `timeout_microseconds` is 0 for the default.
 
-    `everything`: it names no outputs, and gets those that there are, which may be fewer than `outputs`.
+    `everything`: the request names no outputs, and gets all that the model has, which may be fewer than `outputs`.
     """
 
     id: str | None
@@ -58,35 +58,35 @@ class InferenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """The input IMAGE: how many images, and the bytes that they have behind the JSON (None: they are in it)."""
+    """The input IMAGE: the number of images, and their bytes after the JSON (None: they are in the JSON)."""
 
     images: int
     binary_bytes: int | None
 
 
 def parse_request(members: Mapping[str, object], *, max_class_count: int) -> InferenceRequest:
-    """Read the members of the JSON object but for its inputs; raises InvalidParameter."""
+    """Parse the members of the JSON object except `inputs`; raises InvalidParameter."""
     body = _read(InferenceBody, {**members, "inputs": None}, _OUTPUT_SENTENCES)
-    said = body.parameters
-    all_binary = said is not None and said.binary_data_output
+    parameters = body.parameters
+    all_binary = parameters is not None and parameters.binary_data_output
     outputs = tuple(_requested(each, max_class_count, all_binary=all_binary) for each in body.outputs)
     if len({output.name for output in outputs}) < len(outputs):
         raise InvalidParameter("'outputs': an output is listed twice.")
     return InferenceRequest(
         id=body.id,
-        timeout_microseconds=0 if said is None else said.timeout,
+        timeout_microseconds=0 if parameters is None else parameters.timeout,
         outputs=outputs or tuple(RequestedOutput(name, all_binary) for name in OUTPUTS),
         everything=not outputs,
     )
 
 
 def parse_input(members: Mapping[str, object] | None) -> InputTensor:
-    """Read the one input, in which `data` stands for whatever its data was; raises InvalidParameter."""
+    """Parse the input, whose `data` is a placeholder; raises InvalidParameter."""
     if members is None:
         raise InvalidParameter(f"'inputs': the input {IMAGE} is missing.")
     tensor = _read(ImageInput, members, _INPUT_SENTENCES)
     if tensor.shape[1:] not in ([], [1]):
-        raise InvalidParameter(_INPUT_SENTENCES["shape"].format(told(tensor.shape)))
+        raise InvalidParameter(_INPUT_SENTENCES["shape"].format(shortened(tensor.shape)))
     if tensor.parameters is not None and tensor.parameters.asks_for_shared_memory:
         raise _no_shared_memory(IMAGE)
     binary_bytes = None if tensor.parameters is None else tensor.parameters.binary_data_size
@@ -95,26 +95,26 @@ def parse_input(members: Mapping[str, object] | None) -> InputTensor:
     return InputTensor(tensor.shape[0], binary_bytes)
 
 
-def told(value: object) -> str:
-    """A value as an error may repeat it."""
+def shortened(value: object) -> str:
+    """A value for an error message, shortened."""
     text = repr(value)
-    return text if len(text) <= _TOLD_CHARACTERS else f"{text[:_TOLD_CHARACTERS]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def _requested(output: OutputRequest, max_class_count: int, *, all_binary: bool) -> RequestedOutput:
-    asked = output.parameters
-    if asked is None:
+    parameters = output.parameters
+    if parameters is None:
         return RequestedOutput(output.name, all_binary)
-    if asked.asks_for_shared_memory:
+    if parameters.asks_for_shared_memory:
         raise _no_shared_memory(output.name)
-    if asked.classification and output.name != PREDICTION:
+    if parameters.classification and output.name != PREDICTION:
         raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
-    if asked.classification > max_class_count:
+    if parameters.classification > max_class_count:
         raise InvalidParameter(
             f"'classification': must be at most {max_class_count}.", limit="max_top_k", value=max_class_count
         )
-    binary = all_binary if asked.binary_data is None else asked.binary_data
-    return RequestedOutput(output.name, binary, asked.classification)
+    binary = all_binary if parameters.binary_data is None else parameters.binary_data
+    return RequestedOutput(output.name, binary, parameters.classification)
 
 
 def _no_shared_memory(name: str) -> InvalidParameter:
@@ -122,7 +122,7 @@ def _no_shared_memory(name: str) -> InvalidParameter:
 
 
 def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[str, str]) -> D:
-    """The members as a document; raises InvalidParameter with the sentence for the first that is wrong."""
+    """Validate the members; raises InvalidParameter for the first wrong one."""
     try:
         return document.model_validate(members)
     except ValidationError as exc:
@@ -131,5 +131,5 @@ def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[s
 
 def _sentence(error: ErrorDetails, sentences: Mapping[str, str]) -> str:
     member = next(part for part in reversed(error["loc"]) if isinstance(part, str))
-    # Of what is missing, pydantic has the whole of what lacks it.
-    return sentences[member].format(told(None if error["type"] == "missing" else error["input"]))
+    # For a missing member, pydantic's input is the whole object.
+    return sentences[member].format(shortened(None if error["type"] == "missing" else error["input"]))

@@ -7,9 +7,9 @@ whose one input is IMAGE, BYTES [N] or [N, 1], an encoded image in each element:
     {"id": "…", "parameters": {…}, "inputs": [{"name": "IMAGE", "datatype": "BYTES", "shape": [2], "data": ["…", "…"]}],
      "outputs": [{"name": "PREDICTION", "parameters": {"classification": 5, "binary_data": true}}]}
 
-with base64 in `data`; or with `"parameters": {"binary_data_size": S}` in its place and S bytes behind the object: for
-each element its length, uint32 little-endian, and its bytes. The object's own length stands then in the HTTP header
-Inference-Header-Content-Length.
+with base64 in `data`; or with `"parameters": {"binary_data_size": S}` instead and S bytes after the object: for each
+element its length, uint32 little-endian, and its bytes. The HTTP header Inference-Header-Content-Length then has the
+length of the object.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator
@@ -20,7 +20,7 @@ from gateway.ingest.raw_and_json import read_base64
 from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.oip.documents import IMAGE
-from gateway.oip.members import InferenceRequest, parse_input, parse_request, told
+from gateway.oip.members import InferenceRequest, parse_input, parse_request, shortened
 
 LENGTH_BYTES = 4
 
@@ -28,7 +28,7 @@ LENGTH_BYTES = 4
 class InferenceReader:
     """Reads one request from the chunks of its body.
 
-    `header_bytes` is Inference-Header-Content-Length, None where the JSON is the whole body.
+    `header_bytes` is Inference-Header-Content-Length, None if the whole body is JSON.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class InferenceReader:
 
     @property
     def request(self) -> InferenceRequest:
-        """What has been read so far: all of it at the end, and before the first image where that is binary data.
+        """The request as read so far; complete at the end, and before the first image if the images are binary data.
 
         Raises InvalidParameter.
         """
@@ -63,14 +63,14 @@ class InferenceReader:
     async def uploads(self) -> AsyncIterator[Upload]:
         """Yield the images, in order, each as soon as it is complete.
 
-        Bad base64 and an image beyond `max_file_bytes` are that image's error. Raises InvalidBody, InvalidParameter,
-        HeadersTooLarge, TooManyFiles or RequestTooLarge, after the images before the fault.
+        Bad base64 and an image larger than `max_file_bytes` are errors of that image. Raises InvalidBody,
+        InvalidParameter, HeadersTooLarge, TooManyFiles or RequestTooLarge, after the images before the fault.
         """
         source = JsonSource(self._body.part(self._header_bytes), self._limits)
         await source.expect(b"{", "the body must be an object with the member inputs")
         async for name in source.members():
             if name in self._members:
-                raise invalid(f"it has two members {told(name)}")
+                raise invalid(f"it has two members {shortened(name)}")
             self._members[name] = None
             if name == "inputs":
                 async for upload in self._read_inputs(source):
@@ -80,7 +80,7 @@ class InferenceReader:
                 self._parsed = None
         if await source.symbol() != b"":
             raise invalid("there is something after the object")
-        _ = self.request  # is in order, before more is read
+        _ = self.request  # validate it before more is read
         tensor = parse_input(self._input)
         if tensor.images > self._limits.max_files:
             raise too_many_files(self._limits)
@@ -103,7 +103,7 @@ class InferenceReader:
             await source.expect(b"{", "each of the inputs must be an object")
             async for name in source.members():
                 if name in self._input:
-                    raise invalid(f"an input has two members {told(name)}")
+                    raise invalid(f"an input has two members {shortened(name)}")
                 self._input[name] = None
                 if name == "data":
                     async for upload in self._read_data(source):
@@ -115,7 +115,7 @@ class InferenceReader:
         await source.expect(b"[", "data must be an array")
         async for index in source.elements():
             symbol = await source.symbol()
-            is_row = symbol == b"["  # of [N, 1], which may be flat as well
+            is_row = symbol == b"["  # of shape [N, 1], whose data may also be flat
             if is_row:
                 symbol = await source.symbol()
             if symbol != b'"':
@@ -130,7 +130,7 @@ class InferenceReader:
             self._hold(0)
 
     async def _read_binary(self, count: int, nbytes: int) -> AsyncIterator[Upload]:
-        """Read the elements of a BYTES tensor of `nbytes` in all."""
+        """Read the elements of a BYTES tensor with `nbytes` in total."""
         left = nbytes
         for index in range(count):
             if left < LENGTH_BYTES:
@@ -156,7 +156,7 @@ class InferenceReader:
 
 
 class _Body:
-    """A body, part after part; only the current chunk is held."""
+    """Reads a body in parts; only the current chunk is in memory."""
 
     def __init__(self, chunks: AsyncIterable[bytes], limits: Limits) -> None:
         self._chunks = aiter(chunks)
@@ -165,7 +165,7 @@ class _Body:
         self._rest = memoryview(b"")
 
     async def part(self, nbytes: int | None) -> AsyncIterator[bytes]:
-        """The next `nbytes`, None for all there are, in pieces; raises InvalidBody where there are fewer."""
+        """Yield the next `nbytes` in pieces, None for all; raises InvalidBody if the body ends before."""
         left = nbytes
         while left is None or left > 0:
             if not self._rest and not await self._next_chunk():
@@ -180,7 +180,7 @@ class _Body:
             yield bytes(piece)
 
     async def read(self, nbytes: int, hold: Hold = uncounted) -> bytes:
-        """The next `nbytes`; raises InvalidBody where there are fewer."""
+        """Read the next `nbytes`; raises InvalidBody if the body ends before."""
         data = bytearray()
         async for piece in self.part(nbytes):
             data += piece
@@ -188,7 +188,7 @@ class _Body:
         return bytes(data)
 
     async def expect_end(self) -> None:
-        """Raise InvalidBody where there is more."""
+        """Raise InvalidBody if the body has more data."""
         if self._rest or await self._next_chunk():
             raise InvalidBody("The body is longer than Inference-Header-Content-Length and 'binary_data_size' say.")
 

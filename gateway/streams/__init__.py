@@ -1,1 +1,1 @@
-"""Frames of a video or a camera, one after the other: classified in order, and steadied by a stateful model."""
+"""Streams of video or camera frames: classified in order, and smoothed by a stateful model."""

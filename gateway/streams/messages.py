@@ -15,10 +15,10 @@ from gateway.inference.sequence import SequenceScores
 from gateway.streams.options import FIXED, StreamParameters
 
 
-def told(
+def predictions_of(
     scores: NDArray[np.float32], labels: Sequence[str], selection: Selection, *, multi_label: bool
 ) -> list[dict[str, Any]]:
-    """The best of some scores, fp32 [classes], by falling score; raises InvalidParameter for unknown labels."""
+    """The best classes of scores, fp32 [classes], by descending score; raises InvalidParameter for unknown labels."""
     count = selection.class_count(multi_label=multi_label)
     best = np.argsort(-scores, kind="stable")[:count]
     named = len(labels) == len(scores)
@@ -41,7 +41,7 @@ def frame_message(
     dropped: int,
     latency_seconds: float,
 ) -> bytes:
-    """The answer for one frame; `dropped` are the frames that went unanswered between this one and the one before."""
+    """The result of one frame; `dropped` is the number of frames dropped since the previous result."""
     return to_json(
         {
             "type": "frame",
@@ -63,7 +63,7 @@ def frame_message(
 def sequence_member(
     state: SequenceScores | None, predictions: list[dict[str, Any]], error: GatewayError | None
 ) -> dict[str, Any]:
-    """What is told of the sequence so far, or why nothing can be."""
+    """The result of the sequence so far, or the error."""
     return {
         "frames": state.frames if state else 0,
         "restarted": bool(state and state.restarted),
@@ -73,15 +73,15 @@ def sequence_member(
 
 
 def parameters_message(parameters: StreamParameters) -> bytes:
-    """The answer to a text message: what is asked from the next frame on."""
+    """The response to a text message: the parameters from the next frame on."""
     return to_json({"type": "parameters", "parameters": parameters.model_dump(exclude=set(FIXED))})
 
 
 def error_message(error: GatewayError) -> bytes:
-    """What went wrong beside the frames."""
+    """An error that does not belong to a frame."""
     return to_json({"type": "error", "error": fault(error)})
 
 
 def fault(error: GatewayError | None) -> dict[str, str] | None:
-    """An error's code and its public message."""
+    """The code and the public message of an error."""
     return None if error is None else {"code": error.code, "message": error.message}

@@ -1,4 +1,4 @@
-"""What a stream can be asked, at its opening and in its midst."""
+"""Stream parameters, at connect time and while the stream is open."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -14,12 +14,12 @@ from gateway.settings import Settings
 from gateway.validation import fault
 
 FIXED = ("model", "version")
-"""What cannot change while a stream is open."""
-_MAX_TOLD = 10
+"""Parameters that cannot change while a stream is open."""
+_MAX_REPORTED = 10
 
 
 class Smoothing(StrEnum):
-    """How the scores of a sequence come from those of its frames."""
+    """How the scores of a sequence are computed from those of its frames."""
 
     EXPONENTIAL = "exponential"
     MAJORITY = "majority"
@@ -28,7 +28,7 @@ class Smoothing(StrEnum):
 
 
 class Drop(StrEnum):
-    """What happens to frames that come faster than they are answered."""
+    """What happens to frames that arrive faster than they are classified."""
 
     OLDEST = "oldest"
     NEVER = "never"
@@ -42,7 +42,7 @@ class StreamParameters(BaseModel):
     model: ModelName = None
     """A model of `GET /models`; the default is a setting."""
     version: ModelVersion = None
-    """A version of the model; without it the one in use answers."""
+    """A version of the model; default: the version in use."""
     top_k: TopK = None
     """Predictions for each frame and for the sequence, best first."""
     threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
@@ -50,22 +50,22 @@ class StreamParameters(BaseModel):
     labels: Annotated[list[str], Field(max_length=1_000)] = []
     """Only classes with these labels."""
     timeout: TimeoutSeconds = None
-    """Seconds that a frame may wait for its answer, from the moment at which its turn comes."""
+    """Deadline of a frame in seconds, from the start of its classification."""
     smoothing: Smoothing = Smoothing.EXPONENTIAL
-    """How the sequence's scores come about: exponential, majority, hysteresis, or none for no sequence at all."""
+    """How the sequence's scores are computed: exponential, majority, hysteresis, or none for no sequence."""
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.3
     """Exponential: the weight of the newest frame."""
     window: Annotated[int, Field(ge=1, le=10_000)] = 15
-    """Majority: how many frames have a vote, each for its best class."""
+    """Majority: the number of latest frames that vote, each for its best class."""
     enter: Annotated[float, Field(ge=0, le=1)] = 0.6
-    """Hysteresis: a class is told from this score on."""
+    """Hysteresis: a class is returned from this score on."""
     leave: Annotated[float, Field(ge=0, le=1)] = 0.4
-    """Hysteresis: a class that is told stays until its score falls below this."""
+    """Hysteresis: a returned class stays until its score falls below this."""
     drop: Drop = Drop.OLDEST
-    """Which frames go when too many wait: the oldest, or none, and then the gateway reads more slowly."""
+    """Which frames are dropped if too many wait: oldest; or never, and then the gateway reads more slowly."""
 
     @model_validator(mode="after")
-    def _leaves_below_where_it_enters(self) -> "StreamParameters":
+    def _leave_is_not_above_enter(self) -> "StreamParameters":
         if self.leave > self.enter:
             msg = "'leave' must not be above 'enter'"
             raise ValueError(msg)
@@ -73,7 +73,7 @@ class StreamParameters(BaseModel):
 
     @property
     def for_the_model(self) -> Parameters:
-        """What the stateful model is asked for."""
+        """The parameters of the stateful model."""
         return {
             "smoothing": self.smoothing.value,
             "alpha": self.alpha,
@@ -83,27 +83,29 @@ class StreamParameters(BaseModel):
         }
 
     def timeout_seconds(self, settings: Settings) -> float:
-        """How long a frame may wait for its answer; raises InvalidParameter."""
+        """The deadline of a frame in seconds; raises InvalidParameter."""
         return timeout_within(self.timeout, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
 
     def selection(self, settings: Settings) -> Selection:
-        """Which classes are returned; raises InvalidParameter."""
+        """The selection of the returned classes; raises InvalidParameter."""
         return selection_from_parameters(self, settings)
 
 
 def read_parameters(
     given: dict[str, Any], settings: Settings, before: StreamParameters | None = None
 ) -> StreamParameters:
-    """What is asked, over what was asked `before`; raises InvalidParameter with what is not allowed."""
+    """Validate new parameters, merged over those `before`; raises InvalidParameter."""
     if before is not None and (fixed := [name for name in FIXED if name in given]):
         raise InvalidParameter(f"{fixed[0]!r} cannot change while a stream is open: open another one.")
     try:
-        asked = StreamParameters.model_validate({**(before.model_dump(exclude_unset=True) if before else {}), **given})
+        parameters = StreamParameters.model_validate(
+            {**(before.model_dump(exclude_unset=True) if before else {}), **given}
+        )
     except ValidationError as exc:
-        raise InvalidParameter(" ".join(map(_sentence, exc.errors()[:_MAX_TOLD]))) from None
-    asked.selection(settings)
-    asked.timeout_seconds(settings)
-    return asked
+        raise InvalidParameter(" ".join(map(_sentence, exc.errors()[:_MAX_REPORTED]))) from None
+    parameters.selection(settings)
+    parameters.timeout_seconds(settings)
+    return parameters
 
 
 def _sentence(error: Any) -> str:  # noqa: ANN401  # pydantic's

@@ -1,4 +1,4 @@
-"""One stream: frames in as they come, answers out in their order."""
+"""One stream: classifies frames as they arrive, and sends the results in order."""
 
 import asyncio
 import math
@@ -19,26 +19,26 @@ from gateway.ingest.upload import Upload
 from gateway.json_text import JsonError
 from gateway.limits.upload_buffer import HeldBytes
 from gateway.settings import Settings
-from gateway.streams.messages import error_message, frame_message, parameters_message, sequence_member, told
+from gateway.streams.messages import error_message, frame_message, parameters_message, predictions_of, sequence_member
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
 from gateway.streams.waiting import StreamFrame, WaitingFrames
 from gateway.time_slices import TimeSlice
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
-"""The next message of the client: a frame, a text, or None once it sends no more. Raises what ends the stream."""
+"""The next message of the client: a frame, a text, or None at its end. Raises the errors that end the stream."""
 MAX_TEXT_CHARACTERS = 32 * 1024
-"""A frame may be long, but JSON as long would hold the event loop, and takes thirty times its size in memory."""
+"""Much shorter than a frame: long JSON would block the event loop, and takes thirty times its size in memory."""
 TEXTS_PER_SECOND = 100
-"""Text messages of one stream; further ones are read later. Each costs up to some milliseconds, and is no frame."""
+"""Rate limit for the text messages of one stream; more are read later. One costs up to a few milliseconds."""
 KEY_CHECK_SECONDS = 5.0
-"""A stream ends so long after its API key was removed."""
+"""Interval in which the API key of an open stream is checked; the stream ends if the key was removed."""
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends a JSON message; waits for a client that reads slowly."""
+"""Sends a JSON message; waits if the client reads slowly."""
 
 
 @dataclass(slots=True)
 class StreamTally:
-    """What became of the frames of one stream."""
+    """Counts of the frames of one stream, by outcome."""
 
     answered: int = 0
     failed: int = 0
@@ -47,10 +47,10 @@ class StreamTally:
 
 
 class StreamSession:
-    """Classifies the frames of one client, a few at a time, and tells the results in the order of the frames.
+    """Classifies the frames of one client, a few at a time, and sends the results in the order of the frames.
 
-    Each frame is a request of one image to the service: it is inspected, decoded, admitted and retried as every upload
-    is, and has no more than an upload's share. `buffer` counts the frames that wait, until they have their permits.
+    Each frame is a service request with one image: it is inspected, decoded, admitted and retried like any upload, with
+    the same limits. `buffer` counts the bytes of waiting frames until they are admitted.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class StreamSession:
         self._sequence: FrameSequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
         self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self._drop)
-        self._in_work: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
+        self._in_progress: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._account = service.stream_account()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
         self._ended = False
         self._active_at = asyncio.get_running_loop().time()
-        """When the last frame came, or its answer was sent."""
+        """Time at which the last frame arrived, or its result was sent."""
         self._texts_at = -math.inf
-        """When the text messages so far would have come at TEXTS_PER_SECOND."""
+        """Time at which the next text message may be read, by TEXTS_PER_SECOND."""
         self._stop_error: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
         self._number = 0
         self._dropped = 0
@@ -89,7 +89,7 @@ class StreamSession:
 
     @property
     def idle_seconds(self) -> float:
-        """How long the stream has had no frame; 0 while one waits for its answer."""
+        """Time without a frame; 0 while a frame is in progress."""
         return 0.0 if self._has_frames else asyncio.get_running_loop().time() - self._active_at
 
     @property
@@ -98,12 +98,12 @@ class StreamSession:
         return self._number > tally.answered + tally.failed + tally.dropped
 
     def stop(self, error: GatewayError) -> None:
-        """Have `run` raise an error, now or once it is called."""
+        """Make `run` raise an error, now or when it is called."""
         if not self._stop_error.done():
             self._stop_error.set_result(error)
 
     async def check_model(self) -> None:
-        """See whether the model is there; raises ModelNotFound, and what Backend.labels raises."""
+        """Check that the model exists; raises ModelNotFound, and the other errors of Backend.labels."""
         await self._service.backend.labels(self._model_name, self._model_version)
 
     async def open(self) -> None:
@@ -113,11 +113,10 @@ class StreamSession:
             self._sequence = await backend.sequence(self._model_name, self._model_version)
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Serve until the client sends no more and every frame that it left has its answer.
+        """Serve until the client ends the stream and the results of all its frames are sent.
 
-        Raises StreamIdle, Unauthorized, the error of `stop`, the RequestError that a frame met, and what `receive` and
-        `send` raise. However it ends, the
-        sequence ends in Triton as well, and nothing of the stream is alive.
+        Raises StreamIdle, Unauthorized, the error of `stop`, a frame's RequestError, and the errors of `receive` and
+        `send`. In each case the sequence in Triton is ended, and all tasks of the stream are finished.
         """
         failures: list[Exception] = []
         done = asyncio.Event()
@@ -136,7 +135,7 @@ class StreamSession:
                 scope.start(guard(self._read(receive, send)))
                 scope.start(guard(self._work(scope)))
                 scope.start(guard(self._supervise()))
-                scope.start(guard(self._tell(send), last=True))
+                scope.start(guard(self._send_results(send), last=True))
                 await done.wait()
         finally:
             self._buffer.hold(0)
@@ -145,12 +144,12 @@ class StreamSession:
             raise failures[0]
 
     async def close(self) -> None:
-        """End the sequence in Triton; `run` does so itself."""
+        """End the sequence in Triton; only needed if `run` is not called."""
         if self._sequence is not None:
             await self._service.uncancelled.run(self._sequence.close())
 
     async def _supervise(self) -> None:
-        """Raise what ends a stream from outside: the error of `stop`, or Unauthorized once its API key is removed."""
+        """Raise the error of `stop`, or Unauthorized once the API key of the stream is removed."""
         while True:
             done, _ = await asyncio.wait([self._stop_error], timeout=KEY_CHECK_SECONDS)
             if done:
@@ -176,30 +175,30 @@ class StreamSession:
                     ) from None
 
     async def _pace_texts(self) -> None:
-        """Wait where text messages come faster than TEXTS_PER_SECOND; nothing is read meanwhile."""
+        """Wait if text messages arrive faster than TEXTS_PER_SECOND; nothing is read meanwhile."""
         now = asyncio.get_running_loop().time()
         self._texts_at = max(self._texts_at, now - 1) + 1 / TEXTS_PER_SECOND
         if self._texts_at > now:
             await asyncio.sleep(self._texts_at - now)
 
     async def _read(self, receive: Receive, send: Send) -> None:
-        turn = TimeSlice()
+        time_slice = TimeSlice()
         while True:
-            await turn.pause_if_over()
+            await time_slice.pause_if_over()
             message = await self._next_message(receive)
             if message is None:
                 self._waiting.end()
                 return
             if isinstance(message, str):
                 await self._pace_texts()
-                await send(self._obey(message))
+                await send(self._handle_text(message))
                 if self._ended:
                     return
             else:
-                await self._take(message)
+                await self._enqueue(message)
 
-    def _obey(self, text: str) -> bytes:
-        """Take up other parameters, from the next frame on, or the end of the frames; the answer."""
+    def _handle_text(self, text: str) -> bytes:
+        """Apply new parameters from the next frame on, or the end of the stream; returns the response."""
         try:
             given = _object(text)
             if given.pop("end", False) is True:
@@ -210,7 +209,7 @@ class StreamSession:
             return error_message(error)
         return parameters_message(self._parameters)
 
-    async def _take(self, data: bytes) -> None:
+    async def _enqueue(self, data: bytes) -> None:
         result = asyncio.get_running_loop().create_future()
         self._active_at = asyncio.get_running_loop().time()
         frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
@@ -223,24 +222,24 @@ class StreamSession:
         metrics.STREAM_FRAMES.labels("dropped").inc()
 
     async def _work(self, scope: Scope) -> None:
-        """Begin with the next frame while fewer than `stream_frames_in_flight` are without their answer."""
+        """Start the classification of frames, at most `stream_frames_in_flight` at once."""
         while True:
             await self._slots.acquire()
             frame = await self._waiting.next()
             if frame is None:
-                self._in_work.put_nowait(None)
+                self._in_progress.put_nowait(None)
                 return
             scope.start(self._classify(frame))
-            self._in_work.put_nowait(frame)
+            self._in_progress.put_nowait(frame)
 
     async def _classify(self, frame: StreamFrame) -> None:
-        """Ask for one frame as a request of its own, and leave its result, or what has ended the stream, in it."""
+        """Classify one frame in a request of its own, and set its result, or the error that ends the stream."""
         data, frame.data = frame.data, b""
 
         async def upload() -> AsyncGenerator[Upload, None]:
             try:
                 yield Upload(0, "", data)
-            finally:  # it has its permit, or is given up
+            finally:  # the frame is admitted or abandoned
                 self._waiting.passed_on(len(data))
 
         query = RequestSpec(
@@ -256,34 +255,36 @@ class StreamSession:
                 outcome = await anext(results)
         except Overloaded as error:
             outcome = Result(0, "", error=error)
-        except Exception as error:  # raised again by _tell
+        except Exception as error:  # raised again by _send_results
             outcome = error
         frame.result.set_result(outcome)
 
-    async def _tell(self, send: Send) -> None:
-        """Answer the frames in their order."""
-        while (frame := await self._in_work.get()) is not None:
+    async def _send_results(self, send: Send) -> None:
+        """Send the results in the order of the frames."""
+        while (frame := await self._in_progress.get()) is not None:
             outcome = await frame.result
             if isinstance(outcome, Exception):
                 raise outcome
             dropped, self._dropped = self._dropped, 0
-            message = await self._answer(frame, outcome, dropped)
+            message = await self._result_message(frame, outcome, dropped)
             self._slots.release()
             await send(message)
             self._active_at = asyncio.get_running_loop().time()
 
-    async def _answer(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
+    async def _result_message(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
         predictions: list[dict[str, Any]] = []
         sequence: dict[str, Any] | None = None
         if result.error is None:
             assert result.scores is not None
             labels = await self._labels_of(result.model_version)
             selection = frame.parameters.selection(self._settings)
-            predictions = told(result.scores, labels, selection, multi_label=result.multi_label)
+            predictions = predictions_of(result.scores, labels, selection, multi_label=result.multi_label)
             if frame.parameters.smoothing is not Smoothing.NONE:
-                state, error = await self._follow(frame, result)
-                steadied = told(state.scores, labels, selection, multi_label=result.multi_label) if state else []
-                sequence = sequence_member(state, steadied, error)
+                state, error = await self._add_frame(frame, result)
+                smoothed = (
+                    predictions_of(state.scores, labels, selection, multi_label=result.multi_label) if state else []
+                )
+                sequence = sequence_member(state, smoothed, error)
             self.tally.answered += 1
         else:
             self.tally.failed += 1
@@ -300,13 +301,13 @@ class StreamSession:
         )
 
     async def _labels_of(self, version: str | None) -> TextSequence[str]:
-        """The labels of the version that has answered."""
+        """The labels of the version that classified the frame."""
         if version not in self._labels:
             self._labels = {version: await self._service.backend.labels(self._model_name, self._model_version)}
         return self._labels[version]
 
-    async def _follow(self, frame: StreamFrame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
-        """What the sequence shows with this frame, or why that cannot be told; the frame's own answer stands anyway."""
+    async def _add_frame(self, frame: StreamFrame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
+        """Add a frame to the sequence; returns the new scores or the error."""
         assert result.scores is not None
         deadline = Deadline.after(frame.parameters.timeout_seconds(self._settings))
         try:
@@ -320,7 +321,7 @@ class StreamSession:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A text message; raises InvalidParameter."""
+    """Parse a text message; raises InvalidParameter."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise InvalidParameter(f"A text message may have {MAX_TEXT_CHARACTERS} characters; frames are binary messages.")
     try:

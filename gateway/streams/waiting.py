@@ -1,4 +1,4 @@
-"""The frames of one stream that wait for their turn: a few, and of more the oldest go, or the client waits."""
+"""The bounded queue of one stream's frames: if it is full, the oldest frame is dropped, or the client waits."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ from gateway.streams.options import Drop, StreamParameters
 
 @dataclass(slots=True)
 class StreamFrame:
-    """A frame on its way; `parameters` are those that were asked for when it came."""
+    """A frame in progress, with the parameters that applied when it arrived."""
 
     number: int
     data: bytes = field(repr=False)
@@ -23,9 +23,9 @@ class StreamFrame:
 
 
 class WaitingFrames:
-    """A queue of at most `most` frames; `buffer` counts their bytes until they have their permits.
+    """A queue of at most `most` frames; `buffer` counts their bytes until the frames are admitted.
 
-    `dropped` is called for each frame that goes without an answer.
+    `dropped` is called for each dropped frame.
     """
 
     def __init__(self, most: int, buffer: HeldBytes, dropped: Callable[[], None]) -> None:
@@ -34,21 +34,21 @@ class WaitingFrames:
         self._dropped = dropped
         self._frames: deque[StreamFrame] = deque()
         self._pending_bytes = 0
-        """Of frames that are not among those any more, or not yet."""
-        self._arrived, self._room = asyncio.Event(), asyncio.Event()
+        """Bytes of frames that have left the queue but are not admitted, or wait to enter it."""
+        self._arrived, self._removed = asyncio.Event(), asyncio.Event()
         self._ended = False
 
     async def put(self, frame: StreamFrame) -> None:
-        """Put a frame in the queue; where that is full, the oldest goes, or the client is read no further."""
+        """Add a frame to the queue; if it is full, drop the oldest frame, or wait if the client forbids drops."""
         if frame.parameters.drop is Drop.NEVER and len(self._frames) >= self._most:
-            await self._wait_for_room(frame)
+            await self._wait_until_not_full(frame)
         while len(self._frames) >= self._most:
             self._drop_oldest()
         self._frames.append(frame)
         try:
             self._count_bytes()
         except Overloaded:
-            # The process holds as much as it may: the newest frame is the one that matters to a camera.
+            # The upload buffer is full: keep only the newest frame, which matters most for a camera.
             while len(self._frames) > 1:
                 self._drop_oldest()
             try:
@@ -58,12 +58,12 @@ class WaitingFrames:
         self._arrived.set()
 
     def end(self) -> None:
-        """No other frame comes."""
+        """Signal that no more frames arrive."""
         self._ended = True
         self._arrived.set()
 
     async def next(self) -> StreamFrame | None:
-        """The oldest frame, whose bytes are counted until `passed_on`; None once there is none and none comes."""
+        """The oldest frame, whose bytes are counted until `passed_on`; None once the queue is empty and ended."""
         while not self._frames:
             if self._ended:
                 return None
@@ -71,24 +71,24 @@ class WaitingFrames:
             await self._arrived.wait()
         frame = self._frames.popleft()
         self._pending_bytes += len(frame.data)
-        self._room.set()
+        self._removed.set()
         return frame
 
     def passed_on(self, nbytes: int) -> None:
-        """Bytes of a frame have their permit, or are given up."""
+        """Stop counting the bytes of a frame that is admitted or abandoned."""
         self._pending_bytes -= nbytes
         self._count_bytes()
 
-    async def _wait_for_room(self, frame: StreamFrame) -> None:
-        """Hold a frame, and so the socket, until there is room behind the others that wait."""
+    async def _wait_until_not_full(self, frame: StreamFrame) -> None:
+        """Wait until the queue is not full; no more messages are read meanwhile."""
         self._pending_bytes += len(frame.data)
         try:
             self._count_bytes()
             while len(self._frames) >= self._most:
-                self._room.clear()
-                await self._room.wait()
+                self._removed.clear()
+                await self._removed.wait()
         except Overloaded:
-            pass  # the oldest go
+            pass  # the caller drops the oldest frames
         finally:
             self._pending_bytes -= len(frame.data)
 

@@ -1,4 +1,4 @@
-"""POST /embed: images in, their vectors out."""
+"""POST /embed: images in, their embeddings out."""
 
 from typing import Annotated
 
@@ -28,15 +28,15 @@ router = APIRouter(tags=["classify"])
 
 @router.post(
     PATH,
-    summary="Vectors of images",
+    summary="Embeddings of images",
     response_model=EmbedResponse | OpenAIResponse,
-    responses={200: {"description": "At least one file has a vector; each file has its own result."}, **FAULTS},
+    responses={200: {"description": "At least one file has an embedding; each file has its own result."}, **FAULTS},
     openapi_extra={"requestBody": REQUEST_BODY},
 )
 async def embed(request: Request, parameters: Annotated[EmbeddingParameters, QueryParameter()]) -> Response:
-    """The vector of each of one to many images, of a model that was added with `--features`.
+    """Compute an embedding of each image, with a model that was added with `--features`.
 
-    Files are sent, bounded and answered as those of `POST /predict`: a bad file costs no other its vector.
+    Uploads, limits and results are as for `POST /predict`: a bad file does not affect the others.
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]

@@ -14,7 +14,7 @@ router = APIRouter(tags=["service"])
 
 @router.get("/health/live", summary="Is the process alive?")
 async def live() -> Live:
-    """Always 200: the process answers. Restart it when this fails."""
+    """Always 200: the process responds. Restart it when this fails."""
     return Live()
 
 
@@ -22,9 +22,9 @@ async def live() -> Live:
     "/health/ready", summary="Can images be classified?", response_model=Ready, responses={503: {"model": Ready}}
 )
 async def get_ready(request: Request) -> Response:
-    """200 while a real inference has lately gone through the default model, else 503: send no traffic then.
+    """200 while probes (inferences) of the default model succeed, else 503: send no traffic then.
 
-    Where API keys are on, `models` and `endpoints` are only shown to a request with a key.
+    If API keys are required, only requests with a key get `models` and `endpoints`.
     """
     parts = state(request)
     health = parts["service"].backend.health() if request_context(request).shows_details else ()
@@ -39,12 +39,12 @@ async def get_ready(request: Request) -> Response:
 
 
 def is_ready(parts: State) -> bool:
-    """Whether a real inference has lately gone through the default model somewhere, and the gateway is not stopping."""
+    """Whether the last probe of the default model succeeded at any Triton, and the gateway is not stopping."""
     return any(health.ready for health in parts["service"].backend.health()) and not parts["draining"]
 
 
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
 async def get_metrics() -> Response:
-    """All workers' counters in Prometheus' text format."""
-    # On a thread, since the shared files of several workers take a while to read.
+    """The metrics of all workers in Prometheus' text format."""
+    # In a thread, since reading the shared files of several workers takes long.
     return Response(await run_in_threadpool(metrics.exposition), media_type=metrics.CONTENT_TYPE)

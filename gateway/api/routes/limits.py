@@ -1,4 +1,4 @@
-"""GET /limits: what a request may bring."""
+"""GET /limits: the limits of a request and of the service."""
 
 from fastapi import APIRouter, Request
 
@@ -58,7 +58,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_top_k": ("predictions", InvalidParameter),
     "max_predictions": ("predictions", AnswerTooLarge),
 }
-"""Each setting that is a limit: its unit, and the error of what is beyond it."""
+"""Each setting that is a limit: its unit, and the error if it is exceeded."""
 
 FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
     "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
@@ -66,12 +66,12 @@ FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
     "request_cpu_seconds_per_megabyte_of_slow_codecs": (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly),
     "stream_cpu_seconds_per_second": (STREAM_SECONDS_PER_SECOND, "seconds/s", TooCostly),
 }
-"""Each limit that is not a setting: its value, its unit, and the error of what is beyond it."""
+"""Each limit that is not a setting: its value, its unit, and the error if it is exceeded."""
 
 
 @router.get("/limits", summary="The limits of a request and of the service")
 async def get_limits(request: Request) -> LimitsResponse:
-    """Every limit with its value, its unit, the code of what is beyond it, and the variable that sets it, if any."""
+    """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any."""
     settings = state(request)["settings"]
     limits = [
         LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))

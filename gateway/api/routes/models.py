@@ -1,4 +1,4 @@
-"""/models: what can be asked, and for admins what is served."""
+"""/models: list and describe models; admins can load and unload them."""
 
 from http import HTTPStatus
 
@@ -11,12 +11,12 @@ from gateway.errors import ModelInUse
 
 router = APIRouter(tags=["models"])
 admin_router = APIRouter(tags=["admin"])
-"""For those with an admin's key, and not there at all where there are none."""
+"""Routes that need an admin key; they exist only if there are admin keys."""
 
 
 @router.get("/models", summary="List the models", responses={503: {"model": Problem}})
 async def list_models(request: Request) -> ModelsResponse:
-    """Every model that Triton serves and that takes images, with its labels."""
+    """List every model in Triton that classifies images, with its labels."""
     parts = state(request)
     models = await parts["service"].backend.models()
     return ModelsResponse(default=parts["settings"].model, models=[model_detail(info) for info in models])
@@ -24,7 +24,7 @@ async def list_models(request: Request) -> ModelsResponse:
 
 @router.get("/models/{name}", summary="Describe a model", responses={404: {"model": Problem}, 503: {"model": Problem}})
 async def get_model(request: Request, name: str) -> ModelDetail:
-    """One model, with its labels."""
+    """Describe one model, with its labels."""
     return model_detail(await state(request)["service"].backend.model(name))
 
 
@@ -34,9 +34,9 @@ async def get_model(request: Request, name: str) -> ModelDetail:
     responses={404: {"model": Problem}, 502: {"model": Problem}, 503: {"model": Problem}},
 )
 async def load_model(request: Request, name: str) -> ModelDetail:
-    """Have every Triton load a model of its repository, with new versions and changed files if it is loaded already.
+    """Load a model from the repository of every Triton, or reload it with new versions and changed files.
 
-    No request fails meanwhile: the old versions answer until the new ones can.
+    No request fails meanwhile: the old versions serve until the new ones are ready.
     """
     backend = state(request)["service"].backend
     request_context(request).event["model"] = name
@@ -56,7 +56,7 @@ async def load_model(request: Request, name: str) -> ModelDetail:
     },
 )
 async def unload_model(request: Request, name: str) -> None:
-    """Have every Triton let go of a model; requests in flight are finished, later ones get 404."""
+    """Unload a model from every Triton; requests in flight are finished, later ones get 404."""
     parts = state(request)
     request_context(request).event["model"] = name
     if name == parts["settings"].model:

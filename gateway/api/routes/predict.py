@@ -70,7 +70,7 @@ REQUEST_BODY: dict[str, Any] = {
         },
     },
 }
-"""The body is read as a stream, so FastAPI sees none of it and its schema is declared here."""
+"""The body is read as a stream, so FastAPI does not know its schema, which is declared here."""
 FAULTS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}
     for status, description in {
@@ -96,9 +96,9 @@ FAULTS: dict[int | str, dict[str, Any]] = {
     openapi_extra={"requestBody": REQUEST_BODY},
 )
 async def predict(request: Request, parameters: Annotated[PredictParameters, QueryParameter()]) -> Response:
-    """Classify one to many images. Each file gets its own result, in order: a bad file costs no other its answer.
+    """Classify one or more images. Each file gets its own result, in order: a bad file does not affect the others.
 
-    Files travel as they arrive, so a large upload is being answered while it is being sent.
+    Files are classified as they arrive, while the rest of a large upload is still being received.
     """
     parts = state(request)
     service, settings = parts["service"], parts["settings"]
@@ -125,24 +125,24 @@ async def predict(request: Request, parameters: Annotated[PredictParameters, Que
 
 
 async def predict_directly(request: Request) -> Response:
-    """`predict` for gateway.api.fast_path; raises InvalidParameter where FastAPI would refuse a parameter."""
+    """`predict` for gateway.api.fast_path; raises InvalidParameter if FastAPI would refuse a parameter."""
     with reading(PredictParameters):
         parameters = predict_parameters(request.scope["query_string"])
     return await predict(request, parameters)
 
 
 def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
-    """What the query says, overruled by the form; of a field that comes twice the last one counts."""
+    """Override query parameters by form fields; the last value of a repeated field counts."""
     fields = {name: values if name == "labels" else values[-1] for name, values in form.items()}
     given = parameters.model_dump(exclude_none=True)
     if fields.get("format") == Shape.HUGGINGFACE and "format" in parameters.model_fields_set:
-        del fields["format"]  # a body's own shape is no more than a default
+        del fields["format"]  # the format that the body implies is only a default
     with reading(PredictParameters):
         return PredictParameters.model_validate({**given, **fields})
 
 
 async def _check_function(function: str, backend: Backend, model_name: str) -> None:
-    """Hugging Face's `function_to_apply`: raises InvalidParameter where it is not what the model ends in."""
+    """Check Hugging Face's `function_to_apply`; raises InvalidParameter if it is not the model's last layer."""
     ends_in = "sigmoid" if (await backend.model(model_name)).multi_label else "softmax"
     if function != ends_in:
         raise InvalidParameter(

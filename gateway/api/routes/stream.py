@@ -1,4 +1,4 @@
-"""WS /stream: frames of a video or a camera in, labels out, of the frame and of the sequence so far."""
+"""WS /stream: frames of a video or a camera in, predictions out, for each frame and for the sequence so far."""
 
 from http import HTTPStatus
 from typing import Annotated, NoReturn
@@ -24,7 +24,7 @@ from gateway.streams.session import StreamSession
 router = APIRouter(tags=["classify"])
 
 SUBPROTOCOL = "gateway-stream"
-"""What the gateway answers to a client that offers it; browsers close a connection whose offers are all passed over."""
+"""Accepted if the client offers it; browsers close a connection if the server accepts none of the offered ones."""
 NORMAL = 1000
 _LISTS = frozenset({"labels"})
 
@@ -51,10 +51,10 @@ async def stream_without_upgrade(
     request: Request,
     parameters: Annotated[StreamParameters, QueryParameter()],  # noqa: ARG001
 ) -> NoReturn:
-    """Open a WebSocket here: send each frame as a binary message, an encoded picture; each answer is a text message.
+    """Open a WebSocket here: send each frame as a binary message, an encoded image; each result is a text message.
 
-    docs/streams.md has the messages. Without an upgrade the answer is the reason for which a stream would be refused,
-    which browsers keep from the pages that open one, or 426 if it would not be.
+    docs/streams.md describes the messages. Without an upgrade, the response is the error with which a stream would be
+    refused, since browsers hide it from pages that open a stream, or else 426.
     """
     parts = state(request)
     session = _session(request, parts, request_context(request))
@@ -69,7 +69,7 @@ async def stream_without_upgrade(
 
 @router.websocket("/stream")
 async def stream(websocket: WebSocket) -> None:
-    """Serve one stream from its opening to its end; RequestContext answers what it raises."""
+    """Serve one stream; RequestContextMiddleware handles the errors that it raises."""
     parts, current = parts_of(websocket.scope), request_context_of(websocket.scope)
     current.route = "/stream"
     _check_origin(websocket, parts["settings"])
@@ -86,12 +86,12 @@ async def stream(websocket: WebSocket) -> None:
 
 
 def _check_origin(websocket: WebSocket, settings: Settings) -> None:
-    """Raise Forbidden for a page of another origin: browsers open a WebSocket without asking (RFC 6455, 10.2)."""
+    """Raise Forbidden for a page of another origin, as browsers do not check it for WebSockets (RFC 6455, 10.2)."""
     origin = websocket.headers.get("origin")
     if origin is None or "*" in settings.cors_origins or origin.lower() in settings.cors_origins:
         return
     host = websocket.headers.get("host", "").lower()
-    if not host or origin.lower().partition("://")[2] != host:  # not parsed: an origin may be any text
+    if not host or origin.lower().partition("://")[2] != host:  # compared as text: an origin may be malformed
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
@@ -118,7 +118,7 @@ def _session(connection: HTTPConnection, parts: State, current: RequestContext) 
 
 
 async def _serve(websocket: WebSocket, session: StreamSession, current: RequestContext) -> None:
-    """Serve the frames until the client or the server ends the stream, and close it with a code that says which."""
+    """Serve frames until the client or the server ends the stream, then close it with the code for either."""
     code, reason = NORMAL, ""
 
     async def receive() -> bytes | str | None:

@@ -47,14 +47,14 @@ def ask(path: str, method: str = "POST", *, full: bool = True, kind: str = "http
 def test_while_the_queue_is_full_images_are_refused_unread(route):
     served, (start, _), scope = ask(route.format(name="m", version="1"))
     assert (served, start["status"]) == (0, 503)
-    exchange = scope["state"]["exchange"]
-    assert (exchange.route, exchange.event["code"]) == (route, "overloaded")
+    context = scope["state"]["request_context"]
+    assert (context.route, context.event["code"]) == (route, "overloaded")
 
 
 @pytest.mark.parametrize("route", CLASSIFYING_ROUTES)
 def test_while_there_is_room_they_are_let_through(route):
     served, sent, scope = ask(route.format(name="m", version="1"), full=False)
-    assert (served, sent, scope["state"]["exchange"].route) == (1, [], None)
+    assert (served, sent, scope["state"]["request_context"].route) == (1, [], None)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol, version 2 over REST: what clients of Triton and KServe speak."""
+"""The Open Inference Protocol, version 2 over REST, for clients of Triton and KServe."""

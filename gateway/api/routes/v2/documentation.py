@@ -1,4 +1,4 @@
-"""What FastAPI cannot see of an inference request, as its body is read as a stream."""
+"""OpenAPI schemas of an inference request, which FastAPI does not know because its body is read as a stream."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ REQUEST: dict[str, Any] = {
         },
     },
 }
-"""The body is read as a stream, and the header of the binary form with it."""
+"""The request body and the header for binary bodies."""
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {

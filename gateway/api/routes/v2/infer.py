@@ -1,4 +1,4 @@
-"""POST /v2/models/{name}/infer: images in as a tensor, scores out as one."""
+"""POST /v2/models/{name}/infer: a tensor of images in, a tensor of scores out."""
 
 import re
 from collections import deque
@@ -30,7 +30,7 @@ router = APIRouter(tags=["Open Inference Protocol"])
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
-TOLD_ERRORS = 3
+MAX_REPORTED = 3
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 _DOCUMENTED: dict[str, Any] = {
@@ -42,9 +42,9 @@ _DOCUMENTED: dict[str, Any] = {
 
 @router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
 async def infer(request: Request, name: ModelName) -> Response:
-    """Classify the images of the input IMAGE by the version in use, or its share of a split.
+    """Classify the images of the input IMAGE by the version in use, or by the version that a split selects.
 
-    A bad image costs no other its answer: its row of PREDICTION is NaN (null in JSON), and STATUS has its error's code.
+    A bad image does not affect the others: its row of PREDICTION is NaN (null in JSON), and STATUS has its error code.
     """
     return await _infer(request, name, None)
 
@@ -71,7 +71,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     with current.tally.stages["read"]:
         uploads = at_least_one(reader.uploads(), NO_IMAGES)
         first = await anext(uploads)
-    # In JSON it may stand behind the images, which are on their way by then.
+    # In JSON the timeout may follow the images; then it comes too late for them.
     timeout_microseconds = reader.request.timeout_microseconds
     query = make_query(
         request,
@@ -81,7 +81,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         version=version,
         timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
         selection=None,
-        # Which outputs are asked for may stand behind the images in the JSON.
+        # In JSON the requested outputs may follow the images.
         vectors=Vectors.IF_ANY,
     )
     current.event["model"] = model_name
@@ -92,11 +92,11 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
     scored = Scored.of(collected)
-    asked = reader.request
-    class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in asked.outputs)
+    inference = reader.request
+    class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
-    answer = await encode(asked, model_name, scored, labels)
+    answer = await encode(inference, model_name, scored, labels)
     await held.grow(sum(map(len, answer.pieces)))
     pieces = deque(answer.pieces)
     if answer.header_bytes is None:
@@ -116,11 +116,11 @@ def _header_length(request: Request) -> int | None:
 
 
 def _failed(results: list[Result], status: HTTPStatus) -> Response:
-    """Raises a lone image's error; several are reported in one sentence."""
+    """Raise the error of a single image; report the errors of several images in one message."""
     errors = [(result.index, result.error) for result in results if result.error is not None]
     if len(errors) == 1:
         raise errors[0][1]
-    told = "; ".join(f"image {index}: {error.code}, {error.message}" for index, error in errors[:TOLD_ERRORS])
-    more = "" if len(errors) <= TOLD_ERRORS else " …"
-    sentence = f"None of the {len(errors)} images was classified: {told}{more}"
+    details = "; ".join(f"image {index}: {error.code}, {error.message}" for index, error in errors[:MAX_REPORTED])
+    more = "" if len(errors) <= MAX_REPORTED else " …"
+    sentence = f"None of the {len(errors)} images was classified: {details}{more}"
     return Response(to_json({"error": sentence}), status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""GET /v2 and below: who answers, whether it can, and what its models take and give."""
+"""GET /v2 and below: server metadata, readiness, and the inputs and outputs of models."""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ router = APIRouter(tags=["Open Inference Protocol"])
 NAME = "triton-image-gateway"
 EXTENSIONS = ["binary_tensor_data", "classification"]
 NOT_READY = HTTPStatus.BAD_REQUEST
-"""By the protocol a status of 4xx says no, and the body is empty."""
+"""The protocol signals "not ready" by a 4xx status with an empty body."""
 
 ModelName = Annotated[str, Path(min_length=1, max_length=256)]
 ModelVersion = Annotated[str, Path(pattern=VERSION_PATTERN)]
@@ -34,13 +34,13 @@ _MODEL: dict[int | str, dict[str, Any]] = {
 
 @router.get("/v2", summary="Open Inference Protocol: server metadata", response_model=ServerMetadata)
 async def server_metadata() -> ServerMetadata:
-    """Name and version of the gateway, and the extensions of the protocol that it speaks."""
+    """Name and version of the gateway, and the protocol extensions that it supports."""
     return ServerMetadata(name=NAME, version=__version__, extensions=EXTENSIONS)
 
 
 @router.get("/v2/health/live", summary="Open Inference Protocol: is the process alive?", response_class=Response)
 async def server_live() -> Response:
-    """Always 200: the process answers."""
+    """Always 200: the process responds."""
     return Response()
 
 
@@ -57,7 +57,7 @@ async def server_ready(request: Request) -> Response:
 
 @router.get("/v2/models/{name}", summary="Open Inference Protocol: inputs and outputs of a model", responses=_MODEL)
 async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata:
-    """One input, IMAGE: encoded images; a score for each class, and for each image whether it has an answer."""
+    """One input, IMAGE: encoded images. Outputs: a score for each class, and for each image "ok" or an error code."""
     return ModelMetadata.of(await _model(request, name, None))
 
 
@@ -67,7 +67,7 @@ async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata
     responses=_MODEL,
 )
 async def get_version_metadata(request: Request, name: ModelName, version: ModelVersion) -> ModelMetadata:
-    """As for the model, whose versions all take and give the same."""
+    """Same as for the model: all versions have the same inputs and outputs."""
     return ModelMetadata.of(await _model(request, name, version))
 
 
@@ -78,7 +78,7 @@ async def get_version_metadata(request: Request, name: ModelName, version: Model
     responses={**_READY, **_MODEL},
 )
 async def model_ready(request: Request, name: ModelName) -> Response:
-    """200 if it is loaded; the default model is ready while `/health/ready` is 200."""
+    """200 if the model is loaded; the default model is ready while `/health/ready` is 200."""
     return await _model_ready(request, name, None)
 
 
@@ -89,7 +89,7 @@ async def model_ready(request: Request, name: ModelName) -> Response:
     responses={**_READY, **_MODEL},
 )
 async def version_ready(request: Request, name: ModelName, version: ModelVersion) -> Response:
-    """As for the model, and 404 if the version is not loaded."""
+    """Same as for the model, and 404 if the version is not loaded."""
     return await _model_ready(request, name, version)
 
 
@@ -103,9 +103,9 @@ async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
 async def _model_ready(request: Request, name: str, version: str | None) -> Response:
     info = await _model(request, name, version)
     parts = state(request)
-    # Triton says that a model is ready whose process has died; of the default model it is known better.
+    # Triton reports a model as ready even if its process has died; for the default model, probes detect that.
     return _boolean(info.ready and (name != parts["settings"].model or is_ready(parts)))
 
 
-def _boolean(answer: bool) -> Response:  # noqa: FBT001  # it is what is answered
+def _boolean(answer: bool) -> Response:  # noqa: FBT001  # the value of the response
     return Response(status_code=HTTPStatus.OK if answer else NOT_READY)
