@@ -1,4 +1,4 @@
-"""`python -m bench.bulk`: the throughput of `gateway classify` as a share of one bulk request's with its pictures."""
+"""`python -m bench.bulk`: the throughput of `gateway classify` as a share of one bulk request's with its images."""
 
 import statistics
 import sys
@@ -16,7 +16,7 @@ from gateway_client import Gateway
 from gateway_client.batches import Loaded
 from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.run import BulkJob, FileRun
-from gateway_client.pictures import Picture
+from gateway_client.images import NamedImage
 from gateway_client.wire import NDJSON, multipart
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 def write(folder: Path, images: int) -> None:
-    """As many pictures that nobody has seen."""
+    """As many images that nobody has seen."""
     photo = coffee().data
     folder.mkdir()
     for number in range(images):
@@ -37,10 +37,10 @@ def write(folder: Path, images: int) -> None:
 
 
 def one_request(url: str, folder: Path) -> float:
-    """Pictures per second of one request with all of them, whose body is ready when the clock starts."""
+    """Images per second of one request with all of them, whose body is ready when the clock starts."""
     files = sorted(folder.iterdir())
     parts, content_type = multipart(
-        [Loaded(number, Picture(path.name, path.read_bytes), path.read_bytes()) for number, path in enumerate(files)]
+        [Loaded(number, NamedImage(path.name, path.read_bytes), path.read_bytes()) for number, path in enumerate(files)]
     )
     body = b"".join(parts)
     started = time.perf_counter()
@@ -53,7 +53,7 @@ def one_request(url: str, folder: Path) -> float:
 
 
 def classified(url: str, folder: Path, out: Path) -> float:
-    """Pictures per second of `gateway classify`, from the first look at the folder to the output in its place."""
+    """Images per second of `gateway classify`, from the first look at the folder to the output in its place."""
     started = time.perf_counter()
     run = FileRun(BulkJob((str(folder),)), out, resume=False, overwrite=False)
     with Gateway(url) as gateway:
@@ -69,10 +69,10 @@ def _nothing(_: Meter) -> None: ...
 @app.command()
 def main(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
-    images: Annotated[int, typer.Option(help="Pictures in each measurement.", min=1, max=1000)] = 500,
+    images: Annotated[int, typer.Option(help="Images in each measurement.", min=1, max=1000)] = 500,
     rounds: Annotated[int, typer.Option(help="Each measures both; the median ratio counts.", min=1)] = 5,
 ) -> None:
-    """Measure both in turns, each time with pictures that no cache has seen, and print the ratio."""
+    """Measure both in turns, each time with images that no cache has seen, and print the ratio."""
     if url is None:
         with own_service(DEFAULT_MODEL_REPOSITORY, say) as own:
             measure(own, images, rounds)

@@ -1,10 +1,10 @@
-"""Classify a table of pictures beyond one machine, with Ray Data: Parquet in, Parquet out.
+"""Classify a table of images on several machines, with Ray Data: Parquet in, Parquet out.
 
     pip install 'ray[data]' ./gateway_client
-    python examples/ray_classify.py pictures.parquet classified --url http://gateway:8080
+    python examples/ray_classify.py images.parquet classified --url http://gateway:8080
 
-The input has a column `path` that every worker can read, on a shared disk for instance. Each of `--workers` actors has
-a client of its own, which sends again what the service cannot answer for now. Ray schedules and spreads the rows.
+The input has a column `path` with files that every worker can read, for instance on a shared disk. Each of `--workers`
+actors has its own client, which retries temporary errors. Ray schedules and distributes the rows.
 """
 
 import argparse
@@ -12,10 +12,7 @@ from typing import Any
 
 import ray
 
-try:
-    from gateway_client import Gateway
-except ImportError:  # in this repository, where the client is a room of the gateway
-    from gateway_client import Gateway
+from gateway_client import Gateway
 
 
 class Classify:
@@ -38,7 +35,7 @@ class Classify:
 
 
 def main() -> None:
-    """Read the options, and run."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="a Parquet file or folder with a column `path`")
     parser.add_argument("target", help="the folder for the Parquet files with the classes")

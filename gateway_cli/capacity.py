@@ -11,7 +11,7 @@ from gateway_cli.terminal import emit
 
 
 class Output(StrEnum):
-    """What is printed."""
+    """The output format."""
 
     TEXT = "text"
     ENV = "env"
@@ -24,7 +24,9 @@ def capacity(
     ] = None,
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", help="Its GPUs; by default, those of this one.", min=0, max=64, show_default=False),
+        typer.Option(
+            "--gpus", help="GPUs of the machine; by default, those of this one.", min=0, max=64, show_default=False
+        ),
     ] = None,
     gpu_ms: Annotated[
         float,

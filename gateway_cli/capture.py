@@ -1,4 +1,4 @@
-"""The frames of a video file, a camera or a network stream, as JPEGs, and when each was."""
+"""Frames of a video file, a camera or a network stream, as JPEGs with their times."""
 
 import os
 import time
@@ -11,46 +11,46 @@ from gateway.errors import UserError
 STDIN = "-"
 JPEG_QUALITY = 90
 _LIVE = ("rtsp://", "rtsps://", "http://", "https://", "udp://", "rtmp://")
-_USUAL_FPS = 25.0
-_MOST_FPS = 1_000.0
+_DEFAULT_FPS = 25.0
+_MAX_FPS = 1_000.0
 
 
 class VideoUnreadable(UserError):
-    """The source cannot be opened or has no frames; the message says which and what to try."""
+    """The source cannot be opened or has no frames; the message names it and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class VideoFrame:
-    """One frame: when it is shown, in seconds from the first one, and its picture."""
+    """One frame as a JPEG, and its time in seconds since the first frame."""
 
     seconds: float
     jpeg: bytes
 
 
 def is_live(source: str) -> bool:
-    """Whether frames come at their own time, so that those which come too fast are lost: cameras and addresses."""
+    """Whether a source is a camera or a network stream, of which frames are dropped if they arrive too fast."""
     return source.isdecimal() or source.lower().startswith(_LIVE)
 
 
 def frames(source: str, fps: float | None = None) -> Iterator[VideoFrame]:
-    """Read a file, a camera (its number), an address or - for standard input; of a file at most `fps` frames a second.
+    """Yield the frames of a file, a camera (its number), a URL or - for standard input, at most `fps` per second.
 
-    Raises VideoUnreadable. The video is the caller's own: OpenCV decodes it in this process.
+    Raises VideoUnreadable. OpenCV decodes the video in this process, since it is the caller's own.
     """
-    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")  # read once; its warnings would stand among the labels
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")  # read at import; warnings would mix with the labels
     import cv2
 
-    place = int(source) if source.isdecimal() else "/dev/stdin" if source == STDIN else source
-    video = cv2.VideoCapture(place)
+    target = int(source) if source.isdecimal() else "/dev/stdin" if source == STDIN else source
+    video = cv2.VideoCapture(target)
     try:
         if not video.isOpened():
-            named = source != STDIN and not is_live(source) and "://" not in source
-            what = "does not exist" if named and not Path(source).exists() else "cannot be read as a video"
+            is_path = source != STDIN and not is_live(source) and "://" not in source
+            fault = "does not exist" if is_path and not Path(source).exists() else "cannot be read as a video"
             raise VideoUnreadable(
-                f"{source!r} {what}: give a file, the number of a camera, an rtsp:// address, or - for standard input"
+                f"{source!r} {fault}: give a file, the number of a camera, an rtsp:// address, or - for standard input"
             )
-        told = video.get(cv2.CAP_PROP_FPS)
-        rate = told if 0 < told <= _MOST_FPS else _USUAL_FPS
+        declared = video.get(cv2.CAP_PROP_FPS)
+        rate = declared if 0 < declared <= _MAX_FPS else _DEFAULT_FPS
         live, begun, number, due, read = is_live(source), time.monotonic(), 0, 0.0, 0
         while video.grab():
             seconds = time.monotonic() - begun if live else number / rate

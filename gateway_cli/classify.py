@@ -1,4 +1,4 @@
-"""`gateway classify`: a folder, an archive, a bucket or a table of pictures to a table of their classes."""
+"""`gateway classify`: a folder, an archive, a bucket or a table of images to a table of their classes."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway_cli.progress import only_waits, shown
-from gateway_cli.terminal import Repository, say
+from gateway_cli.terminal import Repository, print_status
 from gateway_client.visible import visible
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
-if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be there at once
+if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway --help` is fast
     from rich.table import Table
 
     from gateway_client import Gateway
@@ -29,12 +29,12 @@ if TYPE_CHECKING:  # imported where they are needed: `gateway --help` is to be t
 KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""As a path shows it, with one slash."""
+"""With one slash, since Path merges the two."""
 JSON_LINES = {".jsonl", ".ndjson"}
 
 
 class Exit(IntEnum):
-    """What the exit codes mean."""
+    """The exit codes."""
 
     OK = 0
     SOME_FAILED = 3
@@ -78,7 +78,7 @@ def classify(
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="Classes to report for each picture; by default the service's.", min=1, show_default=False),
+        typer.Option(help="Classes to report for each image; by default the service's.", min=1, show_default=False),
     ] = None,
     threshold: Annotated[
         float | None,
@@ -105,12 +105,12 @@ def classify(
     ] = 4,
     max_failures: Annotated[
         int | None,
-        typer.Option(help="Stop when more pictures than this have failed.", min=0, show_default="never"),
+        typer.Option(help="Stop when more images than this have failed.", min=0, show_default="never"),
     ] = None,
     *,
     features: Annotated[
         bool,
-        typer.Option("--features", help="Add each picture's vector, of a model that was added with --features."),
+        typer.Option("--features", help="Add each image's embedding; the model must have been added with --features."),
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")
@@ -118,9 +118,9 @@ def classify(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Classify any number of pictures, with one row for each.
+    """Classify any number of images, with one row for each.
 
-    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Exits with 0 if every picture was
+    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Exits with 0 if every image was
     classified, 3 if some failed, 4 if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
     """
     from gateway.errors import UserError
@@ -143,22 +143,22 @@ def classify(
     if features:
         if threshold is not None or labels:
             raise typer.BadParameter("--features excludes --threshold and --labels")
-        # The best class too, as its columns are there.
+        # At least one class, for the columns of the best class.
         parameters = {"model": model, "version": version, "top_k": top_k or 1}
     job = BulkJob(tuple(sources), column, parameters, max_failures, features)
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_sigterm())
         try:
             run = _to_file(job, out, stack, resume=resume, overwrite=overwrite) if out is not None else _to_stdout(job)
-            address = url or stack.enter_context(own_service(model_repository, say))
+            address = url or stack.enter_context(own_service(model_repository, print_status))
             gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
             code = run(gateway)
         except KeyboardInterrupt:
-            say(f"stopped{_how_to_go_on(out)}")
+            print_status(f"stopped{_how_to_continue(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
             here = KEY_HERE if isinstance(error, Unauthorized) else ""
-            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_go_on(out)}") from error
+            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_continue(out)}") from error
     raise typer.Exit(code)
 
 
@@ -172,28 +172,30 @@ def _to_file(
 
     run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
     if run.meter.before:
-        say(f"rows from before: {run.meter.before:,}")
+        print_status(f"rows from before: {run.meter.before:,}")
     if run.journal.dropped:
         dropped = counted(run.journal.dropped, "row")
-        say(f"left out, as their picture has another row, and it is asked again where the two differ: {dropped}")
+        print_status(
+            f"dropped, as their image has another row; images whose rows differ are classified again: {dropped}"
+        )
     if run.journal.torn:
-        say("left out, as it is incomplete: the last line of the rows from before")
+        print_status("dropped, as it is incomplete: the last line of the rows from before")
 
     def work(gateway: "Gateway") -> Exit:
         try:
             with shown() as show:
                 run.run(gateway, show)
         except TooManyFailures as exc:
-            say(f"{exc}{_how_to_go_on(out, 'with a larger --max-failures')}")
+            print_status(f"{exc}{_how_to_continue(out, 'with a larger --max-failures')}")
             return Exit.GAVE_UP
         except (UserError, BulkError) as error:
-            raise UserError(f"{error}{_how_to_go_on(out)}") from error
+            raise UserError(f"{error}{_how_to_continue(out)}") from error
         meter = run.meter
         if run.journal.foreign:
             kept = counted(run.journal.foreign, "row")
-            say(f"kept, though the pictures are not among the sources of this run: {kept}")
-        say(
-            f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'picture')} in "
+            print_status(f"kept, though the images are not among the sources of this run: {kept}")
+        print_status(
+            f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'image')} in "
             f"{duration(meter.seconds)}, "
             f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
@@ -213,15 +215,15 @@ def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
         meter = Meter()
         try:
             if sys.stdout.isatty():
-                with shown(transient=True) as show, closing(rows(job, gateway, found.pictures, meter, show)) as answers:
+                with shown(transient=True) as show, closing(rows(job, gateway, found.images, meter, show)) as answers:
                     table, left = _table(answers)
                 _print_table(table, left)
             else:
-                with closing(rows(job, gateway, found.pictures, meter, only_waits())) as answers:
+                with closing(rows(job, gateway, found.images, meter, only_waits())) as answers:
                     for row in answers:
                         _print_line(row)
         except TooManyFailures as exc:
-            say(str(exc))
+            print_status(str(exc))
             return Exit.GAVE_UP
         return _summary(meter, found.left_out, job)
 
@@ -233,18 +235,18 @@ def _print_line(row: dict[str, Any]) -> None:
 
     try:
         print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
-    except BrokenPipeError:  # whoever reads has enough, as `head` has
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         raise
     except OSError as exc:
         raise UserError(f"the rows cannot be written: {exc.strerror or exc}") from exc
 
 
 def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
-    """The first rows as a table, and how many more there are."""
+    """Build a table of the first rows, and count the others."""
     from rich.table import Table
 
     table = Table(box=None)
-    for name in ("picture", "label", "score", "or what is wrong"):
+    for name in ("image", "label", "score", "error"):
         table.add_column(name, overflow="fold")
     number = 0
     for row in answers:
@@ -261,7 +263,7 @@ def _print_table(table: "Table", left: int) -> None:
 
     PlainConsole().print(table)
     if left:
-        say(f"{left:,} more are not shown: use --out FILE to keep them all")
+        print_status(f"{left:,} more are not shown: use --out FILE to keep them all")
 
 
 def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
@@ -269,21 +271,25 @@ def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
 
     if left_out.number:
         files = counted(left_out.number, "file")
-        say(f"left out, as the name is not a picture's: {files}, such as {left_out.example!r}; a glob takes any name")
+        print_status(
+            f"skipped, as the name is not an image's: {files}, such as {left_out.example!r}; a glob takes any name"
+        )
     if left_out.folders:
         folders = counted(left_out.folders, "folder")
-        say(f"not read again, as a link leads back to what was read: {folders}, such as {left_out.folder!r}")
+        print_status(
+            f"not read again, as a link leads back to a folder that was read: {folders}, such as {left_out.folder!r}"
+        )
     if not meter.before and not meter.done:
-        say(f"no pictures in {visible(', '.join(job.sources))}")
+        print_status(f"no images in {visible(', '.join(job.sources))}")
     if not meter.failed:
         return Exit.OK
-    say(f"without an answer: {counted(meter.failed, 'picture')}")
+    print_status(f"without an answer: {counted(meter.failed, 'image')}")
     for code, number in meter.codes.most_common():
-        say(f"  {number:,} {code}")
+        print_status(f"  {number:,} {code}")
     return Exit.SOME_FAILED
 
 
-def _how_to_go_on(out: Path | None, how: str = "") -> str:
+def _how_to_continue(out: Path | None, how: str = "") -> str:
     from gateway_client.bulk.journal import journal_of
 
     if out is None or not (part := journal_of(out)).exists() or not part.stat().st_size:

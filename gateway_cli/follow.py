@@ -1,4 +1,4 @@
-"""A video through a stream of a running service: the answers, and the segments in which the label stays."""
+"""Sends a video over a stream of a running service; yields results, and segments with a constant label."""
 
 import socket
 import threading
@@ -28,9 +28,9 @@ from gateway_client.documents import (
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
-"""The time in which a frame has to be answered, whatever else the service sends."""
+"""Maximum time without the result of a frame, whatever else the service sends."""
 MAX_MESSAGE_BYTES = 2**20
-"""Bytes of one message of the service."""
+"""Maximum bytes of one message of the service."""
 MAX_FAULT_CHARACTERS = 500
 NORMAL = 1000
 FRAME_COLUMNS = ("frame", "seconds", "status", "label", "score", "frame_label", "frame_score", "dropped", "error")
@@ -38,12 +38,12 @@ SEGMENT_COLUMNS = ("start", "end", "label", "score", "frames")
 
 
 class StreamRefused(UserError):
-    """The service does not take the stream, or has ended it; the message has its reason."""
+    """The service refused the stream or ended it; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameAnswer:
-    """What the service says of one frame; `label` and `score` are the sequence's, where there is one."""
+    """The result of one frame; `label` and `score` are the sequence's if the stream has one."""
 
     frame: int
     seconds: float
@@ -56,7 +56,7 @@ class FrameAnswer:
 
     @property
     def row(self) -> dict[str, Any]:
-        """By FRAME_COLUMNS."""
+        """The row with FRAME_COLUMNS."""
         status = "error" if self.error else "ok"
         return {"status": status, **{name: getattr(self, name) for name in FRAME_COLUMNS if name != "status"}}
 
@@ -64,13 +64,13 @@ class FrameAnswer:
 def follow(
     url: str, frames: Iterable[VideoFrame], parameters: Mapping[str, object], api_key: str | None = None
 ) -> Iterator[FrameAnswer]:
-    """Send frames and yield their answers in order; raises StreamRefused, and what reading the frames raises."""
+    """Send frames and yield their results in order; raises StreamRefused, and errors of reading the frames."""
     query = urlencode([(name, value) for name, value in parameters.items() if value is not None])
     address = f"{url.rstrip('/').replace('http', 'ws', 1)}/stream?{query}"
     headers = {"X-API-Key": api_key} if api_key else {}
     with ExitStack() as stack:
         try:
-            # With a socket of our own no redirect is followed: the key is for this server alone.
+            # With an open socket, no redirect is followed: the key must not reach another server.
             connection = stack.enter_context(_connected(address))
             stream = stack.enter_context(
                 connect(
@@ -92,25 +92,25 @@ def follow(
 
 
 def _connected(address: str) -> socket.socket:
-    """A connection to a URL's host; raises OSError and ValueError."""
+    """Connect to a URL's host; raises OSError and ValueError."""
     parts = urlsplit(address)
     port = parts.port or (443 if parts.scheme == "wss" else 80)
     return socket.create_connection((parts.hostname, port), timeout=OPEN_SECONDS)
 
 
 def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator[FrameAnswer]:
-    """Send on a thread of its own, and read."""
+    """Send in a thread, and yield the results."""
     sent: deque[tuple[int, float]] = deque()
     failures: list[Exception] = []
 
     def send() -> None:
         try:
-            with suppress(ConnectionClosed):  # whoever reads the answers says why
+            with suppress(ConnectionClosed):  # the reader of the results reports the reason
                 for number_sent, frame in enumerate(frames):
                     sent.append((number_sent, frame.seconds))
                     stream.send(frame.jpeg)
                 stream.send('{"end": true}')
-        except Exception as exc:  # raised again by the reader
+        except Exception as exc:  # the reader raises it again
             failures.append(exc)
             stream.close()
 
@@ -125,7 +125,7 @@ def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator
 
 
 def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterator[FrameAnswer]:
-    """The answers, whose frames are among those `sent`, with their times, and in that order."""
+    """Yield results with the times of their frames, in the order in which the frames were `sent`."""
     fault = ""
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
@@ -152,12 +152,12 @@ def _bytes(message: str | bytes | bytearray) -> bytes:
 
 
 def _seconds(sent: deque[tuple[int, float]], frame: int) -> float:
-    """When a frame is seen; frames before it, which were dropped, are forgotten."""
+    """The time of a frame; earlier frames, which the service dropped, are removed from `sent`."""
     while sent and sent[0][0] <= frame:
         found, seconds = sent.popleft()
         if found == frame:
             return seconds
-    raise Malformed(f"it answers frame {frame}, which was not sent or has an answer")
+    raise Malformed(f"it has a result for frame {frame}, which was not sent or already has one")
 
 
 def _answer(message: dict[str, Any], seconds: float) -> FrameAnswer:
@@ -184,7 +184,7 @@ def _reason_of(closed: ConnectionClosed) -> str:
     for close in (closed.rcvd, closed.sent):
         if close is not None:
             return f"{close.reason or 'no reason'} ({close.code})"
-    return "it is gone"
+    return "the connection was lost"
 
 
 def _reason(exc: InvalidStatus) -> str:
@@ -194,9 +194,9 @@ def _reason(exc: InvalidStatus) -> str:
 
 
 def segments(answers: Iterable[FrameAnswer]) -> Iterator[dict[str, Any]]:
-    """Where the label stays: rows by SEGMENT_COLUMNS, each until the next one begins; frames with errors are left out.
+    """Yield segments with a constant label, with SEGMENT_COLUMNS; each ends where the next begins.
 
-    `score` is the mean over the segment.
+    Frames with errors are skipped; `score` is the mean over the segment.
     """
     begun: FrameAnswer | None = None
     last = 0.0

@@ -1,4 +1,4 @@
-"""The terminal of `gateway up`: a line for each stage and model with its time, a spinner for what is awaited."""
+"""The terminal display of `gateway up`: a line for each stage and model with its time, and a spinner."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ TICK_SECONDS = 0.5
 
 
 class LiveDisplay:
-    """Keeps Triton's log in a file and shows what matters of it: models that are ready, and errors."""
+    """Writes Triton's log to a file and shows the important events: models that are ready, and errors."""
 
     def __init__(self, console: PlainConsole, log_file: Path) -> None:
         self._console = console
@@ -31,13 +31,13 @@ class LiveDisplay:
         self._written = 0
 
     def say(self, text: str) -> None:
-        """Lines that stay; those after the first are indented."""
+        """Print lines permanently; lines after the first are indented."""
         first, *others = text.split("\n")
         for line in (f"{SAID}{first}", *(f"  {other}" for other in others)):
             self._console.print(line, soft_wrap=True)
 
     def log(self, line: str) -> None:
-        """A line for the file; of models and errors one for the terminal as well."""
+        """Write a log line to the file; show lines about models and errors on the terminal as well."""
         line = line.removeprefix(LOG_PREFIX)
         self._keep(line)
         event = self._reader.read(line)
@@ -54,7 +54,7 @@ class LiveDisplay:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """A spinner with the time that has passed."""
+        """Show a spinner with the elapsed time."""
         with (
             self._console.status(plain(text)) as status,
             reminding(TICK_SECONDS, lambda so_far: status.update(plain(f"{text} · {so_far:.0f} s"))),
@@ -63,15 +63,15 @@ class LiveDisplay:
 
     def close(self) -> None:
         """Close the log file."""
-        with self._lock, contextlib.suppress(OSError):  # the disk is full, and the last lines are lost
+        with self._lock, contextlib.suppress(OSError):  # a full disk loses the last lines
             self._file.close()
 
     def _keep(self, line: str) -> None:
-        with self._lock, contextlib.suppress(OSError):  # the disk is full; Triton goes on, and so must its reader
+        with self._lock, contextlib.suppress(OSError):  # a full disk must not stop the reader of Triton's log
             if self._file.closed:
                 return
             if self._written > MAX_LOG_BYTES:
-                # Only the latest is of use, and a service may run for months.
+                # Start over: only recent lines are useful, and a service may run for months.
                 self._file.seek(0)
                 self._file.truncate()
                 self._written = 0
@@ -80,7 +80,7 @@ class LiveDisplay:
 
 
 def log_path(port: int) -> Path:
-    """Where the log of the Triton behind the API on a port is kept: $XDG_STATE_HOME, else ~/.local/state."""
+    """The log file of Triton for the API on a port, in $XDG_STATE_HOME, else ~/.local/state."""
     root = os.environ.get("XDG_STATE_HOME", "")
     state = Path(root) if Path(root).is_absolute() else Path.home() / ".local" / "state"
     return state / "triton-image-gateway" / f"triton-{port}.log"

@@ -20,7 +20,7 @@ from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.model import model_app
 from gateway_cli.stream import stream
-from gateway_cli.terminal import Repository, emit, say
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk.problems import BulkError
 from gateway_client.visible import visible, visible_lines
 from gateway_local.runtime import (
@@ -43,7 +43,7 @@ app = typer.Typer(
 triton_app = typer.Typer(help="The Triton server from a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
-key_app = typer.Typer(help="API keys; without any, the API answers everybody.", no_args_is_help=True)
+key_app = typer.Typer(help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 
 LAST_PORT = 65_535
@@ -67,15 +67,15 @@ KeysFile = Annotated[
 ]
 
 
-def _say_plainly(line: str) -> None:
+def _print_line(line: str) -> None:
     typer.echo(visible(line), err=True)
 
 
 @contextmanager
 def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
-    """A line a stage and Triton's log in a file on a terminal; elsewhere, and with --verbose, every line.
+    """Choose the display: stages, with Triton's log in a file, on a terminal; else, or with --verbose, every line.
 
-    Where JSON is asked for, an event for every line.
+    With the log format JSON, each line is an event.
     """
     from gateway_local.console import PlainConsole
     from gateway_local.display import Lines
@@ -87,7 +87,7 @@ def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
         yield JsonLines()
         return
     if verbose or not console.is_terminal:
-        yield Lines(say, _say_plainly)
+        yield Lines(print_status, _print_line)
         return
     from gateway_cli.live import LiveDisplay, log_path
 
@@ -105,7 +105,7 @@ def _settings(**options: object) -> Settings:
     export_environment(options)
     settings = load_settings()
     for path in filter(None, (settings.api_keys_file, settings.admin_keys_file)):
-        read_keys(path)  # a broken file stops the start here, before Triton and the workers
+        read_keys(path)  # an invalid file must fail here, before Triton and the workers start
     if settings.otlp_endpoint is not None:
         require_sdk()
     return settings
@@ -172,11 +172,11 @@ def up(
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
-        # Not refused: a version may be added while the service runs, and Triton has the last word about files.
+        # Warnings only: a version may be added while the service runs, and Triton decides about the files.
         findings = list(shares(settings, partial(has_version, model_repository)))
         if model_repository.is_dir():
             lacking = files(model_repository, read_model_configs(model_repository))
-            findings += [lacking] if lacking.level is Level.FAIL else []  # the default model's file is made
+            findings += [lacking] if lacking.level is Level.FAIL else []  # the default model's file is exported later
         for finding in findings:
             if finding.level is not Level.OK:
                 display.say(f"warning: {finding.text.replace(chr(10), ', ')}: {finding.advice}")
@@ -197,7 +197,7 @@ app.command()(stream)
 
 @app.command()
 def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Check the machine, the settings, the models and Triton, and show what to do; exits with 1 if a check fails.
+    """Check the machine, the settings, the models and Triton, and give advice; exits with 1 if a check fails.
 
     If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
     """
@@ -205,10 +205,10 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     from gateway_local.doctor.finding import Level
     from gateway_local.doctor.report import examine, show, summary
 
-    with PlainConsole(stderr=True).status("looking"):
+    with PlainConsole(stderr=True).status("checking"):
         findings = list(examine(model_repository))
     show(findings, PlainConsole())
-    say(summary(findings))
+    print_status(summary(findings))
     raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
 
 
@@ -217,13 +217,13 @@ app.command("capacity")(capacity)
 
 @key_app.command("new")
 def key_new(
-    name: Annotated[str, typer.Option(help="Who the key is for; requests are logged under this name.")],
+    name: Annotated[str, typer.Option(help="Name of the key's holder; requests are logged under this name.")],
     file: KeysFile = None,
 ) -> None:
-    """Make a key and print it this once, as the file keeps only its hash. Running gateways accept it at once."""
+    """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once."""
     path = _keys_file(file)
     emit(add_key(path, name))
-    say(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
+    print_status(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
 
 @key_app.command("list")
@@ -241,13 +241,13 @@ def key_remove(
     """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
-    say(f"removed {name}'s key from {path}")
+    print_status(f"removed {name}'s key from {path}")
 
 
 @triton_app.command("fetch")
 def triton_fetch() -> None:
     """Fetch Triton into the cache folder, so that a later start needs no network."""
-    runtime = ensure_runtime(default_cache_dir(), say)
+    runtime = ensure_runtime(default_cache_dir(), print_status)
     emit(runtime.tritonserver)
 
 
@@ -290,21 +290,21 @@ def triton_alive(
 
     settings = load_settings()
 
-    async def ask() -> str | None:
+    async def check() -> str | None:
         endpoint = GrpcEndpoint(url or settings.triton_url[0])
         try:
             return await what_is_dead(endpoint, model or settings.model, patience_seconds=patience)
         finally:
             await endpoint.close()
 
-    if (reason := asyncio.run(ask())) is not None:
+    if (reason := asyncio.run(check())) is not None:
         raise UserError(f"Triton has to be restarted: {reason}")
-    say("Triton is alive")
+    print_status("Triton is alive")
 
 
 def main() -> None:
-    """Entry point: errors that users can fix are one sentence, without a traceback."""
-    # A service goes on where its log cannot be written.
+    """Entry point: prints errors that users can fix as one sentence, without a traceback."""
+    # A log that cannot be written must not stop a service.
     sys.stderr = cast("TextIO", LogStream(sys.stderr, lost_as_text))
     try:
         app()

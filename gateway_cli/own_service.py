@@ -1,4 +1,4 @@
-"""A service for one run: `gateway up` on a free port, ended with the run."""
+"""A temporary service for one run: `gateway up` on a free port, stopped with the run."""
 
 import os
 import subprocess
@@ -25,22 +25,13 @@ class ServiceFailed(UserError):
 
 
 @contextmanager
-def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[str]:
-    """The URL of a service of this run's own, when it is ready; raises ServiceFailed."""
+def own_service(model_repository: Path, print_status: Callable[[str], None]) -> Iterator[str]:
+    """Start a service, wait until it is ready, and yield its URL; raises ServiceFailed."""
     port = free_port()
-    command = [
-        "gateway_cli",
-        "up",
-        "--host",
-        LOOPBACK,
-        "--port",
-        str(port),
-        "--model-repository",
-        str(model_repository),
-    ]
-    say(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
+    command = ["gateway_cli", "up", "--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
+    print_status(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
-        # In a session of its own, so that Ctrl-C reaches this process alone; it ends with this process in any case.
+        # In a new session, so that Ctrl-C reaches only this process; the launcher ends the service with this process.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", *command],
             stdout=log,
@@ -52,7 +43,7 @@ def own_service(model_repository: Path, say: Callable[[str], None]) -> Iterator[
             started = time.monotonic()
             if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
                 raise ServiceFailed(f"the service {fault}:\n{_tail(Path(log.name))}")
-            say(f"the service is ready after {time.monotonic() - started:.0f} s")
+            print_status(f"the service is ready after {time.monotonic() - started:.0f} s")
             yield f"http://{LOOPBACK}:{port}"
         finally:
             end(process, STOP_SECONDS)

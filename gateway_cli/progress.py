@@ -1,4 +1,4 @@
-"""How far a run of `gateway classify` is, on stderr."""
+"""Progress of `gateway classify`, on stderr."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gateway_cli.terminal import say
+from gateway_cli.terminal import print_status
 from gateway_client.visible import visible
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextmanager
 def shown(*, transient: bool = False) -> Iterator[Callable[["Meter"], None]]:
-    """A line that moves on a terminal, and with `transient` goes at the end; elsewhere a line now and then."""
+    """A progress bar on a terminal, removed at the end if `transient`; elsewhere a line every SECONDS_BETWEEN_LINES."""
     if sys.stderr.isatty():
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -29,27 +29,27 @@ def shown(*, transient: bool = False) -> Iterator[Callable[["Meter"], None]]:
 
             def show(meter: "Meter") -> None:
                 bar.update(
-                    task, total=meter.total, completed=meter.before + meter.done, description=visible(meter.told())
+                    task, total=meter.total, completed=meter.before + meter.done, description=visible(meter.summary())
                 )
 
             yield show
         return
-    yield _now_and_then()
+    yield _line_at_intervals()
 
 
-def _now_and_then() -> Callable[["Meter"], None]:
+def _line_at_intervals() -> Callable[["Meter"], None]:
     last = time.monotonic()
 
-    def tell(meter: "Meter") -> None:
+    def show(meter: "Meter") -> None:
         nonlocal last
         if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            say(meter.told())
+            print_status(meter.summary())
 
-    return tell
+    return show
 
 
 def only_waits() -> Callable[["Meter"], None]:
-    """Where the rows themselves show how far the run is: only that it waits, and why."""
-    tell = _now_and_then()
-    return lambda meter: tell(meter) if meter.waiting else None
+    """For rows on stdout, which show the progress themselves: report only pauses and their reason."""
+    show = _line_at_intervals()
+    return lambda meter: show(meter) if meter.waiting else None

@@ -1,4 +1,4 @@
-"""`gateway stream`: a video, a camera or a network stream, and what is seen in it over time."""
+"""`gateway stream`: classifies a video, a camera or a network stream over time."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from gateway.errors import UserError
-from gateway_cli.terminal import emit, say
+from gateway_cli.terminal import emit, print_status
 from gateway_client.csv_cells import csv_line
 from gateway_client.visible import visible
 
@@ -30,36 +30,41 @@ def stream(
             help="A video file, the number of a camera, an rtsp:// or https:// address, or - for standard input.",
         ),
     ],
-    url: Annotated[str, typer.Option(help="A running service.")] = "http://127.0.0.1:8080",
+    url: Annotated[str, typer.Option(help="URL of a running service.")] = "http://127.0.0.1:8080",
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key, where the service wants one.", show_default=False),
+        typer.Option(envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="By default the service's own.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model to use; by default the service's.", show_default=False)
+    ] = None,
     smoothing: Annotated[
         str | None,
         typer.Option(help="exponential, majority, hysteresis or none; by default exponential.", show_default=False),
     ] = None,
     fps: Annotated[
-        float | None, typer.Option(help="Frames a second at most; by default all.", min=0.01, show_default=False)
+        float | None, typer.Option(help="Maximum frames per second; by default all.", min=0.01, show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where the rows go: .jsonl or .csv.", dir_okay=False, show_default=False),
+        typer.Option(
+            "--out", "-o", help="File to write the rows to: .jsonl or .csv.", dir_okay=False, show_default=False
+        ),
     ] = None,
-    segments: Annotated[  # noqa: FBT002  # Typer's way
-        bool, typer.Option("--segments", help="A row for each stretch in which the label stays, not for each frame.")
+    segments: Annotated[  # noqa: FBT002  # as Typer declares a flag
+        bool,
+        typer.Option("--segments", help="One row for each segment with a constant label, instead of one per frame."),
     ] = False,
 ) -> None:
-    """Classify a video over time: labels steadied over the sequence by a stateful model.
+    """Classify a video over time; a stateful model smooths the labels over the sequence.
 
-    Without --out each change of the label is a line on stdout, with --segments a line of JSON for each. Files are
-    answered frame by frame; of cameras and network streams the frames that come too fast are dropped.
+    Without --out, each change of the label is a line on stdout; with --segments, each segment is a line of JSON. Of
+    files every frame gets a result; of cameras and network streams, frames that arrive too fast are dropped.
     """
     from gateway_cli import capture, follow
 
     if out is not None and out.suffix not in {".jsonl", ".csv"}:
-        say(f"{out} should end in .jsonl or .csv")
+        print_status(f"{out} should end in .jsonl or .csv")
         raise typer.Exit(2)
     drop = "oldest" if capture.is_live(source) else "never"
     parameters = {"model": model, "smoothing": smoothing, "top_k": 1, "drop": drop}
@@ -79,13 +84,13 @@ def stream(
         raise typer.Exit(INTERRUPTED) from None
     except UserError as exc:
         meter.finish()
-        say(str(exc))
+        print_status(str(exc))
         raise typer.Exit(1) from None
     meter.finish()
 
 
 def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], None] | None) -> None:
-    """A row for each frame, or on the terminal a line for each change."""
+    """Write a row for each frame, or print a line for each change of the label."""
     shown = None
     for answer in answers:
         if write is not None:
@@ -96,7 +101,7 @@ def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], No
 
 
 def _writer(out: Path | None, columns: Iterable[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:
-    """Writes rows as they come, so that an interruption leaves what was seen; JSON lines on stdout without a file."""
+    """Return a function that writes each row at once; JSON lines to stdout without a file."""
     file: TextIO = sys.stdout if out is None else stack.enter_context(out.open("w", encoding="utf-8", newline=""))
     if out is not None and out.suffix == ".csv":
         names = list(columns)
@@ -108,48 +113,48 @@ def _writer(out: Path | None, columns: Iterable[str], stack: ExitStack) -> Calla
         return write_cells
 
     def write(row: dict[str, Any]) -> None:
-        file.write(json.dumps(row) + "\n")  # in ASCII: it may be a terminal's
+        file.write(json.dumps(row) + "\n")  # as ASCII, which is safe on a terminal
         file.flush()
 
     return write
 
 
 class _Meter:
-    """One line on the terminal: where the video is, how fast it goes, and what was dropped or failed."""
+    """The progress line on the terminal: position, speed, and frames that were dropped or failed."""
 
     def __init__(self, shown: bool) -> None:  # noqa: FBT001
         self._shown = shown
-        self._begun = self._told = time.monotonic()
+        self._begun = self._last_shown = time.monotonic()
         self._frames = self._dropped = self._failed = 0
         self._seconds = 0.0
 
     def watch(self, answers: Iterable["FrameAnswer"]) -> Iterator["FrameAnswer"]:
-        """The same answers, counted."""
+        """Count the results, and yield them unchanged."""
         for answer in answers:
             self._frames += 1
             self._dropped += answer.dropped
             self._failed += bool(answer.error)
             self._seconds = answer.seconds
-            if self._shown and time.monotonic() - self._told > SECONDS_BETWEEN_LINES:
-                self._told = time.monotonic()
+            if self._shown and time.monotonic() - self._last_shown > SECONDS_BETWEEN_LINES:
+                self._last_shown = time.monotonic()
                 typer.echo(f"\r\x1b[2K{self._line()}  {visible(answer.label)} {answer.score:.2f}", nl=False, err=True)
             yield answer
 
     def finish(self) -> None:
-        """The totals."""
+        """Print the totals."""
         if self._shown:
             typer.echo("\r\x1b[2K", nl=False, err=True)
-        say(self._line())
+        print_status(self._line())
 
     def _line(self) -> str:
         rate = self._frames / max(time.monotonic() - self._begun, 1e-6)
-        line = f"{clock(self._seconds)}: {self._frames} frames, {rate:.1f} a second"
+        line = f"{clock(self._seconds)}: {self._frames} frames, {rate:.1f}/s"
         return line + "".join(
-            f", {count} {what}" for count, what in ((self._dropped, "dropped"), (self._failed, "failed")) if count
+            f", {count} {state}" for count, state in ((self._dropped, "dropped"), (self._failed, "failed")) if count
         )
 
 
 def clock(seconds: float) -> str:
-    """Seconds as H:MM:SS.s."""
+    """Format seconds as H:MM:SS.s."""
     minutes, rest = divmod(seconds, 60)
     return f"{int(minutes) // 60}:{int(minutes) % 60:02}:{rest:04.1f}"

@@ -1,4 +1,4 @@
-"""What the commands share: a line of progress, and options that several have."""
+"""Output and options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +19,10 @@ Repository = Annotated[
 
 
 def emit(*lines: object) -> None:
-    """Lines of a result, on stdout; a line break within one of them is escaped, as control characters are."""
+    """Print lines of a result to stdout; line breaks within a line are escaped, like control characters."""
     typer.echo("\n".join(map(visible, lines)))
 
 
-def say(text: str) -> None:
-    """A line of progress, on stderr so that stdout stays for results."""
+def print_status(text: str) -> None:
+    """Print a status line to stderr, since stdout is for results."""
     typer.echo(f"gateway | {visible_lines(text)}", err=True)

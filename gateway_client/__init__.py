@@ -1,13 +1,13 @@
 """The Python client of the gateway: sends any number of images and yields one result for each as it is ready.
 
-It is a distribution of its own that needs httpx alone, and imports nothing of the gateway. `gateway classify` uses it.
+It is a separate distribution that needs only httpx and imports nothing of the gateway. `gateway classify` uses it.
 """
 
 from gateway_client.asynchronous import AsyncGateway
 from gateway_client.blocking import Gateway
 from gateway_client.errors import BY_CODE, GatewayError, ImageError, RequestError, ServiceError
 from gateway_client.faults import ConnectionLost, UnexpectedAnswer, Unreachable, UnreadableFile
-from gateway_client.pictures import Picture
+from gateway_client.images import NamedImage
 from gateway_client.results import Frame, Model, Prediction, Progress, Result
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "GatewayError",
     "ImageError",
     "Model",
-    "Picture",
+    "NamedImage",
     "Prediction",
     "Progress",
     "RequestError",

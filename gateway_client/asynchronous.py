@@ -26,29 +26,29 @@ from gateway_client.documents import (
 from gateway_client.errors import NotFound
 from gateway_client.faults import UnexpectedAnswer, Unreachable
 from gateway_client.files import MAX_FILE_BYTES
-from gateway_client.pictures import Picture, Source, number_of, pictures_of, pictures_of_async
+from gateway_client.images import NamedImage, Source, count_of, images_of, images_of_async
 from gateway_client.results import Model, Progress, Result
-from gateway_client.sending import Asked, OnWait, Sending
+from gateway_client.sending import OnWait, Sending, SendOptions
 from gateway_client.throttle import Throttle
-from gateway_client.wire import Silence, error_of, not_a_gateway
+from gateway_client.wire import ProgressTimeout, error_of, not_a_gateway
 
 USER_AGENT = "triton-gateway-client"
 OnProgress = Callable[[Progress], None]
 
 
 class Options(TypedDict, total=False):
-    """How pictures are sent."""
+    """How the client sends images."""
 
     concurrency: int
-    """Requests that are out at once at most, by default 4; fewer while the service says that it is too busy."""
+    """Maximum number of concurrent requests, by default 4; fewer while the service is overloaded."""
     batch_images: int
-    """Pictures in one request at most, by default 64."""
+    """Maximum number of images in one request, by default 64."""
     batch_bytes: int
-    """Bytes of pictures in one request at most, by default 16 MiB; with `concurrency` it bounds the memory."""
+    """Maximum bytes of images in one request, by default 16 MiB; with `concurrency` it bounds the memory."""
     retry_seconds: float
-    """How long a picture is sent again, as Retry-After says, while the service cannot answer it; by default 60."""
+    """How long an image is retried after temporary errors, at the times that Retry-After gives; by default 60."""
     timeout_seconds: float
-    """Longest time without progress, by default 120: until a part is sent, the next result arrives, or a document."""
+    """Longest time without progress, by default 120: between two parts sent or two results received."""
     transport: httpx.AsyncBaseTransport
     """For tests."""
 
@@ -99,20 +99,20 @@ class AsyncGateway:
         top_k: int | None = None,
         threshold: float | None = None,
         labels: Sequence[str] = (),
-        timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each picture
+        timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each image
         frames: int | str | None = None,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
-        """Yield one result for each picture, as it is ready; `Result.index` shows which one it is.
+        """Yield one result for each image, as it is ready; `Result.index` is the image's position in the input.
 
-        What cannot be classified has its error in its result. `frames` (a number, "all", or "every:0.5s") gives each
-        frame of animated files an answer of its own, in `Result.frames`. Raises the RequestError that befalls them all
-        (such as ModelNotFound or Unauthorized), Unreachable where there is no gateway, and TypeError for what is not a
-        picture.
+        An image that cannot be classified has its error in its result. With `frames` (a number, "all", "every:0.5s")
+        each frame of an animated file has its own predictions, in `Result.frames`. Raises RequestError for errors of
+        the whole request (such as ModelNotFound or Unauthorized), Unreachable if there is no gateway at the URL, and
+        TypeError for input that is not an image.
         """
-        asked = self._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
-        async with aclosing(self._each(images, asked, progress)) as results:
+        options = self._predict_options(model, version, top_k, threshold, labels, timeout, frames, on_wait)
+        async with aclosing(self._each(images, options, progress)) as results:
             async for result in results:
                 yield result
 
@@ -124,24 +124,24 @@ class AsyncGateway:
         version: str | int | None = None,
         normalize: bool = False,
         top_k: int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # as of `classify`
+        timeout: float | None = None,  # noqa: ASYNC109  # as in `classify`
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
-        """Yield one result for each picture, with its vector as `Result.embedding`; otherwise as `classify`.
+        """Yield one result for each image, with its embedding as `Result.embedding`; otherwise as `classify`.
 
-        The model must be one that gives vectors; NoFeatures is raised where it is not. `normalize` scales each vector
-        to length 1; `top_k` asks for so many classes as well.
+        Raises NoFeatures if the model has no embeddings. `normalize` scales each embedding to length 1; `top_k` adds
+        that many classes to each result.
         """
-        asked = self._asked_vectors(model, version, top_k, timeout, on_wait, normalize=normalize)
-        async with aclosing(self._each(images, asked, progress)) as results:
+        options = self._embed_options(model, version, top_k, timeout, on_wait, normalize=normalize)
+        async with aclosing(self._each(images, options, progress)) as results:
             async for result in results:
                 yield result
 
     async def models(self) -> list[Model]:
-        """What can be asked."""
+        """The models of the service."""
         document = await self._get("models")
-        with self._understood("models"):
+        with self._checked("models"):
             return [
                 Model(
                     text(each, "name"),
@@ -154,14 +154,14 @@ class AsyncGateway:
             ]
 
     async def limits(self) -> ServiceLimits:
-        """What one request may bring; asked for once."""
+        """The service's limits for one request; fetched once."""
         if self._limits is None:
             try:
                 document = await self._get("limits")
             except NotFound:
                 self._limits = ServiceLimits()
             else:
-                with self._understood("limits"):
+                with self._checked("limits"):
                     known = ServiceLimits.__dataclass_fields__
                     given = [each for each in objects(document, "limits") if text(each, "name") in known]
                     self._limits = ServiceLimits(**{each["name"]: max(1, integer(each, "value")) for each in given})
@@ -170,16 +170,16 @@ class AsyncGateway:
         return self._limits
 
     @contextmanager
-    def _understood(self, path: str) -> Iterator[None]:
+    def _checked(self, path: str) -> Iterator[None]:
         try:
             yield
         except Malformed as exc:
-            raise UnexpectedAnswer(f"{self._http.base_url}{path} is not a gateway's: {exc}.") from exc
+            raise UnexpectedAnswer(f"{self._http.base_url}{path} is not a gateway's response: {exc}.") from exc
 
     async def _get(self, path: str) -> dict[str, Any]:
-        """A JSON object; raises GatewayError."""
+        """Fetch a JSON object; raises GatewayError."""
         try:
-            async with Silence(self._http.timeout.read), self._http.stream("GET", path) as response:
+            async with ProgressTimeout(self._http.timeout.read), self._http.stream("GET", path) as response:
                 body = await body_of(response, MAX_DOCUMENT_BYTES if response.is_success else MAX_PROBLEM_BYTES)
         except TimeoutError as exc:
             reason = f"it has not answered within {self._http.timeout.read:g} s"
@@ -187,7 +187,7 @@ class AsyncGateway:
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
             reason = str(exc).rstrip(".") or type(exc).__name__
             raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
-        with self._understood(path):
+        with self._checked(path):
             if not response.is_success:
                 raise error_of(response, body)
         try:
@@ -195,7 +195,7 @@ class AsyncGateway:
         except Malformed as exc:
             raise not_a_gateway(response) from exc
 
-    def _asked(
+    def _predict_options(
         self,
         model: str | None,
         version: str | int | None,
@@ -205,7 +205,7 @@ class AsyncGateway:
         timeout_seconds: float | None,
         frames: int | str | None,
         on_wait: OnWait | None,
-    ) -> Asked:
+    ) -> SendOptions:
         given: dict[str, Any] = {
             "model": model,
             "version": None if version is None else str(version),
@@ -216,9 +216,9 @@ class AsyncGateway:
             "frames": None if frames is None else str(frames),
         }
         parameters = {name: value for name, value in given.items() if value is not None}
-        return Asked(parameters, self.retry_seconds, on_wait)
+        return SendOptions(parameters, self.retry_seconds, on_wait)
 
-    def _asked_vectors(
+    def _embed_options(
         self,
         model: str | None,
         version: str | int | None,
@@ -227,32 +227,38 @@ class AsyncGateway:
         on_wait: OnWait | None,
         *,
         normalize: bool,
-    ) -> Asked:
-        asked = self._asked(model, version, top_k, None, (), timeout_seconds, None, on_wait)
-        parameters = {**asked.parameters, "normalize": normalize, "encoding_format": "base64"}
-        return replace(asked, parameters=parameters, path="embed")
+    ) -> SendOptions:
+        options = self._predict_options(model, version, top_k, None, (), timeout_seconds, None, on_wait)
+        parameters = {**options.parameters, "normalize": normalize, "encoding_format": "base64"}
+        return replace(options, parameters=parameters, path="embed")
 
     async def _each(
-        self, images: Source | Iterable[Source] | AsyncIterable[Source], asked: Asked, progress: OnProgress | None
+        self,
+        images: Source | Iterable[Source] | AsyncIterable[Source],
+        options: SendOptions,
+        progress: OnProgress | None,
     ) -> AsyncGenerator[Result, None]:
-        """Results as they are ready, one by one."""
-        async with aclosing(self._lists(images, asked, progress)) as lists:
+        """Yield results one by one, as they are ready."""
+        async with aclosing(self._lists(images, options, progress)) as lists:
             async for ready in lists:
                 for result in ready:
                     yield result
 
     async def _lists(
-        self, images: Source | Iterable[Source] | AsyncIterable[Source], asked: Asked, progress: OnProgress | None
+        self,
+        images: Source | Iterable[Source] | AsyncIterable[Source],
+        options: SendOptions,
+        progress: OnProgress | None,
     ) -> AsyncGenerator[list[Result], None]:
-        """Results as they are ready, several at a time where several are."""
-        pictures: Iterator[Picture] | AsyncIterator[Picture]
-        total, started = number_of(images), time.monotonic()
+        """Yield lists of results: all that are ready at the time."""
+        named: Iterator[NamedImage] | AsyncIterator[NamedImage]
+        total, started = count_of(images), time.monotonic()
         done = failed = 0
         limits = await self.limits()
         most = limits.max_file_bytes
-        pictures = pictures_of_async(images, most) if isinstance(images, AsyncIterable) else pictures_of(images, most)
-        batches = Batches(pictures, limits, most_images=self.batch_images, most_bytes=self.batch_bytes)
-        sending = Sending(self._http, batches, asked, Throttle(self.concurrency))
+        named = images_of_async(images, most) if isinstance(images, AsyncIterable) else images_of(images, most)
+        batches = Batches(named, limits, most_images=self.batch_images, most_bytes=self.batch_bytes)
+        sending = Sending(self._http, batches, options, Throttle(self.concurrency))
         async with aclosing(sending.results()) as lists:
             async for ready in lists:
                 if progress is not None:

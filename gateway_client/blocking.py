@@ -1,4 +1,4 @@
-"""The client for programs without an event loop, and for notebooks, whose event loop is not theirs."""
+"""The client for programs without an event loop, and for notebooks, which already run one."""
 
 import asyncio
 import threading
@@ -8,20 +8,20 @@ from typing import Any, TypeVar, Unpack
 
 from gateway_client.asynchronous import AsyncGateway, OnProgress, Options
 from gateway_client.batches import ServiceLimits
-from gateway_client.pictures import Source
+from gateway_client.images import Source
 from gateway_client.results import Model, Result
-from gateway_client.sending import Asked, OnWait
+from gateway_client.sending import OnWait, SendOptions
 
 T = TypeVar("T")
 
 INTERRUPTED_SECONDS = 5.0
-"""What Ctrl-C cancels has this long to end."""
+"""Time that cancelled requests have to end after Ctrl-C."""
 
 
 class Gateway:
-    """What AsyncGateway is, for blocking code; use it as a context manager, or call `close`.
+    """The blocking form of AsyncGateway; use it as a context manager, or call `close`.
 
-    It takes the same arguments. An event loop in a thread of its own goes on sending while results are looked at.
+    It takes the same arguments. An event loop in a separate thread sends images while the caller handles results.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Gateway:
         self._loop.close()
 
     async def _end(self) -> None:
-        """Whoever stops in the middle of the results leaves requests on their way: they end first."""
+        """Cancel requests that are still running, as after an early `break`, then close the connections."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
@@ -72,12 +72,12 @@ class Gateway:
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> Generator[Result, None, None]:
-        """Yield one result for each picture, as it is ready; see AsyncGateway.classify.
+        """Yield one result for each image, as it is ready; see AsyncGateway.classify.
 
-        `progress` and `on_wait` are called from the client's thread, and an iterator of images is asked in another.
+        `progress` and `on_wait` are called from the client's thread; an iterator of images is read in another thread.
         """
-        asked = self._gateway._asked(model, version, top_k, threshold, labels, timeout, frames, on_wait)
-        yield from self._each(images, asked, progress)
+        options = self._gateway._predict_options(model, version, top_k, threshold, labels, timeout, frames, on_wait)
+        yield from self._each(images, options, progress)
 
     def embed(
         self,
@@ -91,22 +91,22 @@ class Gateway:
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> Generator[Result, None, None]:
-        """Yield one result for each picture, with its vector; see AsyncGateway.embed."""
-        asked = self._gateway._asked_vectors(model, version, top_k, timeout, on_wait, normalize=normalize)
-        yield from self._each(images, asked, progress)
+        """Yield one result for each image, with its embedding; see AsyncGateway.embed."""
+        options = self._gateway._embed_options(model, version, top_k, timeout, on_wait, normalize=normalize)
+        yield from self._each(images, options, progress)
 
     def limits(self) -> ServiceLimits:
-        """What one request may bring; asked for once."""
+        """The service's limits for one request; fetched once."""
         return self._run(self._gateway.limits())
 
     def models(self) -> list[Model]:
-        """What can be asked."""
+        """The models of the service."""
         return self._run(self._gateway.models())
 
     def _each(
-        self, images: Source | Iterable[Source], asked: Asked, progress: OnProgress | None
+        self, images: Source | Iterable[Source], options: SendOptions, progress: OnProgress | None
     ) -> Generator[Result, None, None]:
-        lists = self._gateway._lists(images, asked, progress)
+        lists = self._gateway._lists(images, options, progress)
         try:
             while ready := self._run(_next(lists)):
                 yield from ready
@@ -127,7 +127,7 @@ class Gateway:
         try:
             return future.result()
         except BaseException:
-            if not future.done():  # Ctrl-C has interrupted the wait, and not what is waited for
+            if not future.done():  # Ctrl-C interrupted the wait, but not the coroutine
                 future.cancel()
                 _wait(ended, INTERRUPTED_SECONDS)
             raise
@@ -138,7 +138,7 @@ def _wait(ended: threading.Event, seconds: float) -> None:
 
 
 async def _close(lists: AsyncGenerator[list[Result], None]) -> None:
-    """End what is on its way; after a second Ctrl-C it may be ending already, and cannot be asked to."""
+    """Close the generator, unless it is running: after a second Ctrl-C it may be closing already."""
     if not (isinstance(lists, AsyncGeneratorType) and lists.ag_running):
         await lists.aclose()
 

@@ -1,4 +1,4 @@
-"""What a server sends, checked: bounded in bytes, and of the types that the gateway documents."""
+"""Checks of responses: their size is bounded, and members have the types that the gateway documents."""
 
 import json
 import math
@@ -16,7 +16,7 @@ MAX_PROBLEM_BYTES = 2**20
 
 
 async def pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The bytes of a response as they arrive; raises UnexpectedAnswer where they are compressed: perhaps a bomb."""
+    """Yield a response's bytes as they arrive; raises UnexpectedAnswer if they are compressed, perhaps a bomb."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnexpectedAnswer(f"{response.url} sends a compressed response, which was not asked for.")
     async for piece in response.aiter_bytes():
@@ -24,7 +24,7 @@ async def pieces(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def body_of(response: httpx.Response, max_bytes: int) -> bytes:
-    """A response's bytes; raises UnexpectedAnswer beyond the limit."""
+    """Read a whole response; raises UnexpectedAnswer beyond the limit."""
     body = bytearray()
     async for piece in pieces(response):
         body += piece
@@ -34,7 +34,7 @@ async def body_of(response: httpx.Response, max_bytes: int) -> bytes:
 
 
 async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The lines of a response; raises UnexpectedAnswer at one beyond MAX_DOCUMENT_BYTES."""
+    """Yield the lines of a response; raises UnexpectedAnswer at a line longer than MAX_DOCUMENT_BYTES."""
     rest = bytearray()
     async for piece in pieces(response):
         begin = 0
@@ -51,11 +51,11 @@ async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 class Malformed(ValueError):
-    """A document that is not as the gateway documents it."""
+    """A document does not have the form that the gateway documents."""
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """A JSON object; raises Malformed. NaN and infinities are no JSON."""
+    """Parse a JSON object; raises Malformed, also for NaN and infinities, which are not JSON."""
     try:
         document = json.loads(data.decode(), parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as exc:
@@ -66,7 +66,7 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def _refuse(name: str) -> float:
-    raise Malformed(f"{name} is no number")
+    raise Malformed(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:
@@ -76,7 +76,7 @@ def _finite(text: str) -> float:
 
 
 def text(document: dict[str, Any], name: str) -> str:
-    """A member that is a text, without lone surrogates, which no output can have; raises Malformed."""
+    """A text member, with lone surrogates escaped, since no output format allows them; raises Malformed."""
     value = document.get(name)
     if not isinstance(value, str):
         raise Malformed(f"{name!r} is not a text")
@@ -89,7 +89,7 @@ def optional_text(document: dict[str, Any], name: str) -> str | None:
 
 
 def integer(document: dict[str, Any], name: str) -> int:
-    """A member that is a whole number from 0; raises Malformed."""
+    """A member that is a whole number of at least 0; raises Malformed."""
     value = document.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise Malformed(f"{name!r} is not a whole number")

@@ -1,10 +1,10 @@
-"""What goes wrong on the client's side of the line."""
+"""Errors that arise on the client's side."""
 
 from gateway_client.errors import GatewayError, ImageError
 
 
 class UnreadableFile(ImageError):
-    """The file cannot be read here; it was never sent."""
+    """The client cannot read the file; it was not sent."""
 
     status = 422
     code = "unreadable_file"
@@ -19,7 +19,7 @@ class ConnectionLost(GatewayError):
 
 
 class Unreachable(GatewayError):
-    """There is no gateway at the URL, or it stayed away for longer than `retry_seconds`."""
+    """There is no gateway at the URL, or it was unreachable for longer than `retry_seconds`."""
 
     status = 502
     code = "unreachable"

@@ -1,4 +1,4 @@
-"""Files of unknown origin: opened without waiting for anything, and read up to a limit."""
+"""Files of unknown origin: opened without blocking, and read up to a limit."""
 
 import os
 import stat
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 DEFAULT_FILE_BYTES = 20 * 2**20
-"""Bytes of one file that are read where no service has given its `max_file_bytes`."""
+"""Maximum bytes read from a file if the service's `max_file_bytes` is unknown."""
 MAX_FILE_BYTES = 2**30
-"""Bytes of one file that are read at most, whatever a service gives: no gateway takes a larger file."""
+"""Maximum bytes read from a file, whatever limit the service reports: no gateway accepts a larger file."""
 PIECE_BYTES = 256 * 1024
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
 _KINDS = {
@@ -21,18 +21,18 @@ _KINDS = {
 
 
 class Stream(Protocol):
-    """What bytes are read from."""
+    """A readable source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Read at most `size` bytes; b"" at the end."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file for reading; raises OSError for anything else, and never waits for a writer or a device."""
+    """Open a regular file for reading; raises OSError for anything else, and never waits for a writer or a device."""
     try:
-        _require_regular(os.stat(path))  # noqa: PTH116  # any name, and before it is opened: to open a device or a FIFO has effects on others
+        _require_regular(os.stat(path))  # noqa: PTH116  # str or bytes names; before the file is opened, since opening a device or a FIFO has side effects
         handle = os.open(path, _FLAGS)
-    except ValueError as exc:  # a NUL, or a lone surrogate that stands for no byte
+    except ValueError as exc:  # a NUL, or a lone surrogate that represents no byte
         raise OSError(f"no file can have this name: {exc}") from exc
     try:
         _require_regular(os.fstat(handle))
@@ -43,16 +43,13 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
-    """A file's content, cut after `max_bytes` + 1 bytes, which shows that it is too large; raises OSError."""
+    """Read a file, at most `max_bytes` + 1 bytes: the extra byte shows that it is too large; raises OSError."""
     with open_regular(path) as file:
         return read_most(file, max_bytes)
 
 
 def read_text(path: Path, *, max_bytes: int, encoding: str = "utf-8") -> str:
-    """The text of a file whose origin is unknown; raises OSError where it is larger, or no regular file.
-
-    Raises UnicodeDecodeError as well.
-    """
+    """Read a text file; raises OSError if it is larger or not a regular file, and UnicodeDecodeError."""
     data = read_file(path, max_bytes)
     if len(data) > max_bytes:
         raise OSError(f"{path} is larger than {max_bytes} bytes")
@@ -60,7 +57,7 @@ def read_text(path: Path, *, max_bytes: int, encoding: str = "utf-8") -> str:
 
 
 def read_most(stream: Stream, max_bytes: int) -> bytes:
-    """What a stream has, cut after `max_bytes` + 1 bytes. Memory is taken as bytes arrive, not by a declared size."""
+    """Read at most `max_bytes` + 1 bytes of a stream. Memory grows as bytes arrive, not by a declared size."""
     pieces, left = [], max_bytes + 1
     while left > 0 and (piece := stream.read(min(left, PIECE_BYTES))):
         pieces.append(piece)
@@ -70,4 +67,4 @@ def read_most(stream: Stream, max_bytes: int) -> bytes:
 
 def _require_regular(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}, not a regular file")
+        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'a special file')}, not a regular file")

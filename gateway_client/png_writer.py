@@ -1,4 +1,4 @@
-"""Pixels as PNG (W3C PNG, third edition), which loses nothing and which the standard library can write."""
+"""Encode pixels as PNG (W3C PNG, third edition), which is lossless and needs only the standard library."""
 
 import struct
 import zlib
@@ -8,7 +8,7 @@ _FASTEST = 1
 
 
 def encode(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Pixels uint8 [height, width, channels], row by row, as a file; channels are gray, RGB or RGBA."""
+    """Encode pixels uint8 [height, width, channels], row by row; 1, 3 or 4 channels are gray, RGB or RGBA."""
     stride = width * channels
     rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, len(pixels), stride))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Threads for blocking reads. They are daemons: a read that never returns does not keep the program from ending."""
+"""Threads for blocking reads. They are daemons: a read that never returns does not keep the program running."""
 
 import queue
 import threading
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 
 
 class Readers(Executor):
-    """An executor like ThreadPoolExecutor, whose threads the interpreter does not wait for at its exit."""
+    """An executor like ThreadPoolExecutor, but the interpreter does not wait for its threads at exit."""
 
     def __init__(self, max_threads: int, name: str) -> None:
         self._max_threads = max_threads
@@ -21,7 +21,7 @@ class Readers(Executor):
         self._pending: set[Future[object]] = set()
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function in one of the threads."""
+        """Schedule a call in one of the threads."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -29,7 +29,7 @@ class Readers(Executor):
                 return
             try:
                 result = function(*args, **kwargs)
-            except BaseException as exc:  # raised where the result is wanted
+            except BaseException as exc:  # raised by `future.result()`
                 future.set_exception(exc)
             else:
                 future.set_result(result)
@@ -43,7 +43,7 @@ class Readers(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002
-        """End the threads, each after the call that it is in; what has not begun is cancelled."""
+        """Stop each thread after its current call; calls that have not begun are cancelled."""
         if cancel_futures:
             for future in list(self._pending):
                 future.cancel()

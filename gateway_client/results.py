@@ -1,4 +1,4 @@
-"""Results: of each picture, and of all of them."""
+"""Results of single images, progress of a call, and models."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The answer for one frame of an animated file: predictions, best first, or an error.
+    """The result for one frame of an animated file: predictions, best first, or an error.
 
-    `index` is its number in the file, from 0; `seconds` when it is shown, from the first one on, and None where the
-    file could be read no further.
+    `index` is its number in the file, from 0; `seconds` is its display time since the first frame, None if the file
+    could not be read that far.
     """
 
     index: int
@@ -37,17 +37,17 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer for one picture: predictions, best first, or an error.
+    """The result for one image: predictions, best first, or an error.
 
-    `index` is the picture's position among those given, from 0. Width and height are upright pixels, None where the
-    header could not be read; `version` is None where no model has seen the picture.
+    `index` is the image's position in the input, from 0. Width and height are in pixels after EXIF orientation, None if
+    the header could not be read; `version` is None if no model has processed the image.
     """
 
     index: int
     name: str
-    """The path, or what the picture was called."""
+    """The path, or the name that the caller gave."""
     source: Any = field(repr=False, compare=False)
-    """The picture as it was given."""
+    """The image as the caller passed it."""
     width: int | None = None
     height: int | None = None
     predictions: tuple[Prediction, ...] = ()
@@ -55,40 +55,40 @@ class Result:
     model: str | None = None
     version: str | None = None
     frames: tuple[Frame, ...] = ()
-    """Where `frames` were asked for; `predictions` are then those of the first one that has any."""
+    """Set if the call had `frames`; `predictions` are then those of the first frame that has any."""
     embedding: "array[float] | None" = field(default=None, repr=False)
-    """The vector that `embed` asks for, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
+    """The result of `embed`, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
 
     @property
     def ok(self) -> bool:
-        """Whether the picture has an answer."""
+        """Whether the image has a result without an error."""
         return self.error is None
 
     @property
     def best(self) -> Prediction | None:
-        """The most likely class; None without an answer, and where no class is above the threshold."""
+        """The most likely class; None after an error, or if no class reaches the threshold."""
         return self.predictions[0] if self.predictions else None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a call of `classify` has come."""
+    """Progress of a call of `classify` or `embed`."""
 
     done: int
     failed: int
     total: int | None
-    """Pictures in all; None where what was given does not say how many it holds."""
+    """Total number of images; None if the input has no length."""
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Pictures per second."""
+        """Images per second."""
         return self.done / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that can be asked."""
+    """A model of the service."""
 
     name: str
     version: str | None

@@ -1,4 +1,4 @@
-"""One call of `classify`: pictures on their way, and the results that are ready."""
+"""One call of `classify` or `embed`: sends requests, retries them, and collects results."""
 
 import asyncio
 import base64
@@ -36,10 +36,10 @@ from gateway_client.errors import (
 from gateway_client.faults import ConnectionLost, UnexpectedAnswer, Unreachable
 from gateway_client.results import Frame, Prediction, Result
 from gateway_client.throttle import Throttle
-from gateway_client.wire import Silence, error_from, lines
+from gateway_client.wire import ProgressTimeout, error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
-"""Told why nothing is sent for how many seconds."""
+"""Called before each pause, with its reason and its length in seconds."""
 
 RESULTS_AHEAD = 1024
 FIRST_PAUSE_SECONDS = 0.25
@@ -48,8 +48,8 @@ _TOO_MUCH = (TooManyFiles, RequestTooLarge, UploadTimeout, UploadTooSlow)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of each picture, and how long to go on trying."""
+class SendOptions:
+    """The parameters of each request, and how long to retry it."""
 
     parameters: Mapping[str, Any]
     retry_seconds: float
@@ -58,45 +58,45 @@ class Asked:
 
 
 @dataclass(slots=True)
-class _Patience:
-    """How long pictures have been waiting since the service last answered one of them."""
+class _RetryBudget:
+    """Limits the time of retries, counted from the last result."""
 
     seconds: float
     attempts: int = 0
     since: float = field(default_factory=time.monotonic)
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         self.attempts, self.since = 0, time.monotonic()
 
     def pause(self, fault: GatewayError) -> float | None:
-        """Seconds until the next attempt; None when patience is at an end."""
+        """Seconds until the next attempt; None when the time is used up."""
         left = self.seconds - (time.monotonic() - self.since)
         if left <= 0:
             return None
-        asked = fault.retry_after_seconds or 0.0
-        wait = max(asked, min(FIRST_PAUSE_SECONDS * 2.0**self.attempts, LONGEST_PAUSE_SECONDS))
+        requested = fault.retry_after_seconds or 0.0
+        wait = max(requested, min(FIRST_PAUSE_SECONDS * 2.0**self.attempts, LONGEST_PAUSE_SECONDS))
         self.attempts += 1
-        # Requests that were refused together must not all come back together.
+        # Jitter: requests that were refused together must not be retried together.
         return min(left, wait * (1 + random.random() / 2))  # noqa: S311  # no secret
 
 
 class Sending:
-    """Sends batches side by side; `results` yields what is ready. Whatever runs ends with `close`."""
+    """Sends batches concurrently. `results` yields what is ready; all tasks end with it."""
 
-    def __init__(self, http: httpx.AsyncClient, batches: Batches, asked: Asked, throttle: Throttle) -> None:
+    def __init__(self, http: httpx.AsyncClient, batches: Batches, asked: SendOptions, throttle: Throttle) -> None:
         self._http = http
         self._batches = batches
-        self._asked = asked
+        self._options = asked
         self._throttle = throttle
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: list[Result] = []
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
+        self._consumed = asyncio.Event()
         self._failure: BaseException | None = None
         self._ended = False
 
     async def results(self) -> AsyncGenerator[list[Result], None]:
-        """Results as they are ready, each exactly once; raises what ends the whole call."""
+        """Yield results as they are ready, each exactly once; raises the error that ends the whole call."""
         self._spawn(self._feed())
         try:
             while self._ready or not self._ended:
@@ -105,7 +105,7 @@ class Sending:
                     await self._changed.wait()
                     continue
                 ready, self._ready = self._ready, []
-                self._room.set()
+                self._consumed.set()
                 yield ready
             if self._failure is not None:
                 raise self._failure
@@ -144,12 +144,12 @@ class Sending:
         finally:
             self._throttle.release()
 
-    async def _deliver(self, waiting: list[Loaded], patience: _Patience | None = None) -> None:
-        """Send pictures until each of them has a result; raises what no further attempt mends.
+    async def _deliver(self, waiting: list[Loaded], budget: _RetryBudget | None = None) -> None:
+        """Send images until each of them has a result; raises errors that no retry can change.
 
-        The parts of a request share its patience: it is renewed by each picture that has a result.
+        The halves of a split request share its retry budget; each result resets it.
         """
-        patience = patience or _Patience(self._asked.retry_seconds)
+        budget = budget or _RetryBudget(self._options.retry_seconds)
         while waiting:
             before = len(waiting)
             waiting, fault = await self._send(waiting)
@@ -157,43 +157,43 @@ class Sending:
                 self._throttle.succeeded()
                 return
             if len(waiting) < before:
-                patience.renew()
+                budget.reset()
             if len(waiting) > 1 and (
-                isinstance(fault, _TOO_MUCH) or (isinstance(fault, ConnectionLost) and patience.attempts)
+                isinstance(fault, _TOO_MUCH) or (isinstance(fault, ConnectionLost) and budget.attempts)
             ):
-                # Too much for one request; or one of them is what the connection breaks on, which halving finds.
+                # Too large for one request, or one image breaks the connection: halving isolates it.
                 middle = len(waiting) // 2
-                await self._deliver(waiting[:middle], patience)
-                await self._deliver(waiting[middle:], patience)
+                await self._deliver(waiting[:middle], budget)
+                await self._deliver(waiting[middle:], budget)
                 return
-            if isinstance(fault, TooManyFrames):  # together with the others they have more than one request may
+            if isinstance(fault, TooManyFrames):  # the images together exceed the limit of one request
                 middle = (len(waiting) + 1) // 2
-                await self._deliver(waiting[:middle], patience)
-                await self._deliver(waiting[middle:], patience)
+                await self._deliver(waiting[:middle], budget)
+                await self._deliver(waiting[middle:], budget)
                 return
             if isinstance(fault, RequestError | UnexpectedAnswer) and not isinstance(fault, _TOO_MUCH):
                 raise fault
-            pause = patience.pause(fault) if fault.retryable else None
+            pause = budget.pause(fault) if fault.retryable else None
             if pause is None:
                 await self._give_up(waiting, fault)
                 return
             if not isinstance(fault, ConnectionLost):
                 self._throttle.refused()
-            if self._asked.on_wait is not None:
-                self._asked.on_wait(fault, pause)
+            if self._options.on_wait is not None:
+                self._options.on_wait(fault, pause)
             await asyncio.sleep(pause)
 
     async def _send(self, waiting: list[Loaded]) -> tuple[list[Loaded], GatewayError | None]:
-        """One attempt: the pictures that have no result yet, and why."""
+        """Make one attempt; return the images that have no result yet, and the reason."""
         left = dict(enumerate(waiting))
         fault: GatewayError | None = None
         try:
-            async with aclosing(lines(self._http, self._asked.path, waiting, self._asked.parameters)) as received:
+            async with aclosing(lines(self._http, self._options.path, waiting, self._options.parameters)) as received:
                 async for line in received:
                     error = _error(line)
                     last = _last_error(line) if len(waiting) > 1 else None
                     index = integer(line, "index")
-                    if isinstance(last, TooManyFrames):  # perhaps because of what came before it
+                    if isinstance(last, TooManyFrames):  # earlier images of the request may have used up the limit
                         fault = last
                     elif error is not None and error.retryable:
                         fault = error
@@ -202,12 +202,12 @@ class Sending:
                         del left[index]
                         await self._put(result)
         except Malformed as exc:
-            fault = UnexpectedAnswer(f"A result of {self._http.base_url} is not a gateway's: {exc}.")
+            fault = UnexpectedAnswer(f"A result of {self._http.base_url} is invalid: {exc}.")
         except GatewayError as exc:
             fault = exc
         if not left:
             return [], None
-        return list(left.values()), fault or ConnectionLost("The answer ended before this picture's result.")
+        return list(left.values()), fault or ConnectionLost("The response ended before this image's result.")
 
     async def _give_up(self, waiting: list[Loaded], fault: GatewayError) -> None:
         if isinstance(fault, ConnectionLost) and not await self._alive():
@@ -217,29 +217,29 @@ class Sending:
 
     async def _alive(self) -> bool:
         try:
-            async with Silence(self._http.timeout.read), self._http.stream("GET", "health/live") as response:
+            async with ProgressTimeout(self._http.timeout.read), self._http.stream("GET", "health/live") as response:
                 return response.is_success
         except (httpx.HTTPError, TimeoutError):
             return False
 
     async def _fail(self, loaded: Loaded, error: GatewayError) -> None:
-        await self._put(Result(loaded.index, loaded.picture.name, loaded.picture.source, error=error))
+        await self._put(Result(loaded.index, loaded.image.name, loaded.image.source, error=error))
 
     async def _put(self, result: Result) -> None:
-        """Hand a result on; waits while too many have not been looked at."""
+        """Queue a result; waits while more than RESULTS_AHEAD are unread."""
         self._ready.append(result)
         self._changed.set()
         while len(self._ready) > RESULTS_AHEAD:
-            self._room.clear()
-            await self._room.wait()
+            self._consumed.clear()
+            await self._consumed.wait()
 
 
 def _result(loaded: Loaded, line: dict[str, Any], error: GatewayError | None) -> Result:
     model = optional_object(line, "model") or {}
     return Result(
         loaded.index,
-        loaded.picture.name,
-        loaded.picture.source,
+        loaded.image.name,
+        loaded.image.source,
         optional_integer(line, "width"),
         optional_integer(line, "height"),
         _predictions(line),
@@ -267,7 +267,7 @@ def _error(line: dict[str, Any]) -> GatewayError | None:
 
 
 def _last_error(line: dict[str, Any]) -> GatewayError | None:
-    """What befell a picture, or the last of its frames."""
+    """The error of an image, or of the last of its frames."""
     frames = objects(line, "frames")
     return _error(line) or (_error(frames[-1]) if frames else None)
 
@@ -280,7 +280,7 @@ def _predictions(line: dict[str, Any]) -> tuple[Prediction, ...]:
 
 
 def _vector(encoded: str | None) -> "array[float] | None":
-    """A vector out of the base64 of its 32-bit floats, little-endian."""
+    """Decode the base64 of little-endian 32-bit floats."""
     if encoded is None:
         return None
     try:

@@ -1,10 +1,10 @@
-"""How many requests are out at once: more while all goes well, half as many when the service has too much to do."""
+"""The number of concurrent requests: it grows with successes and is halved when the service is overloaded."""
 
 import asyncio
 
 
 class Throttle:
-    """Additive increase, multiplicative decrease, as TCP does (RFC 5681); begins with `most`."""
+    """Additive increase, multiplicative decrease, as TCP does (RFC 5681); starts at `most`."""
 
     def __init__(self, most: int) -> None:
         self.most = max(1, most)
@@ -13,22 +13,22 @@ class Throttle:
         self._changed = asyncio.Event()
 
     async def acquire(self) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         while self._out >= int(self.limit):
             self._changed.clear()
             await self._changed.wait()
         self._out += 1
 
     def release(self) -> None:
-        """Give a place back."""
+        """Return a slot."""
         self._out -= 1
         self._changed.set()
 
     def succeeded(self) -> None:
-        """A request went through."""
+        """Count a successful request: the limit grows."""
         self.limit = min(float(self.most), self.limit + 1 / self.limit)
         self._changed.set()
 
     def refused(self) -> None:
-        """The service had too much to do."""
+        """Count a refusal by an overloaded service: the limit is halved."""
         self.limit = max(1.0, self.limit / 2)

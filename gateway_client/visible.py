@@ -1,26 +1,26 @@
-"""Text of unknown origin as a terminal or a log may show it."""
+"""Text of unknown origin, escaped for a terminal or a log."""
 
 import unicodedata
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode's categories of what a terminal obeys, hides, or turns the text around it by."""
+"""Unicode categories of control characters, invisible characters and bidi controls."""
 
 
 def visible(text: object) -> str:
-    r"""Text in which control characters, line breaks, bidi controls and lone surrogates are escaped, as in \x1b."""
+    r"""Escape control characters, line breaks, bidi controls and lone surrogates, as in \x1b."""
     found = str(text)
-    return found if found.isascii() and found.isprintable() else "".join(map(_shown, found))
+    return found if found.isascii() and found.isprintable() else "".join(map(_escaped, found))
 
 
 def visible_lines(text: object) -> str:
-    """The same for text of several lines, whose line breaks stay; a line after the first one is indented.
+    """Escape text but keep its line breaks; lines after the first are indented.
 
-    So a file's name cannot pretend to be a message of its own.
+    So a file name with a line break cannot look like a separate message.
     """
     return "\n  ".join(map(visible, str(text).split("\n")))
 
 
-def _shown(sign: str) -> str:
-    if unicodedata.category(sign) not in _HIDDEN:
-        return sign
-    return sign.encode("unicode_escape").decode()
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    return character.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""One request to `POST /predict` or `POST /embed`, and its answer line by line."""
+"""One request to `POST /predict` or `POST /embed`, and its response line by line."""
 
 import asyncio
 import math
@@ -30,23 +30,23 @@ from gateway_client.files import PIECE_BYTES
 
 NDJSON = "application/x-ndjson"
 MAX_EXTRA_LINES = 64
-"""Lines of a response beyond one for each picture."""
+"""Lines that a response may have besides one for each image."""
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_RETRY_AFTER_SECONDS = 86_400.0
-"""A longer wait in a Retry-After header is taken for a day."""
+"""A longer Retry-After is treated as a day."""
 _CODE = re.compile(r"[a-z0-9_]{1,64}")
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 
 
 class Refused(ServiceError):
-    """Something between here and the gateway refused the request for now; its status says why."""
+    """A proxy before the gateway refused the request for now; its status has the reason."""
 
     code = "refused"
     retryable = True
 
 
 def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
-    """A body after RFC 7578 in parts, with a file for each picture, named by its number, and the Content-Type."""
+    """Build a multipart body (RFC 7578), one file per image, named by its number; returns parts and Content-Type."""
     boundary = secrets.token_hex(16)
     parts = []
     for number, loaded in enumerate(batch):
@@ -60,17 +60,17 @@ def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
     return parts, f"multipart/form-data; boundary={boundary}"
 
 
-class Silence:
-    """Ends what it encloses where nothing comes forward for `seconds`; bytes alone are no progress.
+class ProgressTimeout:
+    """A timeout of the enclosed block, restarted by `progress`; received bytes alone do not restart it.
 
-    So a server that sends a byte now and then, or status lines of 1xx without end, cannot keep a caller waiting.
+    So a server that drips bytes, or sends 1xx responses without end, cannot block the caller.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._timeout = asyncio.timeout(seconds)
 
-    async def __aenter__(self) -> "Silence":
+    async def __aenter__(self) -> "ProgressTimeout":
         await self._timeout.__aenter__()
         return self
 
@@ -80,11 +80,11 @@ class Silence:
         await self._timeout.__aexit__(kind, error, trace)
 
     def pause(self) -> None:
-        """Stop counting, while what came forward is looked at."""
+        """Stop the timer while the caller handles a result."""
         self._timeout.reschedule(None)
 
     def progress(self) -> None:
-        """Begin anew."""
+        """Restart the timer."""
         if self._seconds is not None:
             self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
@@ -92,15 +92,15 @@ class Silence:
 async def lines(
     http: httpx.AsyncClient, path: str, batch: Sequence[Loaded], parameters: Mapping[str, Any]
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Send pictures, and yield the line of each result as it arrives; its `index` counts the batch.
+    """Send images, and yield the line of each result as it arrives; its `index` is the position in the batch.
 
-    Raises the GatewayError that befell the whole request, ConnectionLost, and UnexpectedAnswer.
+    Raises the GatewayError of the whole request, ConnectionLost, and UnexpectedAnswer.
     """
     parts, content_type = multipart(batch)
     headers = {"Accept": NDJSON, "Content-Type": content_type, "Content-Length": str(sum(map(len, parts)))}
     try:
-        async with Silence(http.timeout.read) as silence:
-            content = _sent(parts, silence)
+        async with ProgressTimeout(http.timeout.read) as progress_timeout:
+            content = _sent(parts, progress_timeout)
             async with http.stream("POST", path, params=parameters, content=content, headers=headers) as response:
                 if response.status_code != httpx.codes.OK:
                     raise error_of(response, await body_of(response, MAX_PROBLEM_BYTES))
@@ -108,35 +108,35 @@ async def lines(
                     raise not_a_gateway(response)
                 left = len(batch) + MAX_EXTRA_LINES
                 async for line in lines_of(response):
-                    silence.progress()
+                    progress_timeout.progress()
                     left -= 1
                     if left < 0:
-                        raise UnexpectedAnswer(f"{response.url} sends more results than pictures.")
+                        raise UnexpectedAnswer(f"{response.url} sends more results than images.")
                     document = parsed(line)
                     if "index" in document:
-                        silence.pause()
+                        progress_timeout.pause()
                         yield document
-                        silence.progress()
+                        progress_timeout.progress()
                     elif (error := optional_object(document, "error")) is not None:
                         raise error_from(error, response)
     except TimeoutError as exc:
         raise ConnectionLost(f"The connection was lost: no progress within {http.timeout.read:g} s.") from exc
     except Malformed as exc:
-        raise UnexpectedAnswer(f"The server's answer is not a gateway's: {exc}.") from exc
+        raise UnexpectedAnswer(f"The response is not a gateway's: {exc}.") from exc
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
         raise ConnectionLost(f"The connection was lost: {exc or type(exc).__name__}.") from exc
 
 
-async def _sent(parts: Sequence[bytes], silence: Silence) -> AsyncIterator[bytes]:
+async def _sent(parts: Sequence[bytes], progress_timeout: ProgressTimeout) -> AsyncIterator[bytes]:
     for part in parts:
         for begin in range(0, len(part), PIECE_BYTES):
-            silence.progress()
+            progress_timeout.progress()
             yield part[begin : begin + PIECE_BYTES]
-    silence.progress()
+    progress_timeout.progress()
 
 
 def not_a_gateway(response: httpx.Response) -> UnexpectedAnswer:
-    """The error of an answer that no gateway gives."""
+    """The error for a response that does not come from a gateway."""
     return UnexpectedAnswer(
         f"{response.url} does not answer like a gateway (status {response.status_code}); is the URL right?",
         status=response.status_code,
@@ -144,7 +144,7 @@ def not_a_gateway(response: httpx.Response) -> UnexpectedAnswer:
 
 
 def error_of(response: httpx.Response, body: bytes) -> GatewayError:
-    """The error of an answer that is none of a picture's."""
+    """The error of a whole response."""
     try:
         document = parsed(body)
         if isinstance(document.get("code"), str):
@@ -152,9 +152,9 @@ def error_of(response: httpx.Response, body: bytes) -> GatewayError:
     except Malformed:
         pass
     if response.is_redirect:
-        place = visible(response.headers.get("Location", ""))
+        location = visible(response.headers.get("Location", ""))
         return UnexpectedAnswer(
-            f"{response.url} redirects to {place}, which is not followed: give that URL if it is the gateway's.",
+            f"{response.url} redirects to {location}, which is not followed: give that URL if it is the gateway's.",
             status=response.status_code,
         )
     if response.status_code in _PASSING_STATUSES:
@@ -165,19 +165,19 @@ def error_of(response: httpx.Response, body: bytes) -> GatewayError:
             retry_after_seconds=_retry_after(response),
         )
     return UnexpectedAnswer(
-        f"{response.url} answers with status {response.status_code} and without a reason; is the URL right?",
+        f"{response.url} answers with status {response.status_code} and no problem document; is the URL right?",
         status=response.status_code,
     )
 
 
 def visible(given: str) -> str:
-    """The beginning of a text of unknown origin, with what does not print escaped."""
-    shown = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in given[:200])
+    """The first 200 characters of a text of unknown origin, with unprintable ones escaped."""
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in given[:200])
     return repr(shown) if shown != given else given
 
 
 def error_from(document: Mapping[str, Any], response: httpx.Response | None = None) -> GatewayError:
-    """A problem document (RFC 9457), or the error of one picture, as the type of its code; raises Malformed."""
+    """Convert a problem document (RFC 9457), or the error of one image, to the type of its code; raises Malformed."""
     given = dict(document)
     code = text(given, "code")
     if _CODE.fullmatch(code) is None:
@@ -196,7 +196,7 @@ def error_from(document: Mapping[str, Any], response: httpx.Response | None = No
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds, from a number or a date (RFC 9110), and no more than MAX_RETRY_AFTER_SECONDS."""
+    """The seconds in Retry-After, a number or a date (RFC 9110), at most MAX_RETRY_AFTER_SECONDS."""
     given = response.headers.get("Retry-After")
     if given is None:
         return None

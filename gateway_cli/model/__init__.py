@@ -1,4 +1,4 @@
-"""`gateway model …`: a module for each group of its commands, which register themselves with the app."""
+"""`gateway model …`: one module for each group of commands, which register themselves with the app."""
 
 from gateway_cli.model import add, compare, entries, proof
 from gateway_cli.model.group import model_app

@@ -11,9 +11,9 @@ from gateway.errors import LoadFailed, UserError
 from gateway.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.model import add_options as option
-from gateway_cli.model.group import Url, model_app, reload, tell_how_to_load
+from gateway_cli.model.group import Url, explain_how_to_load, model_app, reload
 from gateway_cli.model.preprocessing_options import preprocessing_of
-from gateway_cli.terminal import Repository, emit, say
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import is_loopback
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.functions import INPUTS, is_function
@@ -25,14 +25,14 @@ from gateway_models.repository.entry import Decode, Entry, Format, Precision, Se
 def export(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing one.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing default model.")] = False,
 ) -> None:
     """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
     from gateway_local.paths import install_models
     from gateway_models.networks.export import export_default
 
-    install_models(model_repository, say)
-    export_default(model_repository, say, force=force)
+    install_models(model_repository, print_status)
+    export_default(model_repository, print_status, force=force)
 
 
 @model_app.command("add")
@@ -82,7 +82,7 @@ def add(
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
     SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.
-    A model that cannot be right is refused with the reason. Without --trust, no code in a file is executed.
+    A model that fails the checks is refused with the reason. Without --trust, no code in a file is executed.
 
         gateway model add flowers.pt --name flowers --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
 
@@ -102,10 +102,10 @@ def add(
     from gateway_models.repository.stateful import provide_stateful
 
     if stream or sequence_model:
-        follower = sequence_model or SEQUENCE_MODEL
-        if provide_stateful(follower, model_repository):
-            say(f"wrote {model_repository / follower}")
-        reload(url, load=(follower,))
+        stateful = sequence_model or SEQUENCE_MODEL
+        if provide_stateful(stateful, model_repository):
+            print_status(f"wrote {model_repository / stateful}")
+        reload(url, load=(stateful,))
     from gateway.memory import usable_memory
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import SHIPPED_COUNT, count_for_new_model, warn_of_memory
@@ -130,7 +130,7 @@ def add(
     )
     if input_form not in {"", *INPUTS}:
         raise SourceError(f"{input_form!r} is not an input; use one of {', '.join(INPUTS)}")
-    # A function takes pixels unless it is said otherwise; the trial finds out whether that is right.
+    # A function gets pixels by default; the check on images shows whether that is right.
     implied = is_function(source) and mean is None and std is None and crop is not None and not pixels
     request = AddRequest(
         source=source,
@@ -167,20 +167,20 @@ def add(
         resize_library=resize_library,
         tensor=tensor,
     )
-    entry = add_model(request, model_repository, say)
+    entry = add_model(request, model_repository, print_status)
     if instances is None and count < SHIPPED_COUNT and version is None:
-        say(f"{name} has one process for each step, because cores or memory are few; --instances 2 runs two")
+        print_status(f"{name} has one process for each step, because cores or memory are few; --instances 2 runs two")
     settings = load_settings()
-    warn_of_memory(model_repository, settings, say, gpus=gpu_count())
+    warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
     if url is not None and is_loopback(url):
         try:
             check_load(name, model_repository, settings.memory_check, usable_memory())
         except LoadFailed as exc:
-            raise UserError(f"{name} is in {model_repository}, and Triton was not told to load it: {exc}") from exc
-    # A new ensemble brings its steps; an existing step must learn of its new version.
+            raise UserError(f"{name} is in {model_repository}, and Triton has not loaded it: {exc}") from exc
+    # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
     reload(url, load=entry.ensembles if version is None else (entry.classifier, *entry.ensembles))
     _summary(entry, model_repository, version or entry.in_use)
-    tell_how_to_load(name, url)
+    explain_how_to_load(name, url)
 
 
 def _format(wanted: option.Written | None) -> Format | None:
@@ -200,7 +200,7 @@ def _format(wanted: option.Written | None) -> Format | None:
 
 
 def _backend(source: str, wanted: option.Written | None) -> str:
-    """The backend that will probably run a model."""
+    """The backend that will probably run the model."""
     if is_function(source):
         return "python"
     return "onnxruntime" if wanted is option.Written.ONNX or source.endswith(".onnx") else "pytorch"
@@ -225,7 +225,7 @@ def _integers(text: str) -> tuple[int, ...]:
 
 
 def _summary(entry: Entry, repository: Path, version: int) -> None:
-    """What was written, and how to call it."""
+    """Print the written files and how to call the model."""
     from gateway_models.repository.summary import added
 
     added(entry, repository, version)

@@ -11,7 +11,7 @@ from gateway_models.repository.entry import Decode, Format, ImageTensor, Precisi
 
 
 class Written(StrEnum):
-    """What --format takes: the formats, and two that are refused with the way to have the same."""
+    """The values of --format: the formats, and two that are refused with an alternative."""
 
     TORCHSCRIPT = Format.TORCHSCRIPT.value
     ONNX = Format.ONNX.value
@@ -31,7 +31,7 @@ ModelSource = Annotated[
         show_default=False,
     ),
 ]
-ModelName = Annotated[str, typer.Option("--name", help="What clients ask for.", show_default=False)]
+ModelName = Annotated[str, typer.Option("--name", help="Name under which clients call the model.", show_default=False)]
 Labels = Annotated[
     Path | None,
     typer.Option("--labels", help="File with one label per line, in the order of the classes.", dir_okay=False),
@@ -40,7 +40,7 @@ Like = Annotated[
     str | None,
     typer.Option(
         "--like",
-        help="As for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
+        help="Prepare images as for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.",
         rich_help_panel=PREPROCESSING,
     ),
 ]
@@ -71,7 +71,7 @@ Preprocessing = Annotated[
     Path | None,
     typer.Option(
         "--preprocessing",
-        help="A JSON file with these, or Hugging Face's preprocessor_config.json.",
+        help="A JSON file with these options, or Hugging Face's preprocessor_config.json.",
         dir_okay=False,
         rich_help_panel=PREPROCESSING,
     ),
@@ -88,7 +88,7 @@ FunctionInput = Annotated[
     str,
     typer.Option(
         "--input",
-        help=f"What FILE.py:NAME takes, where its annotation does not say: {', '.join(INPUTS)}.",
+        help=f"Input of FILE.py:NAME, if it has no annotation: {', '.join(INPUTS)}.",
         show_default=False,
     ),
 ]
@@ -102,7 +102,7 @@ Features = Annotated[
     str,
     typer.Option(
         "--features",
-        help="Vectors for POST /embed: auto for what the last linear layer is given, or the name of a layer.",
+        help="Embeddings for POST /embed: auto for the input of the last linear layer, or the name of a layer.",
         show_default=False,
     ),
 ]
@@ -168,7 +168,7 @@ Tensor = Annotated[
     ImageTensor | None,
     typer.Option(
         "--tensor",
-        help="What the network gets: normalised fp32 (default), or uint8 pixels, which it then normalises itself.",
+        help="Input of the network: normalised fp32 (default), or uint8 pixels, which it then normalises itself.",
         show_default=False,
         rich_help_panel=SERVING,
     ),
@@ -177,7 +177,7 @@ Tensorrt = Annotated[
     bool,
     typer.Option(
         "--tensorrt",
-        help="With --format onnx: NVIDIA's ONNX Runtime backend runs it by TensorRT, where there is a GPU.",
+        help="With --format onnx: NVIDIA's ONNX Runtime backend runs it with TensorRT if there is a GPU.",
         rich_help_panel=SERVING,
     ),
 ]
@@ -185,7 +185,7 @@ Pixels = Annotated[
     bool,
     typer.Option(
         "--pixels",
-        help="It takes pixels of 0 to 255 and normalises them itself, in place of --mean and --std.",
+        help="The network takes pixels of 0 to 255 and normalises them itself, instead of --mean and --std.",
         rich_help_panel=PREPROCESSING,
     ),
 ]
@@ -193,19 +193,20 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file: what is pickled in it may run.",
+        help="For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file: its pickled code may run.",
     ),
 ]
 Grayscale = Annotated[
     bool,
     typer.Option(
         "--grayscale",
-        help="It takes one channel; --mean and --std are one number each.",
+        help="The network takes one channel; --mean and --std are one number each.",
         rich_help_panel=PREPROCESSING,
     ),
 ]
 Offline = Annotated[
-    bool, typer.Option("--offline", help="For huggingface:OWNER/NAME: only what is in its cache, no network.")
+    bool,
+    typer.Option("--offline", help="For huggingface:OWNER/NAME: use only the local cache, without network access."),
 ]
 NoCache = Annotated[
     bool,
@@ -217,7 +218,7 @@ CacheClassifier = Annotated[
     bool,
     typer.Option(
         "--cache-classifier",
-        help="Cache the network's own output too: it serves the same picture encoded differently.",
+        help="Also cache the network's output, which serves the same image in another encoding.",
         rich_help_panel=SERVING,
     ),
 ]
@@ -225,7 +226,7 @@ Stream = Annotated[
     bool,
     typer.Option(
         "--stream",
-        help="Write the stateful model for its streams as well, if it is missing.",
+        help="Also write the stateful model for its streams, if it is missing.",
         rich_help_panel=SERVING,
     ),
 ]
@@ -238,8 +239,8 @@ SequenceModel = Annotated[
         rich_help_panel=SERVING,
     ),
 ]
-MultiLabel = Annotated[bool, typer.Option("--multi-label", help="Give each class a probability of its own (sigmoid).")]
+MultiLabel = Annotated[bool, typer.Option("--multi-label", help="Give each class a separate probability (sigmoid).")]
 NewVersion = Annotated[
     int | None,
-    typer.Option("--version", help="Add a version to an existing model; not in use yet."),
+    typer.Option("--version", help="Add a version to an existing model, without putting it into use."),
 ]

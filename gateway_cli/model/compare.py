@@ -1,4 +1,4 @@
-"""`gateway model compare`: two versions of a model on the same pictures."""
+"""`gateway model compare`: two versions of a model on the same images."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from gateway_cli.model.group import Name, Url, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
-from gateway_cli.terminal import Repository, say
+from gateway_cli.terminal import Repository, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.entry import Decode
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _versions(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell's completion: the versions of the model on the command line."""
+    """Shell completion: the versions of the model on the command line."""
     from gateway.errors import UserError
     from gateway_models.repository.entry import read_entry
 
@@ -40,12 +40,12 @@ def compare(
         typer.Argument(help="A version, such as the one in use.", show_default=False, autocompletion=_versions, min=1),
     ],
     second: Annotated[
-        int, typer.Argument(help="Another version of it.", show_default=False, autocompletion=_versions, min=1)
+        int, typer.Argument(help="The other version.", show_default=False, autocompletion=_versions, min=1)
     ],
     data: Annotated[
         Path,
         typer.Argument(
-            help="A folder of pictures. If it has a folder for each class, or is a CSV of path,label, accuracy is "
+            help="A folder of images. If it has a folder for each class, or is a CSV of path,label, accuracy is "
             "compared as well.",
             show_default=False,
         ),
@@ -54,7 +54,7 @@ def compare(
         float | None,
         typer.Option(
             "--tolerance",
-            help="Largest allowed share of pictures with another likeliest class, as 0.02; beyond it, exits with 1.",
+            help="Largest allowed share of images with a different top class, such as 0.02; exits with 1 beyond it.",
             min=0,
             max=1,
             callback=a_number,
@@ -64,14 +64,14 @@ def compare(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            "--sheet", help="HTML file for the pictures that differ; by default NAME-FIRST-SECOND.html.", dir_okay=False
+            "--sheet", help="HTML file for the images that differ; by default NAME-FIRST-SECOND.html.", dir_okay=False
         ),
     ] = None,
     decode: DecodeAs = None,
     url: Url = None,
     gateway: Annotated[
         str | None,
-        typer.Option("--gateway", help="Ask the gateway at this URL, as its clients do.", show_default=False),
+        typer.Option("--gateway", help="Compare over HTTP, through the gateway at this URL.", show_default=False),
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
@@ -79,18 +79,18 @@ def compare(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
     json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON document, and write no sheet unless asked.")
+        bool, typer.Option("--json", help="Print a JSON document; write a sheet only with --sheet.")
     ] = False,
 ) -> None:
     """Compare two versions of a model: how often they agree, which is right more often, and whether that is chance.
 
-    The pictures on which they differ go to a sheet, an HTML file to look through before a version is put into use.
+    The images on which they differ go to a sheet, an HTML file to look through before a version is put into use.
 
         gateway model compare flowers 1 2 photos/test
 
         gateway model compare flowers 1 2 photos/ --tolerance 0.02 --gateway http://127.0.0.1:8080
 
-    A version can also look on at real traffic: GATEWAY_MODEL_SHADOW=flowers=2:10.
+    A version can also be compared on live traffic: GATEWAY_MODEL_SHADOW=flowers=2:10.
     """
     from gateway_models.proof.compare_report import as_json, report, write_sheet
 
@@ -98,23 +98,25 @@ def compare(
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
     if gateway is not None:
         if url is not None or decode is not None:
-            raise typer.BadParameter("--gateway asks a service that has its own Triton and decodes its own way")
+            raise typer.BadParameter(
+                "--gateway excludes --url and --decode: the service has its own Triton and decoding"
+            )
         compared, labels = _over_http(gateway, name, (first, second), data, api_key)
     else:
         compared, labels = _on_triton(name, (first, second), data, decode, url, model_repository)
     versions = (first, second)
-    place = sheet or (None if json else Path(f"{name}-{first}-{second}.html"))
+    sheet_path = sheet or (None if json else Path(f"{name}-{first}-{second}.html"))
     if not compared.different:
-        place = None
-    if place is not None:
-        write_sheet(compared, name, versions, labels, place)
+        sheet_path = None
+    if sheet_path is not None:
+        write_sheet(compared, name, versions, labels, sheet_path)
     if json:
         typer.echo(as_json(compared, name, versions, labels, tolerance))
     else:
-        report(compared, versions, labels, place)
+        report(compared, versions, labels, sheet_path)
     if not compared.holds(tolerance):
         if compared.pairs:
-            say(f"{100 * compared.disagreement:.2f} % differ, more than --tolerance {tolerance:g} allows")
+            print_status(f"{100 * compared.disagreement:.2f} % differ, more than --tolerance {tolerance:g} allows")
         raise typer.Exit(1)
 
 
@@ -134,7 +136,7 @@ def _on_triton(
     labels = read_labels(repository / entry.classifier / LABELS)
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
     first, second = (entry.ensemble_of(version) for version in versions)
-    with serving(repository, (first, second), say, url=url) as triton:
+    with serving(repository, (first, second), print_status, url=url) as triton:
         pairs = run((first, second), triton.address, samples, resize_for(entry, decode))
         return _collected(pairs, samples, labelled=labelled), labels
 

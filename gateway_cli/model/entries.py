@@ -6,8 +6,8 @@ import typer
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway_cli.model.group import Name, Url, model_app, reload, tell_how_to_load
-from gateway_cli.terminal import Repository, emit, say
+from gateway_cli.model.group import Name, Url, explain_how_to_load, model_app, reload
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 
@@ -22,12 +22,12 @@ def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None
         return
     if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
         raise UserError(f"there is no model repository at {model_repository}")
-    say(f"there are no models in {model_repository} that `gateway model add` wrote")
+    print_status(f"there are no models in {model_repository} that `gateway model add` wrote")
 
 
 @model_app.command("show")
 def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show all that is known of a model."""
+    """Show the details of a model."""
     from gateway_models.networks.model_source import read_labels
     from gateway_models.repository.entry import read_entry
     from gateway_models.repository.summary import shown
@@ -76,7 +76,7 @@ def versions(
         try:
             reload(url, load=(name,))
         except UserError:
-            # Triton goes on with the version that it has; the repository must not say otherwise.
+            # Triton keeps serving the previous version; the repository must agree.
             use_version(model_repository, name, before)
             raise
     if drop is not None:
@@ -84,4 +84,4 @@ def versions(
         reload(url, load=(*entry.ensembles, entry.classifier), unload=gone)
     versioned(read_entry(model_repository, name))
     if use is not None or drop is not None:
-        tell_how_to_load(name, url)
+        explain_how_to_load(name, url)

@@ -1,4 +1,4 @@
-"""`gateway model`: the group of commands, and what several of them share."""
+"""`gateway model`: the group of commands, and their shared options and functions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway_cli.terminal import say
+from gateway_cli.terminal import print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 model_app = typer.Typer(
@@ -17,7 +17,7 @@ model_app = typer.Typer(
 
 
 def _names(context: typer.Context, incomplete: str) -> list[str]:
-    """For the shell's completion: the repository's models, the one on the command line where there is one."""
+    """Shell completion: the models of the repository on the command line, or of the default one."""
     from gateway_models.repository.entry import entry_names
 
     repository = context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY
@@ -39,7 +39,7 @@ Url = Annotated[
 
 
 def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
-    """Make a running Triton reload what has changed."""
+    """Load and unload models in a running Triton, if `url` is given."""
     from gateway.triton.synchronous import BlockingTriton
 
     wanted = tuple(load)
@@ -47,13 +47,13 @@ def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] =
         with BlockingTriton(url) as triton:
             triton.unload(*unload)
             triton.load(*wanted)
-        say(f"Triton at {url} {'reloaded' if wanted else 'unloaded'} the model")
+        print_status(f"Triton at {url} {'reloaded' if wanted else 'unloaded'} the model")
 
 
-def tell_how_to_load(name: str, url: str | None) -> None:
-    """Where no Triton was told of a change: how one that runs learns of it."""
+def explain_how_to_load(name: str, url: str | None) -> None:
+    """Without --url, print how a running service loads the change."""
     if url is None:
-        say(
+        print_status(
             f"a running service does not notice by itself: restart it, send it POST /models/{name}/load with an admin "
             "key, or next time pass --url HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
         )

@@ -1,4 +1,4 @@
-"""What the options of `gateway model add` say about how images were prepared in training."""
+"""Preprocessing from the options of `gateway model add`: how images were prepared in training."""
 
 from pathlib import Path
 
@@ -19,9 +19,11 @@ def preprocessing_of(
     pixels: bool,
     grayscale: bool,
 ) -> Preprocessing | None:
-    """What the options say; None where they leave it to --like, or say nothing."""
+    """The preprocessing that the options describe; None if only --like or nothing is given."""
     if pixels and (mean is not None or std is not None):
-        raise SourceError("--pixels leaves pixels as they are, and --mean and --std normalise them: say one of them")
+        raise SourceError(
+            "--pixels leaves pixels as they are, and --mean and --std normalise them: use one or the other"
+        )
     flags = {"--resize": resize, "--crop": crop, "--mean": mean, "--std": std, "--interpolation": interpolation}
     given = [flag for flag, value in flags.items() if value is not None]
     ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *given[:1]]
@@ -46,6 +48,6 @@ def preprocessing_of(
 
 
 def _channels(text: str, *, grayscale: bool) -> tuple[float, ...]:
-    """One number for each channel of the image; that of a gray one three times."""
+    """One number for each channel of the image; a single number for gray is repeated three times."""
     found = numbers(text)
     return found * 3 if grayscale and len(found) == 1 else found

@@ -1,4 +1,4 @@
-"""`gateway model parity|evaluate|tune`: proof that a served model answers right, and how fast it can."""
+"""`gateway model parity|evaluate|tune`: checks a served model's results, accuracy and speed."""
 
 import math
 from pathlib import Path
@@ -7,22 +7,22 @@ from typing import Annotated, TypeVar
 import typer
 
 from gateway_cli.model.group import Name, Url, model_app
-from gateway_cli.terminal import Repository, emit, say
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.proof.variants import USUAL, TuneStep
 from gateway_models.repository.entry import Decode
 
 T = TypeVar("T", float, float | None)
 
-Images = Annotated[list[Path] | None, typer.Argument(help="Photos, or folders of them; by default those in examples/.")]
+Images = Annotated[list[Path] | None, typer.Argument(help="Images, or folders of them; by default those in examples/.")]
 Version = Annotated[
     int | None, typer.Option("--version", help="Version to use; by default the one in use.", show_default=False)
 ]
 
 
 def a_number(value: T) -> T:
-    """An option's value as it is, if it is one that can be compared."""
-    # nan passes every bound.
+    """Validate an option: NaN is refused."""
+    # NaN passes the checks of min and max.
     if isinstance(value, float) and math.isnan(value):
         raise typer.BadParameter("nan is not a number")
     return value
@@ -30,7 +30,7 @@ def a_number(value: T) -> T:
 
 DecodeAs = Annotated[
     Decode | None,
-    typer.Option("--decode", help="Decode large JPEGs so; by default as the model's entry says.", show_default=False),
+    typer.Option("--decode", help="How to decode large JPEGs; by default as in the model's entry.", show_default=False),
 ]
 Tolerance = Annotated[
     float,
@@ -48,14 +48,14 @@ def parity(
     url: Url = None,
     gateway: Annotated[
         str | None,
-        typer.Option("--gateway", help="Compare what clients of this URL get over HTTP.", show_default=False),
+        typer.Option("--gateway", help="Compare over HTTP, through the gateway at this URL.", show_default=False),
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
     ] = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Prove that the served answers equal those of the original model, with images prepared by PIL and torchvision.
+    """Check that served results equal those of the original model, with images prepared by PIL and torchvision.
 
     Exits with 1 if a probability differs by more than the tolerance.
     """
@@ -76,12 +76,14 @@ def parity(
     on_gpu = False
     if gateway is not None:
         if url is not None or decode is not None:
-            raise typer.BadParameter("--gateway asks a service that has its own Triton and decodes its own way")
+            raise typer.BadParameter(
+                "--gateway excludes --url and --decode: the service has its own Triton and decoding"
+            )
         with OverHttp(gateway, name, number, api_key) as service:
             results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
     else:
         pictures = read_pictures(files, resize_for(entry, decode))
-        with serving(model_repository, (entry.ensemble_of(number),), say, url=url) as triton:
+        with serving(model_repository, (entry.ensemble_of(number),), print_status, url=url) as triton:
             on_gpu = runs_on_gpu(entry, triton)
             results = list(progress(compare(entry, number, triton, pictures), len(files), "comparing"))
     found = Parity(
@@ -112,7 +114,7 @@ def evaluate(
     *,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: a row each, no plot."),
+        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: one row each, no plot."),
     ] = False,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second.
@@ -136,16 +138,18 @@ def evaluate(
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
     if compare:
         if url is not None or decode is not None:
-            raise typer.BadParameter("--compare tries every --decode, with a Triton of its own: leave --url out too")
+            raise typer.BadParameter(
+                "--compare tries every --decode with its own Triton, and excludes --url and --decode"
+            )
         found = []
-        for each in alternatives(entry, version or entry.in_use, model_repository, samples, say):
-            say(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
+        for each in alternatives(entry, version or entry.in_use, model_repository, samples, print_status):
+            print_status(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
             found.append(each)
         compared(found)
         return
     ensemble = entry.ensemble_of(version or entry.in_use)
     evaluation = Evaluation(entry.classes, entry.multi_label)
-    with serving(model_repository, (ensemble,), say, url=url) as triton:
+    with serving(model_repository, (ensemble,), print_status, url=url) as triton:
         answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
         for _ in progress(answers, len(samples), "evaluating"):
             pass
@@ -177,7 +181,7 @@ def tune(
         Path | None,
         typer.Option(
             "--calibrate",
-            help="For int8: a folder of photos like those to be classified, others than IMAGES.",
+            help="For int8: a folder of images like those to be classified, but none of IMAGES.",
             exists=True,
             file_okay=False,
             show_default=False,
@@ -187,7 +191,7 @@ def tune(
         float,
         typer.Option(
             "--agreement",
-            help="For int8: the least share of IMAGES that must get the original's likeliest class.",
+            help="For int8: the minimum share of IMAGES with the same top class as the original.",
             min=0,
             max=1,
             callback=a_number,
@@ -197,7 +201,7 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Measure formats, precisions, instances and batch sizes here, and keep the fastest whose answers are right."""
+    """Measure formats, precisions, instances and batch sizes here; keep the fastest variant with correct results."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.calibration import check_int8
     from gateway_models.proof.image_files import image_files
@@ -208,15 +212,15 @@ def tune(
     entry = read_entry(model_repository, name)
     steps = stages or (USUAL if calibrate is None else (*USUAL, TuneStep.INT8))
     check_int8(entry, steps, calibrate)
-    tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, say)
+    tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, print_status)
     tuner.calibrate, tuner.agreement = calibrate, agreement
     with tuner:
         for measured in tuner.run(tolerance, steps):
-            say(measured.told())
+            print_status(measured.told())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
         if best is None:
-            emit("no variant keeps within the tolerance; the model stays as it is")
+            emit("no variant is within the tolerance; the model is unchanged")
             raise typer.Exit(1)
         if dry_run:
             return

@@ -1,1 +1,1 @@
-"""Any number of pictures from anywhere to one table of their classes: sources, sinks, progress, and going on."""
+"""Bulk classification: any number of images from many sources to one table; with progress and resuming."""

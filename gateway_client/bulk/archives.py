@@ -1,7 +1,7 @@
-"""Pictures in tar and zip files, read in the order in which they lie there, without unpacking anything to the disk.
+"""Images in tar and zip files, read in the order of the archive, without unpacking anything to the disk.
 
-Nothing that an archive declares is believed: a member is inflated up to the limit of a file and one byte, whatever its
-size is said to be, and an archive in all as far as `InflationBudget` allows.
+Declared sizes are not trusted: a member is inflated up to one byte past the file limit, whatever its declared size,
+and a whole archive as far as `InflationBudget` allows.
 """
 
 import bz2
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from gateway_client import Picture
+from gateway_client import NamedImage
 from gateway_client.bulk.inflate import (
     LZMA_HEADER_BYTES,
     Deflate,
@@ -40,35 +40,35 @@ DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error),
     *(ValueError, ArithmeticError, LookupError, RecursionError, MemoryError, NotImplementedError, RuntimeError),
 )
-"""What reading an archive raises where its bytes are not as they were written, or were written to do harm."""
+"""Errors that reading a damaged or hostile archive raises."""
 LOST = "the archive is damaged here, and what follows in it cannot be read"
 
 
 class StrictTarInfo(tarfile.TarInfo):
-    """A member's header. One that is damaged is an error, where tarfile takes it for the end of the archive."""
+    """A member's header. A damaged header is an error; tarfile treats it as the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
-        """The next header; raises ReadError where it is damaged."""
+        """Read the next header; raises ReadError if it is damaged."""
         try:
             return super().fromtarfile(archive)
         except tarfile.HeaderError as exc:
-            # These two are the end of an archive, whose last blocks are empty or not there.
+            # These two mark the end of an archive: its last blocks are empty or missing.
             if type(exc).__name__ in {"EOFHeaderError", "EmptyHeaderError"}:
                 raise
             raise tarfile.ReadError(str(exc)) from exc
 
 
-def read_archive(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[Picture]:
-    """The members whose name is wanted, called `ARCHIVE/MEMBER`.
+def read_archive(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
+    """Yield the members whose name is wanted, under the name `ARCHIVE/MEMBER`.
 
-    What is damaged is an error of the picture there, or of the archive as a whole, and ends nothing else.
+    Damage is an error of the member or of the archive, and affects no other source.
     """
     members = _zip if path.suffix.lower() == ".zip" else _tar
     try:
         yield from members(path, wanted, max_file_bytes)
     except DAMAGED as exc:
-        yield Picture(str(path), partial(_refuse, f"it cannot be read as an archive: {_reason(exc)}"))
+        yield NamedImage(str(path), partial(_refuse, f"it cannot be read as an archive: {_reason(exc)}"))
 
 
 def _reason(exc: BaseException) -> str:
@@ -81,14 +81,16 @@ def _refuse(reason: str) -> bytes:
 
 def _budget(file: BinaryIO) -> InflationBudget:
     found = os.fstat(file.fileno())
-    return InflationBudget(min(found.st_size, found.st_blocks * 512))  # a sparse file is larger than what was sent
+    return InflationBudget(
+        min(found.st_size, found.st_blocks * 512)
+    )  # the apparent size of a sparse file exceeds its data
 
 
 # --- zip -------------------------------------------------------------------------------------------------------------
 
 
 class _ZipList:
-    """A zip as zipfile reads its list of members; raises BadZipFile where the list is too long."""
+    """The file that zipfile reads the list of members from; raises BadZipFile if the list is too long."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -97,11 +99,11 @@ class _ZipList:
     def read(self, size: int = MAX_ZIP_LIST_BYTES) -> bytes:
         if not 0 <= size <= MAX_ZIP_LIST_BYTES:
             raise zipfile.BadZipFile(f"its list of members has more than {MAX_ZIP_LIST_BYTES >> 20} MiB")
-        return read_most(self._file, size - 1)  # as bytes arrive: a declared size may be a lie
+        return read_most(self._file, size - 1)  # memory grows as bytes arrive: a declared size may be wrong
 
 
 class _ZipFile:
-    """A zip whose members are read from several threads; open as long as one of them may be asked for."""
+    """A zip whose members are read from several threads; it stays open while a member may be read."""
 
     def __init__(self, path: Path) -> None:
         with open_regular(path) as file:
@@ -112,12 +114,12 @@ class _ZipFile:
         weakref.finalize(self, os.close, self._handle)
 
     def read(self, member: zipfile.ZipInfo, max_bytes: int) -> bytes:
-        """A member's content, cut after `max_bytes` + 1 bytes; raises OSError where it is damaged."""
+        """Read at most `max_bytes` + 1 bytes of a member; raises OSError if it is damaged."""
         try:
             wanted = min(member.file_size, max_bytes + 1)
             data = read_most(_Pieces(self._pieces(member)), wanted - 1)
             if len(data) < wanted:
-                raise EOFError("it has fewer bytes than it should")
+                raise EOFError("it has fewer bytes than declared")
             if wanted == member.file_size and zlib.crc32(data) != member.CRC:
                 raise ValueError("its CRC-32 is wrong")
         except DAMAGED as exc:
@@ -162,18 +164,18 @@ def _after(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield from chunks
 
 
-def _zip(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[Picture]:
+def _zip(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
     archive = _ZipFile(path)
     for member in archive.members:
         if not member.is_dir() and wanted(member.filename):
-            yield Picture(f"{path}/{member.filename}", partial(archive.read, member, max_file_bytes))
+            yield NamedImage(f"{path}/{member.filename}", partial(archive.read, member, max_file_bytes))
 
 
 # --- tar -------------------------------------------------------------------------------------------------------------
 
 
 class _Pieces:
-    """Pieces of bytes as a file that is read forwards."""
+    """A forward-only file over an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -209,7 +211,7 @@ class _Pieces:
 
 
 class _TarStream:
-    """A tar as tarfile reads it: forwards, and between two members no more than `allowance` bytes."""
+    """The file that tarfile reads: forward-only, with at most `allowance` bytes read per member."""
 
     def __init__(self, file: BinaryIO) -> None:
         new = inflater_of(file.peek(16)[:16])  # type: ignore[attr-defined]
@@ -227,7 +229,7 @@ class _TarStream:
 
     def seek(self, position: int) -> int:
         if position < self._stream.tell():
-            raise tarfile.ReadError("a header refers to what is before it")  # for ever, perhaps
+            raise tarfile.ReadError("a header refers to what is before it")  # which may loop forever
         return self._stream.seek(position)
 
 
@@ -242,8 +244,8 @@ def _charged(pieces: Iterator[bytes], budget: InflationBudget) -> Iterator[bytes
         yield piece
 
 
-def _tar(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[Picture]:
-    # As a stream: a compressed tar cannot be read at any place, so a member is read when it comes by.
+def _tar(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
+    # As a stream: a compressed tar has no random access, so each member is read when it is reached.
     with open_regular(path) as file:
         stream = _TarStream(file)
         archive = tarfile.TarFile(fileobj=stream, tarinfo=StrictTarInfo)  # type: ignore[arg-type]
@@ -255,18 +257,18 @@ def _tar(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iter
                     return
                 if sum(map(len, archive.pax_headers.values())) > MAX_HEADER_BYTES:
                     raise tarfile.ReadError(f"its global headers have more than {MAX_HEADER_BYTES >> 20} MiB")
-                picture = None
+                image = None
                 if not member.isdir() and wanted(member.name):
                     name = f"{path}/{member.name}"
                     stream.allowance = max_file_bytes + MAX_HEADER_BYTES
-                    picture = Picture(name, _member(archive, member, max_file_bytes))
+                    image = NamedImage(name, _member(archive, member, max_file_bytes))
             except DAMAGED as exc:
-                yield Picture(name, partial(_refuse, f"{LOST}: {_reason(exc)}"))
+                yield NamedImage(name, partial(_refuse, f"{LOST}: {_reason(exc)}"))
                 return
-            if picture is not None:
-                yield picture
-            # The names of those that have gone by are no longer needed, and there may be a million.
-            archive.members = []  # type: ignore[attr-defined]  # tarfile's own way, if not in typeshed
+            if image is not None:
+                yield image
+            # Members that were read are no longer needed, and there may be a million.
+            archive.members = []  # type: ignore[attr-defined]  # as tarfile's documentation suggests; missing in typeshed
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo, max_file_bytes: int) -> Callable[[], bytes]:

@@ -1,4 +1,4 @@
-"""Output files that are replaced as a whole."""
+"""Output files that are replaced atomically."""
 
 import os
 import secrets
@@ -9,10 +9,10 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(target: Path, *, mode: int | None = None, sync: bool = False) -> Iterator[Path]:
-    """An empty file beside `target` that takes its place when the block ends without an error, and is gone otherwise.
+    """Yield an empty draft file that replaces `target` when the block ends without an error, and is deleted otherwise.
 
-    Readers see the old file or the new one, never half of one. Its mode is the umask's, or `mode`, and then nobody else
-    can read the draft. `sync` writes it to the disk first, so that a power cut spares it too.
+    Readers see the old file or the new one, never a part. The mode follows the umask, or is `mode`; then only the owner
+    can read the draft. With `sync` the data is on the disk before the replacement, so that it survives a power cut.
     """
     draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600))

@@ -1,4 +1,4 @@
-"""Compressed bytes inflated a piece at a time: memory is bounded by the piece, whatever the ratio."""
+"""Decompression piece by piece: memory is bounded by the size of a piece, whatever the ratio."""
 
 import bz2
 import lzma
@@ -13,9 +13,9 @@ from gateway_client.files import PIECE_BYTES
 
 FREE_BYTES = 2**30
 MAX_RATIO = 100
-"""An archive may inflate to FREE_BYTES, and beyond that to so many times its own size."""
+"""An archive may inflate to FREE_BYTES plus MAX_RATIO times its own size."""
 MAX_DICTIONARY_BYTES = 256 * 2**20
-"""Memory that LZMA may take; `xz -9` needs 65 MiB."""
+"""Maximum memory for LZMA; `xz -9` needs 65 MiB."""
 _LZMA_HEADER = struct.Struct("<2sHBI")
 
 _STREAMS = (
@@ -24,11 +24,11 @@ _STREAMS = (
     (b"\xfd7zXZ\0", partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=MAX_DICTIONARY_BYTES)),
     (b"]\0\0", partial(lzma.LZMADecompressor, lzma.FORMAT_ALONE, memlimit=MAX_DICTIONARY_BYTES)),
 )
-"""How compressed streams begin, and what inflates them."""
+"""Signatures of compressed streams, and their decompressors."""
 
 
 class Inflater(Protocol):
-    """As bz2.BZ2Decompressor and lzma.LZMADecompressor have it."""
+    """The interface of bz2.BZ2Decompressor and lzma.LZMADecompressor."""
 
     @property
     def eof(self) -> bool:
@@ -36,14 +36,14 @@ class Inflater(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Whether nothing comes without further data."""
+        """Whether `decompress` needs further data to return anything."""
 
     @property
     def unused_data(self) -> bytes:
-        """What follows the stream."""
+        """Data after the end of the stream."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """At most so many bytes."""
+        """Decompress at most `max_length` bytes."""
 
 
 class InflatesTooFar(ValueError):
@@ -51,14 +51,14 @@ class InflatesTooFar(ValueError):
 
 
 class InflationBudget:
-    """The bytes that one archive may inflate to, in all; threads share it."""
+    """Limits the total bytes that one archive may inflate to; threads share it."""
 
     def __init__(self, archive_bytes: int) -> None:
         self._left = FREE_BYTES + MAX_RATIO * archive_bytes
         self._lock = threading.Lock()
 
     def charge(self, nbytes: int) -> None:
-        """Take so many bytes; raises InflatesTooFar where they are not left."""
+        """Count bytes; raises InflatesTooFar beyond the limit."""
         with self._lock:
             self._left -= nbytes
             if self._left < 0:
@@ -68,7 +68,7 @@ class InflationBudget:
 
 
 class Deflate:
-    """zlib's inflater with the members of the others."""
+    """zlib's decompressor with the interface `Inflater`."""
 
     def __init__(self, wbits: int) -> None:
         self._inflate = zlib.decompressobj(wbits)
@@ -81,23 +81,23 @@ class Deflate:
 
     @property
     def unused_data(self) -> bytes:
-        """What follows the stream."""
+        """Data after the end of the stream."""
         return self._inflate.unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """At most so many bytes; `needs_input` shows whether more would come without further data."""
+        """Decompress at most `max_length` bytes, and set `needs_input`."""
         piece = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
         self.needs_input = not self._inflate.unconsumed_tail and len(piece) < max_length
         return piece
 
 
 def inflater_of(beginning: bytes) -> Callable[[], Inflater] | None:
-    """What inflates a file that begins so; None where it is not compressed."""
+    """The decompressor for a file with this beginning; None if it is not compressed."""
     return next((new for signature, new in _STREAMS if beginning.startswith(signature)), None)
 
 
 def lzma_of_zip(header: bytes) -> Inflater:
-    """The inflater of a zip's LZMA member (APPNOTE 5.8.8), by its first LZMA_HEADER_BYTES; raises ValueError."""
+    """The decompressor of a zip's LZMA member (APPNOTE 5.8.8), by its first LZMA_HEADER_BYTES; raises ValueError."""
     _, size, packed, dictionary = _LZMA_HEADER.unpack(header)
     if size != 5 or packed >= 9 * 5 * 5 or dictionary > MAX_DICTIONARY_BYTES:
         raise ValueError("its LZMA header is damaged, or asks for too much memory")
@@ -117,7 +117,7 @@ LZMA_HEADER_BYTES = _LZMA_HEADER.size
 
 
 def inflated(chunks: Iterator[bytes], new: Callable[[], Inflater]) -> Iterator[bytes]:
-    """Pieces of what chunks inflate to, one compressed stream after another; raises EOFError where one is cut off."""
+    """Decompress chunks of one or more concatenated streams; raises EOFError if a stream is truncated."""
     inflater = new()
     while True:
         data = b""

@@ -1,7 +1,7 @@
-"""The rows so far, as JSON lines in `OUT.part`: what a run that was killed goes on from.
+"""The journal: the rows so far, as JSON lines in `OUT.part`, from which a killed run resumes.
 
-A row is written with its line break in one piece and is never changed. After `kill -9` the last line at most is torn;
-`resume` drops it, and the pictures of all other rows are not sent again.
+A row is written with its line break in one piece and is never changed. After `kill -9` at most the last line is
+incomplete; `resume` drops it, and the images of all other rows are not sent again.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway_client import BY_CODE, Picture
+from gateway_client import BY_CODE, NamedImage
 from gateway_client.bulk.files import whole_file
 from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.rows import FEATURES, Row, printable
@@ -23,7 +23,7 @@ from gateway_client.documents import Malformed, number, objects, optional_intege
 from gateway_client.files import open_regular
 
 MAX_ROW_BYTES = 64 * 2**20
-"""Bytes of one row, with its frames or its vector."""
+"""Maximum bytes of one row, with its frames or its embedding."""
 _MAX_INTEGER = 2**31
 
 
@@ -32,40 +32,40 @@ class JournalUnreadable(BulkError):
 
 
 def journal_of(out: Path) -> Path:
-    """Where the rows of an output stand until all are there."""
+    """The path of an output's journal."""
     return out.with_name(f"{out.name}.part")
 
 
 class Journal:
-    """Rows on the disk, in the order in which they came."""
+    """Rows on the disk, in the order in which they were written."""
 
     def __init__(self, path: Path, *, features: bool = False, options: Options | None = None) -> None:
         self.path = path
-        self._asked = RunOptions(path, options or {})
+        self._options = RunOptions(path, options or {})
         self._features = features
         self.done: Counter[bytes] = Counter()
-        """How many rows there are of each picture, by a digest of its name: a million names would fill the memory."""
+        """Number of rows of each image, by a digest of its name: a million names would take too much memory."""
         self.rows = 0
         self.dropped = 0
-        """Rows that `resume` left out, since their picture has another one."""
+        """Rows that `resume` dropped, since their image has another row."""
         self.torn = False
-        """Whether the last line is incomplete, as after `kill -9`; `resume` leaves it out."""
+        """Whether the last line is incomplete, as after `kill -9`; `resume` drops it."""
         self.failed: Counter[str] = Counter()
-        """Rows of pictures without an answer, by the codes of their errors."""
+        """Number of failed images, by error code."""
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
-        """Start with no rows, in a new file: what has the name, such as a FIFO or a link, is not written to."""
-        self._asked.keep()
+        """Start with no rows in a new file; an existing file, FIFO or link of this name is removed, not written to."""
+        self._options.keep()
         self.path.unlink(missing_ok=True)
         self._file = self.path.open("xb")
 
     def resume(self) -> None:
-        """Take up what is there, without a torn last line and without the rows of passing errors.
+        """Keep the existing rows, without an incomplete last line and without rows of temporary errors.
 
-        Raises JournalUnreadable, or OptionsDiffer where the rows were asked for otherwise.
+        Raises JournalUnreadable, or OptionsDiffer if the rows come from other options.
         """
-        self._asked.check()
+        self._options.check()
         first: dict[bytes, bytes] = {}
         conflicting = set()
         for row in self.read():
@@ -74,8 +74,8 @@ class Journal:
                 conflicting.add(name)
         with whole_file(self.path, sync=True) as kept, kept.open("wb") as file:
             for row in self.checked():
-                if row["error"] is None or not _passing(row["error"]):
-                    # Which of two rows is right, no one can know. A picture that is listed twice is asked again.
+                if row["error"] is None or not _temporary(row["error"]):
+                    # Conflicting rows cannot be resolved: all are dropped, and the image is classified again.
                     if (name := _digest(row["path"])) in conflicting or name in self.done:
                         self.dropped += 1
                         continue
@@ -83,17 +83,17 @@ class Journal:
                     file.write(_line(row))
                     self._count(row)
                     self.done[_digest(row["path"])] += 1
-        self._asked.keep()
+        self._options.keep()
         self._file = self.path.open("ab")
 
     def checked(self) -> Iterator[Row]:
-        """The rows on the disk; raises OptionsDiffer at one that shows that it was asked for otherwise."""
+        """Yield the rows on the disk; raises OptionsDiffer at a row that shows other options."""
         for row in self.read():
-            self._asked.check_row(row)
+            self._options.check_row(row)
             yield row
 
     def read(self) -> Iterator[Row]:
-        """The rows on the disk; raises JournalUnreadable."""
+        """Yield the rows on the disk; raises JournalUnreadable."""
         try:
             opened = open_regular(self.path)
         except OSError as exc:
@@ -115,26 +115,26 @@ class Journal:
                     )
                 yield row
 
-    def left(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
-        """The pictures that have no row yet."""
+    def left(self, images: Iterable[NamedImage]) -> Iterator[NamedImage]:
+        """Yield the images that have no row yet."""
         done = self.done
-        for picture in pictures:
+        for image in images:
             if done:
-                digest = _digest(picture.name)
+                digest = _digest(image.name)
                 if digest in done:
                     done[digest] -= 1
                     if not done[digest]:
                         del done[digest]
                     continue
-            yield picture
+            yield image
 
     @property
     def foreign(self) -> int:
-        """Rows of pictures that are not among the sources, once `left` has given all pictures."""
+        """Number of rows of images that are not among the sources; valid once `left` is exhausted."""
         return self.done.total()
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Add rows; they are out of this process when it returns, and outlive it."""
+        """Append rows; on return they are flushed to the operating system and survive this process."""
         assert self._file is not None
         lines = []
         for row in rows:
@@ -152,15 +152,15 @@ class Journal:
                 os.fsync(file.fileno())
 
     def abandon(self) -> None:
-        """End it as it is: rows stay, and a file without any goes, since there is nothing to continue."""
-        with suppress(OSError):  # the disk that is full is full still
+        """Close the journal: a file with rows stays, an empty file is deleted."""
+        with suppress(OSError):  # the disk may still be full
             self.close()
         if not self.rows:
             self.path.unlink(missing_ok=True)
-            self._asked.forget()
+            self._options.forget()
 
     def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
-        """Put the output into its place, whole; `convert` writes rows in another format than JSON lines."""
+        """Create the output atomically; `convert` writes formats other than JSON lines."""
         self.close()
         if convert is None:
             self.path.replace(out)
@@ -168,7 +168,7 @@ class Journal:
             with whole_file(out) as draft:
                 convert(self.read(), draft)
             self.path.unlink()
-        self._asked.forget()
+        self._options.forget()
 
     def _count(self, row: Row) -> None:
         self.rows += 1
@@ -176,14 +176,14 @@ class Journal:
             self.failed[row["error"]] += 1
 
 
-def _passing(code: str) -> bool:
-    """Whether a picture with this error may have an answer now."""
+def _temporary(code: str) -> bool:
+    """Whether an image with this error may succeed when it is sent again."""
     kind = BY_CODE.get(code)
     return kind.retryable if kind is not None else code == "connection_lost" or code.startswith("http_")
 
 
 def _parsed(line: bytes) -> Row | None:
-    """A row, where each member has a type and a range that every output can have."""
+    """Parse a row; None if a member has a type or range that some output format does not allow."""
     try:
         row = parsed(line)
         text(row, "path")

@@ -1,4 +1,4 @@
-"""How far a run has come, how fast it is, and how long it will take."""
+"""Progress of a run: count, rate and estimated time left."""
 
 import time
 from collections import Counter, deque
@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from gateway_client import Result
 
 WINDOW_SECONDS = 30.0
-"""The rate is that of the last half minute: a service gets faster and slower."""
+"""The rate is measured over the last 30 s, since the speed of a service varies."""
 
 
 class Meter:
-    """Counts results; `told` is a line for people."""
+    """Counts results; `summary` is the progress line."""
 
     def __init__(self, *, before: int = 0, failed_before: Mapping[str, int] | None = None) -> None:
         self.before = before
         """Rows of earlier runs."""
         self.done = 0
         self.codes: Counter[str] = Counter(failed_before)
-        """Pictures without an answer, those of earlier runs included, by the codes of their errors."""
+        """Number of failed images, including those of earlier runs, by error code."""
         self.total: int | None = None
         self.waiting = ""
-        """Why nothing is sent for a while."""
+        """The reason of the current pause; empty while images are sent."""
         self.start()
 
     def start(self) -> None:
-        """From now on time counts; a service of the run's own has started until then."""
+        """Start the clock, once a service that the run starts itself is ready."""
         self._started = time.monotonic()
         self._recent: deque[tuple[float, int]] = deque([(self._started, 0)])
 
     def count(self, result: Result) -> None:
-        """One more."""
+        """Count a result."""
         self.waiting = ""
         self.done += 1
         if result.error is not None:
@@ -43,29 +43,29 @@ class Meter:
 
     @property
     def failed(self) -> int:
-        """Pictures without an answer."""
+        """Number of failed images."""
         return self.codes.total()
 
     @property
     def seconds(self) -> float:
-        """Since the start of this run."""
+        """Seconds since the start of this run."""
         return time.monotonic() - self._started
 
     @property
     def rate(self) -> float:
-        """Pictures per second, lately."""
+        """Images per second over the last WINDOW_SECONDS."""
         began, done = self._recent[0]
         return (self.done - done) / max(time.monotonic() - began, 1e-9)
 
     @property
     def seconds_left(self) -> float | None:
-        """Until all are done, if it is known how many there are, and some were done lately."""
+        """Estimated seconds left; None if the total is unknown or the rate is 0."""
         if self.total is None or not self.rate:
             return None
         return max(0, self.total - self.before - self.done) / self.rate
 
-    def told(self) -> str:
-        """All of it."""
+    def summary(self) -> str:
+        """Format the progress as one line."""
         number = f"{self.before + self.done:,}"
         parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{self.rate:,.1f}/s"]
         if self.failed:
@@ -78,7 +78,7 @@ class Meter:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """Format seconds as seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
@@ -86,6 +86,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things, such as "1 row" and "1,200 rows"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def counted(number: int, noun: str) -> str:
+    """Format a number with its noun, such as "1 row" and "1,200 rows"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""PyArrow, which only Parquet needs."""
+"""Import of PyArrow, which only Parquet needs."""
 
 import importlib
 from typing import Any

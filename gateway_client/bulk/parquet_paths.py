@@ -1,7 +1,7 @@
-"""A column of a Parquet file, read by a process of its own: a small file may need any amount of memory.
+"""A column of a Parquet file, read in a separate process, since a small file may need any amount of memory.
 
-As a program it writes lines of JSON: the names of the columns, then, for the name that it is given, a value each, and
-`END` when all have been written, or an object with an error.
+As a program, this module writes lines of JSON: the names of the columns, then each value of the column whose name it
+reads from stdin, then `END`, or an object with an error.
 """
 
 import json
@@ -17,30 +17,30 @@ from gateway_client.bulk.parquet import parquet
 from gateway_client.files import open_regular
 
 MAX_MEMORY_BYTES = 2 * 2**30
-"""Memory of the process."""
+"""Maximum memory of the process."""
 MAX_VALUE_CHARACTERS = 32_768
-"""A longer value is no path: Linux knows none of more than 4,096 bytes."""
+"""A longer value is not a path: Linux allows at most 4,096 bytes."""
 FREE_ROWS = 1_000_000
-"""Rows of a file of any size; beyond, a file has a row for each of its bytes at most: columns of one value, or of
-none, take no bytes for their rows."""
+"""A file may have this many rows plus one for each of its bytes. Without a limit, a tiny file could have any number
+of rows, since rows of a constant or empty column take no bytes."""
 END = b'{"end":true}\n'
 _BATCH_ROWS = 1024
 
 
 class ColumnReader:
-    """What a running process says of a file."""
+    """Reads a file through the process."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
     def names(self) -> list[str] | None:
-        """The columns; None where the file cannot be read."""
+        """The names of the columns; None if the file cannot be read."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return list(json.loads(line)) if line else None
 
     def values(self, name: str) -> Iterator[object]:
-        """A column's values, row by row; raises OSError where the file is damaged, or takes too much memory."""
+        """Yield a column's values; raises OSError if the file is damaged or needs too much memory."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(name).encode() + b"\n")
@@ -51,12 +51,12 @@ class ColumnReader:
             if isinstance(value := json.loads(line), dict):
                 raise OSError(value["error"])
             yield value
-        raise OSError(f"it is damaged here, or takes more than {MAX_MEMORY_BYTES >> 20} MiB of memory to read")
+        raise OSError(f"it is damaged here, or needs more than {MAX_MEMORY_BYTES >> 20} MiB of memory")
 
 
 @contextmanager
 def column_reader(table: Path) -> Iterator[ColumnReader]:
-    """A process that reads a file; raises ParquetUnavailable and OSError."""
+    """Start a process that reads a file; raises ParquetUnavailable and OSError."""
     parquet()
     with open_regular(table) as file:
         process = subprocess.Popen(
@@ -95,7 +95,7 @@ def _main(handle: int, max_memory_bytes: int, free_rows: int) -> None:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON; what is no path is shortened."""
+    """Convert a value for JSON; values that cannot be paths are shortened."""
     if value is None or (isinstance(value, str) and len(value) <= MAX_VALUE_CHARACTERS):
         return value
     return [repr(value[:100] if isinstance(value, str | bytes) else value)[:100]]

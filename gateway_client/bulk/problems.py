@@ -2,4 +2,4 @@
 
 
 class BulkError(Exception):
-    """A bulk classification cannot start or go on; the message says what is wrong and what to do."""
+    """A bulk classification cannot start or continue; the message says what is wrong and what to do."""

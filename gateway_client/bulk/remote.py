@@ -1,4 +1,4 @@
-"""Pictures in buckets, and wherever else fsspec has a file system for: s3://, gs://, https:// and others."""
+"""Images in buckets and other fsspec file systems: s3://, gs://, https:// and others."""
 
 import asyncio
 import re
@@ -8,14 +8,14 @@ from typing import Any
 
 import httpx
 
-from gateway_client import Picture
+from gateway_client import NamedImage
 from gateway_client.bulk.problems import BulkError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 MAX_REDIRECTS = 5
 DOWNLOAD_SILENCE_SECONDS = 30.0
 DOWNLOAD_SECONDS = 300.0
-"""A picture at an http:// URL has this long to arrive."""
+"""Maximum time to download an image from an http:// URL."""
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
@@ -24,14 +24,14 @@ class RemoteUnavailable(BulkError):
 
 
 def is_url(source: str) -> bool:
-    """Whether a source is a URL, not a path."""
+    """Whether a source is a URL rather than a path."""
     return _URL.match(source) is not None
 
 
-def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[Picture]:
-    """One object, the objects that match a glob, or those below a prefix whose names are wanted."""
+def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
+    """Yield one object, the objects that match a glob, or the wanted names below a prefix."""
     if _is_web(url) and not url.endswith("/") and not any(sign in url for sign in "*["):
-        yield picture_at(url, max_file_bytes)
+        yield image_at(url, max_file_bytes)
         return
     system, path = _open(url)
     protocol = url.partition("://")[0]
@@ -39,7 +39,7 @@ def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> I
         if any(sign in path for sign in "*?["):
             names = iter(system.glob(path))
         elif system.isfile(path):
-            yield Picture(url, partial(_read, system, path, max_file_bytes))
+            yield NamedImage(url, partial(_read, system, path, max_file_bytes))
             return
         else:
             names = (name for name in _below(system, path) if wanted(name))
@@ -48,26 +48,26 @@ def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> I
             found = True
             found_url = f"{protocol}://{name.removeprefix(f'{protocol}://').lstrip('/')}"
             if _is_web(found_url):
-                yield picture_at(found_url, max_file_bytes)
+                yield image_at(found_url, max_file_bytes)
             else:
-                yield Picture(found_url, partial(_read, system, name, max_file_bytes))
-    except Exception as exc:  # what each file system's own client raises, such as botocore's NoCredentialsError
+                yield NamedImage(found_url, partial(_read, system, name, max_file_bytes))
+    except Exception as exc:  # each file system raises its own errors, such as botocore's NoCredentialsError
         raise RemoteUnavailable(f"{url} cannot be listed: {exc or type(exc).__name__}") from exc
     if not found:
-        raise RemoteUnavailable(f"{url} contains no pictures")
+        raise RemoteUnavailable(f"{url} contains no images")
 
 
-def picture_at(url: str, max_file_bytes: int) -> Picture:
-    """One object, by its URL, of which at most `max_file_bytes` and one byte are read."""
+def image_at(url: str, max_file_bytes: int) -> NamedImage:
+    """One object, by its URL; at most `max_file_bytes` + 1 bytes of it are read."""
     if _is_web(url):
-        return Picture(url, partial(_download, url, max_file_bytes))
+        return NamedImage(url, partial(_download, url, max_file_bytes))
     if "::" in url:
-        return Picture(url, partial(_refuse, "URLs of several parts, with :: between them, are not read"))
+        return NamedImage(url, partial(_refuse, "chained URLs, with ::, are not supported"))
     try:
         system, path = _open(url)
     except RemoteUnavailable as exc:
-        return Picture(url, partial(_refuse, str(exc)))
-    return Picture(url, partial(_read, system, path, max_file_bytes))
+        return NamedImage(url, partial(_refuse, str(exc)))
+    return NamedImage(url, partial(_read, system, path, max_file_bytes))
 
 
 def _refuse(reason: str) -> bytes:
@@ -79,7 +79,7 @@ def _is_web(url: str) -> bool:
 
 
 def _download(url: str, max_file_bytes: int) -> bytes:
-    """What a web server has at a URL; raises OSError."""
+    """Download a URL; raises OSError."""
     try:
         return asyncio.run(_downloaded(url, max_file_bytes))
     except TimeoutError:
@@ -91,7 +91,7 @@ def _download(url: str, max_file_bytes: int) -> bytes:
 
 
 async def _downloaded(url: str, max_file_bytes: int) -> bytes:
-    """With one deadline for all: a server may redirect, or send a byte of headers or body now and then."""
+    """Download under one deadline for everything, since a server may redirect or drip bytes."""
     async with (
         asyncio.timeout(DOWNLOAD_SECONDS),
         httpx.AsyncClient(follow_redirects=True, max_redirects=MAX_REDIRECTS, timeout=DOWNLOAD_SILENCE_SECONDS) as web,
@@ -99,7 +99,7 @@ async def _downloaded(url: str, max_file_bytes: int) -> bytes:
     ):
         response.raise_for_status()
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise OSError("the server sends it compressed, which was not asked for")
+            raise OSError("the server sends it compressed, although the request excludes that")
         data = bytearray()
         async for piece in response.aiter_raw():
             data += piece
@@ -117,11 +117,11 @@ def _below(system: Any, path: str) -> Iterator[str]:  # noqa: ANN401  # fsspec h
 def _read(system: Any, path: str, max_file_bytes: int) -> bytes:  # noqa: ANN401
     try:
         data: bytes = system.cat_file(path, end=max_file_bytes + 1)
-    except FileNotFoundError as exc:  # whose text is the name alone
+    except FileNotFoundError as exc:  # its text is only the name
         raise OSError(exc.strerror or "there is no such object") from exc
     except OSError:
         raise
-    except Exception as exc:  # what each file system's own client raises
+    except Exception as exc:  # each file system raises its own errors
         raise OSError(str(exc)) from exc
     return data[: max_file_bytes + 1]
 

@@ -1,4 +1,4 @@
-"""A row of the output: the result for one picture."""
+"""A row of the output: the result for one image."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,26 +20,26 @@ COLUMNS = (
     "error",
     "message",
 )
-"""`label`, `class_id` and `score` are the best class's; `error` is a code, `message` says it in words."""
+"""`label`, `class_id` and `score` are those of the best class; `error` is a code, `message` its description."""
 FEATURES = "features"
-"""One column more, of a run that asks for vectors: the numbers of each."""
+"""Additional column of a run with `--features`: the embedding as a list of numbers."""
 
 
 def columns(*, features: bool) -> tuple[str, ...]:
-    """Those of a run."""
+    """The columns of a run."""
     return (*COLUMNS, FEATURES) if features else COLUMNS
 
 
 def printable(name: str) -> str:
-    r"""A file's name as UTF-8 can hold it: a byte E9 that is none becomes the text \udce9.
+    r"""Make a file name valid UTF-8: an invalid byte such as E9 becomes the text \udce9.
 
-    As a lone surrogate, Python's form of such a byte, it would make the whole output unreadable to strict readers.
+    Python represents such a byte as a lone surrogate, which would make the whole output unreadable to strict readers.
     """
     return name.encode(errors="backslashreplace").decode()
 
 
 def row_of(result: Result, *, features: bool = False) -> Row:
-    """A result as a row, whose members are `columns`, and `frames` where it has any."""
+    """Convert a result to a row with the members `columns`, and `frames` if it has any."""
     best, error = result.best, result.error
     vector = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
     row = {
@@ -48,7 +48,7 @@ def row_of(result: Result, *, features: bool = False) -> Row:
         "label": best and best.label,
         "class_id": best and best.class_id,
         "score": best and best.score,
-        "predictions": _told(result.predictions),
+        "predictions": _prediction_objects(result.predictions),
         "width": result.width,
         "height": result.height,
         "model": result.model,
@@ -62,7 +62,7 @@ def row_of(result: Result, *, features: bool = False) -> Row:
             {
                 "index": frame.index,
                 "time_s": frame.seconds,
-                "predictions": _told(frame.predictions),
+                "predictions": _prediction_objects(frame.predictions),
                 "error": frame.error and frame.error.code,
             }
             for frame in result.frames
@@ -70,5 +70,5 @@ def row_of(result: Result, *, features: bool = False) -> Row:
     return row
 
 
-def _told(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
+def _prediction_objects(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
     return [{"label": each.label, "class_id": each.class_id, "score": each.score} for each in predictions]

@@ -1,4 +1,4 @@
-"""One run: pictures in, a row for each out, and what to do when it ends early."""
+"""One run: writes a row for each image, and keeps the rows if it ends early."""
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gateway_client import Gateway, GatewayError, Picture
+from gateway_client import Gateway, GatewayError, NamedImage
 from gateway_client.bulk.journal import Journal, journal_of
 from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.problems import BulkError
@@ -18,7 +18,7 @@ from gateway_client.bulk.sources import Sources, count
 
 
 class OutputExists(BulkError):
-    """The output is there already, whole or in part."""
+    """The output exists already, complete or partial."""
 
 
 class OutputUnwritable(BulkError):
@@ -26,42 +26,42 @@ class OutputUnwritable(BulkError):
 
 
 class TooManyFailures(BulkError):
-    """More pictures failed than `--max-failures` allows."""
+    """More images failed than `--max-failures` allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkJob:
-    """What is to be classified, and how."""
+    """The sources and options of a run."""
 
     sources: tuple[str, ...]
     column: str | None = None
     parameters: dict[str, Any] | None = None
-    """Of `Gateway.classify`, or of `Gateway.embed`."""
+    """Keyword arguments of `Gateway.classify`, or of `Gateway.embed`."""
     max_failures: int | None = None
     features: bool = False
-    """Whether each row has the picture's vector as well."""
+    """Whether each row has the image's embedding."""
 
 
 def rows(
     job: BulkJob,
     gateway: Gateway,
-    left: Callable[[int], Iterable[Picture]],
+    left: Callable[[int], Iterable[NamedImage]],
     meter: Meter,
     tick: Callable[[Meter], None],
 ) -> Generator[Row, None, None]:
-    """A row for each picture as it is ready; raises TooManyFailures, and what the client raises.
+    """Yield a row for each image, as it is ready; raises TooManyFailures and the client's errors.
 
-    `left` gives the pictures, of which files are read up to so many bytes, as the service's `max_file_bytes` says.
-    `tick` is called after each row, and when the run waits for the service.
+    `left` returns the images; its argument is the service's `max_file_bytes`. `tick` is called after each row, and
+    when the run waits for the service.
     """
 
     def wait(fault: GatewayError, _: float) -> None:
         meter.waiting = fault.message
         tick(meter)
 
-    ask = gateway.embed if job.features else gateway.classify
+    send = gateway.embed if job.features else gateway.classify
     meter.start()
-    results = ask(left(gateway.limits().max_file_bytes), on_wait=wait, **(job.parameters or {}))
+    results = send(left(gateway.limits().max_file_bytes), on_wait=wait, **(job.parameters or {}))
     with closing(results):
         for result in results:
             meter.count(result)
@@ -69,11 +69,11 @@ def rows(
             tick(meter)
             if job.max_failures is not None and meter.failed > job.max_failures:
                 codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
-                raise TooManyFailures(f"{meter.failed} pictures failed, more than --max-failures: {codes}")
+                raise TooManyFailures(f"{meter.failed} images failed, more than --max-failures: {codes}")
 
 
 class FileRun:
-    """A run whose output is a file; every row is written at once, to `OUT.part`."""
+    """A run whose output is a file; each row is written to `OUT.part` as it is ready."""
 
     def __init__(self, job: BulkJob, out: Path, *, resume: bool, overwrite: bool) -> None:
         self.job, self.out = job, out
@@ -99,8 +99,8 @@ class FileRun:
                 if self._convert is not None:
                     raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
                 for _ in Journal(self.out, features=self.job.features, options=self.job.parameters).checked():
-                    pass  # refused before it is moved
-                self.out.replace(part)  # JSON lines can go on where they ended, if there are new pictures
+                    pass  # check all rows before the file is moved
+                self.out.replace(part)  # finished JSON lines can be continued with new images
             self.journal.resume() if part.exists() else self.journal.begin()
             return
         for path in (self.out, part):
@@ -110,9 +110,9 @@ class FileRun:
         self.journal.begin()
 
     def run(self, gateway: Gateway, tick: Callable[[Meter], None]) -> None:
-        """Classify what has no row yet, and put the output into its place.
+        """Classify the images that have no row yet, and create the output.
 
-        What was done stays in the journal, whatever happens. Raises OutputUnwritable, and what `rows` raises.
+        Finished rows stay in the journal, whatever happens. Raises OutputUnwritable, and the errors of `rows`.
         """
         _count_in_background(self.job, self.meter)
         with closing(rows(self.job, gateway, self._left, self.meter, tick)) as answers:
@@ -122,8 +122,8 @@ class FileRun:
         with _writing(self.out):
             self.journal.finish(self.out, self._convert)
 
-    def _left(self, max_file_bytes: int) -> Iterator[Picture]:
-        return self.journal.left(self.sources.pictures(max_file_bytes))
+    def _left(self, max_file_bytes: int) -> Iterator[NamedImage]:
+        return self.journal.left(self.sources.images(max_file_bytes))
 
 
 @contextmanager
@@ -135,12 +135,12 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _count_in_background(job: BulkJob, meter: Meter) -> None:
-    """Give the meter the number of pictures as soon as it is known; nothing waits for it."""
+    """Count the images in a thread and set the meter's total when done."""
 
     def work() -> None:
         try:
             meter.total = count(job.sources, column=job.column)
         except (BulkError, OSError):
-            return  # whoever reads the pictures meets it too, and reports it
+            return  # the run meets the same error when it reads the images, and reports it
 
     threading.Thread(target=work, name="count", daemon=True).start()

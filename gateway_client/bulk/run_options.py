@@ -1,4 +1,4 @@
-"""What a run asks for, kept beside its journal, so that `--resume` does not mix rows of different questions."""
+"""The options of a run, kept beside its journal so that `--resume` does not mix rows of different options."""
 
 import json
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ from gateway_client.documents import parsed
 from gateway_client.files import read_text
 
 MAX_OPTIONS_BYTES = 2**20
-"""Bytes of the file with a run's options, which names classes at most."""
+"""Maximum bytes of the file with a run's options; its longest option is a list of classes."""
 _SHOWN_CHARACTERS = 100
 
 Options = Mapping[str, Any]
-"""By the names of Gateway.classify's parameters; those that are None are the service's choice."""
+"""By the names of Gateway.classify's parameters; None means the service's default."""
 
 
 class OptionsDiffer(BulkError):
-    """A run is to be resumed with other options than it began with; the message names the first of them."""
+    """`--resume` has other options than the original run; the message names the first difference."""
 
 
 class OptionsUnreadable(BulkError):
-    """The file with the options of a run was changed, or is not a file of this command."""
+    """The file with the options of a run was changed, or was not written by this command."""
 
 
 class RunOptions:
-    """The options of a run whose rows stand in `part`."""
+    """The options of the run whose journal is `part`."""
 
     def __init__(self, part: Path, options: Options) -> None:
         self._path = part.with_name(f"{part.name}.options")
@@ -36,35 +36,37 @@ class RunOptions:
         self._options = {name: value for name, value in options.items() if value is not None}
 
     def keep(self) -> None:
-        """Write them down."""
+        """Write the options to their file."""
         with whole_file(self._path) as draft:
             draft.write_text(json.dumps(self._options))
 
     def check(self) -> None:
-        """Raise OptionsDiffer where the rows so far are of other options, and OptionsUnreadable."""
+        """Raise OptionsDiffer if the rows so far come from other options; raises OptionsUnreadable."""
         if (before := self._before()) is not None:
             for name in {**before, **self._options}:
                 if before.get(name) != self._options.get(name):
-                    raise self._differ(_told(name, before.get(name)), _told(name, self._options.get(name)))
+                    raise self._differ(
+                        _with_option(name, before.get(name)), _with_option(name, self._options.get(name))
+                    )
 
     def check_row(self, row: Row) -> None:
-        """Raise OptionsDiffer where a row shows that it answers another question."""
+        """Raise OptionsDiffer if a row shows that it comes from other options."""
         if row["error"] is not None:
             return
         for name in ("model", "version"):
             wanted, found = self._options.get(name), row.get(name)
             if None not in (wanted, found) and str(wanted) != found:
-                raise self._differ(f"with --{name} {found}", _told(name, wanted))
+                raise self._differ(f"with --{name} {found}", _with_option(name, wanted))
         most, answered = self._options.get("top_k"), len(row.get("predictions") or ())
         if most is not None and "labels" not in self._options and answered > most:
-            raise self._differ(f"with --top-k {answered} or more", _told("top_k", most))
+            raise self._differ(f"with --top-k {answered} or more", _with_option("top_k", most))
 
     def forget(self) -> None:
-        """Remove what was kept, once the rows are in their place."""
+        """Delete the file, once the output exists."""
         self._path.unlink(missing_ok=True)
 
     def _before(self) -> dict[str, Any] | None:
-        """The options of the rows so far; None where no file has them, as beside a complete output."""
+        """The options of the rows so far; None if there is no file, as beside a complete output."""
         try:
             return parsed(read_text(self._path, max_bytes=MAX_OPTIONS_BYTES).encode())
         except FileNotFoundError:
@@ -82,7 +84,7 @@ class RunOptions:
         )
 
 
-def _told(name: str, value: object) -> str:
+def _with_option(name: str, value: object) -> str:
     option = f"--{name.replace('_', '-')[:_SHOWN_CHARACTERS]}"
     if value is None:
         return f"without {option}"

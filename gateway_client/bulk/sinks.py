@@ -12,7 +12,7 @@ from gateway_client.bulk.rows import FEATURES, Row, columns
 from gateway_client.csv_cells import csv_line
 
 ROW_GROUP = 10_000
-VECTOR_GROUP = 1_000
+EMBEDDING_GROUP = 1_000
 Convert = Callable[[Iterator[Row], Path], None]
 
 
@@ -21,9 +21,9 @@ class FormatUnknown(BulkError):
 
 
 def converter(out: Path, *, features: bool = False) -> Convert | None:
-    """What writes rows in the format of a file, None for JSON lines; raises FormatUnknown and ParquetUnavailable.
+    """The writer for an output's suffix, None for JSON lines; raises FormatUnknown and ParquetUnavailable.
 
-    With `features` the rows have vectors.
+    With `features` the rows have embeddings.
     """
     match out.suffix.lower():
         case ".jsonl" | ".ndjson":
@@ -31,13 +31,13 @@ def converter(out: Path, *, features: bool = False) -> Convert | None:
         case ".csv":
             return partial(write_csv, features=features)
         case ".parquet":
-            parquet()  # better missing now than after an hour's work
+            parquet()  # report a missing PyArrow before the run, not after it
             return partial(write_parquet, features=features)
-    raise FormatUnknown(f"{out.name!r}: the output's ending must be .jsonl, .csv or .parquet")
+    raise FormatUnknown(f"{out.name!r}: the output's suffix must be .jsonl, .csv or .parquet")
 
 
 def write_csv(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
-    """Rows as CSV (RFC 4180) without formulas; `predictions` and vectors are JSON."""
+    """Write rows as CSV (RFC 4180) without formulas; `predictions` and embeddings are JSON."""
     names = columns(features=features)
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(csv_line(names))
@@ -51,7 +51,7 @@ def write_csv(rows: Iterator[Row], path: Path, *, features: bool = False) -> Non
 
 
 def write_parquet(rows: Iterator[Row], path: Path, *, features: bool = False) -> None:
-    """Rows as Parquet, ROW_GROUP of them at a time in memory, or fewer where they have vectors."""
+    """Write rows as Parquet, with ROW_GROUP rows in memory at a time, or EMBEDDING_GROUP with embeddings."""
     pa = arrow()
     prediction = pa.struct([("label", pa.string()), ("class_id", pa.int32()), ("score", pa.float32())])
     types = {
@@ -64,5 +64,5 @@ def write_parquet(rows: Iterator[Row], path: Path, *, features: bool = False) ->
     }
     schema = pa.schema([(name, types.get(name, pa.string())) for name in columns(features=features)])
     with parquet().ParquetWriter(path, schema) as writer:
-        while group := list(islice(rows, VECTOR_GROUP if features else ROW_GROUP)):
+        while group := list(islice(rows, EMBEDDING_GROUP if features else ROW_GROUP)):
             writer.write_table(pa.Table.from_pylist(group, schema))

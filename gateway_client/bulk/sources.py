@@ -1,13 +1,13 @@
-"""Where pictures come from, each kind as an iterator that holds no more than a name at a time.
+"""The sources of images; each kind is an iterator that holds one name at a time.
 
-a folder          every image file in it, at any depth, by name; hidden files and folders are left out
+a folder          every image file in it, at any depth, by name; hidden files and folders are skipped
 a glob            "photos/**/*.jpg"
-a file            one picture
+a file            one image
 .tar .tgz .zip    the image files in an archive (any compression of tarfile's)
 .csv .jsonl .parquet   a table with a column of paths, relative to the table's own folder
-.txt              a list of paths, one to a line, relative to the list's own folder
-s3://bucket/…     what is below a prefix, or any other URL of fsspec's; also one object, or a glob
--                 paths on stdin, one to a line (or apart by NUL, as from `find -print0`)
+.txt              a list of paths, one per line, relative to the list's own folder
+s3://bucket/…     everything below a prefix, one object, or a glob; or any other URL that fsspec supports
+-                 paths on stdin, one per line (or separated by NUL, as from `find -print0`)
 """
 
 import os
@@ -18,10 +18,10 @@ from functools import partial
 from glob import has_magic
 from pathlib import Path
 
-from gateway_client import Picture
+from gateway_client import NamedImage
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
 from gateway_client.bulk.problems import BulkError
-from gateway_client.bulk.remote import is_url, list_urls, picture_at
+from gateway_client.bulk.remote import image_at, is_url, list_urls
 from gateway_client.bulk.suffixes import SUFFIXES
 from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, NoPath, TableUnreadable, read_paths
 from gateway_client.bulk.walk import EVERYTHING, Pattern, split, walk
@@ -29,30 +29,30 @@ from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 
 STDIN = "-"
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b")
-"""How pictures and archives begin, and no path does."""
+"""Signatures of images and archives; no path begins like this."""
 
 
 class SourceMissing(BulkError):
-    """There is nothing where pictures should come from."""
+    """A source does not exist or is empty."""
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file in a folder or an archive is meant as a picture."""
+    """Whether a file in a folder or an archive has an image's suffix."""
     return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122  # a name, not a path
 
 
 @dataclass(slots=True)
 class LeftOut:
-    """Files that were not taken for pictures, by their names, and folders that were met twice."""
+    """Counts skipped files, which have no image's suffix, and folders that links led to twice."""
 
     number: int = 0
     example: str = ""
     folders: int = 0
-    """Folders that a link leads to and that were read under another name."""
+    """Number of folders that were already read under another name."""
     folder: str = ""
 
     def takes(self, name: str) -> bool:
-        """Whether a file is meant as a picture; counts it if not."""
+        """Whether a file has an image's suffix; counts it if not."""
         if is_image_name(name):
             return True
         self.number += 1
@@ -60,37 +60,38 @@ class LeftOut:
         return False
 
     def again(self, folder: str) -> None:
-        """Count a folder that was met before."""
+        """Count a folder that was already read."""
         self.folders += 1
         self.folder = self.folder or folder
 
 
-Reading = Callable[[int], Iterator[Picture]]
-"""The pictures of a source, of which a file is read up to so many bytes and one more."""
+Reading = Callable[[int], Iterator[NamedImage]]
+"""Yields the images of a source; the argument is the maximum number of bytes of a file."""
 
 
 class Sources:
-    """Where pictures come from; raises SourceMissing and TableUnreadable before the first picture is asked for."""
+    """Opens all sources; raises SourceMissing and TableUnreadable before the first image is read."""
 
     def __init__(self, sources: Iterable[str], *, column: str | None = None) -> None:
         self.left_out = LeftOut()
         self._opened = [_open(source, column, self.left_out) for source in sources]
 
-    def pictures(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[Picture]:
-        """The pictures of all sources, one after another.
+    def images(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[NamedImage]:
+        """Yield the images of all sources, in order.
 
-        Each has at most `max_file_bytes` and one byte. What cannot be read is a picture, too, whose `read` says why.
+        At most `max_file_bytes` + 1 bytes of each are read. An unreadable file or folder is also an item: its `read`
+        raises OSError with the reason.
         """
-        return (picture for reading in self._opened for picture in reading(max_file_bytes))
+        return (image for reading in self._opened for image in reading(max_file_bytes))
 
 
 def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
-    """How many there are; None where only reading everything would show it."""
+    """The number of images; None if only reading everything would show it."""
     number = 0
     for source in sources:
         if source == STDIN or is_url(source) or _is_tar(source):
             return None
-        for _ in Sources([source], column=column).pictures():
+        for _ in Sources([source], column=column).images():
             number += 1
     return number
 
@@ -119,11 +120,11 @@ def _open(source: str, column: str | None, left_out: LeftOut) -> Reading:
             raise SourceMissing(f"no file matches {source!r}")
         return partial(_walk, folder, pattern, bool, left_out.again)
     if os.path.lexists(source):
-        return partial(_one, source)  # a FIFO, a device, a link that leads nowhere: its row shows what it is
+        return partial(_one, source)  # a FIFO, a device or a broken link: its row has the error
     raise SourceMissing(f"there is no file or folder {source!r}")
 
 
-def _one(path: str, max_file_bytes: int) -> Iterator[Picture]:
+def _one(path: str, max_file_bytes: int) -> Iterator[NamedImage]:
     yield _file(path, max_file_bytes)
 
 
@@ -135,15 +136,15 @@ def _open_table(table: Path, column: str | None) -> Reading:
     return partial(_table, table, column)
 
 
-def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[Picture]:
+def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[NamedImage]:
     try:
         for number, path in enumerate(read_paths(table, column), 1):
             if isinstance(path, NoPath):
-                yield Picture(f"{table}:{number}", partial(_refuse, path.reason))
+                yield NamedImage(f"{table}:{number}", partial(_refuse, path.reason))
             else:
                 yield _local_or_remote(path, max_file_bytes)
-    except (OSError, TableUnreadable) as exc:  # it has changed since it was looked at
-        yield Picture(str(table), partial(_refuse, str(exc)))
+    except (OSError, TableUnreadable) as exc:  # the table has changed since it was opened
+        yield NamedImage(str(table), partial(_refuse, str(exc)))
 
 
 def _refuse(reason: str) -> bytes:
@@ -156,26 +157,26 @@ def _walk(
     takes: Callable[[str], bool],
     again: Callable[[str], None],
     max_file_bytes: int,
-) -> Iterator[Picture]:
+) -> Iterator[NamedImage]:
     for path, error in walk(folder, pattern, again):
         if error is not None:
             reason = f"the folder cannot be read: {error.strerror}"
-            yield Picture(os.path.normpath(path), partial(_refuse, reason))
+            yield NamedImage(os.path.normpath(path), partial(_refuse, reason))
         elif takes(path):
             yield _file(path, max_file_bytes)
 
 
-def _file(path: str, max_file_bytes: int) -> Picture:
-    return Picture(os.path.normpath(path), partial(read_file, path, max_file_bytes))
+def _file(path: str, max_file_bytes: int) -> NamedImage:
+    return NamedImage(os.path.normpath(path), partial(read_file, path, max_file_bytes))
 
 
-def _local_or_remote(path: str, max_file_bytes: int) -> Picture:
+def _local_or_remote(path: str, max_file_bytes: int) -> NamedImage:
     if path.startswith("file://"):
         path = path.removeprefix("file://")
-    return picture_at(path, max_file_bytes) if is_url(path) else _file(path, max_file_bytes)
+    return image_at(path, max_file_bytes) if is_url(path) else _file(path, max_file_bytes)
 
 
-def _stdin(max_file_bytes: int) -> Iterator[Picture]:
+def _stdin(max_file_bytes: int) -> Iterator[NamedImage]:
     if sys.stdin.isatty():
         raise SourceMissing("'-' reads paths from stdin, but nothing is piped to it")
     rest = b""
@@ -198,5 +199,5 @@ def _stdin(max_file_bytes: int) -> Iterator[Picture]:
         yield _named(rest, max_file_bytes)
 
 
-def _named(raw: bytes, max_file_bytes: int) -> Picture:
+def _named(raw: bytes, max_file_bytes: int) -> NamedImage:
     return _local_or_remote(os.fsdecode(raw).rstrip("\r"), max_file_bytes)

@@ -1,4 +1,4 @@
-"""Names of image files."""
+"""Suffixes of image files."""
 
 SUFFIXES = frozenset(
     f".{suffix}"

@@ -1,4 +1,4 @@
-"""Tables with a column of paths: CSV, JSON lines, Parquet, or text with nothing but paths."""
+"""Tables with a column of paths: CSV, JSON lines, Parquet, or text with one path per line."""
 
 import csv
 import json
@@ -21,11 +21,11 @@ NAMES_SHOWN = 20
 CHARACTERS_SHOWN = 200
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet", ".txt"})
 COLUMNS = ("path", "file", "filename", "image", "url")
-"""The names by which a column of paths is known, where none is given."""
+"""Names that identify the column of paths if `--column` is not set."""
 MAX_LINE_BYTES = 2**20
-"""Bytes of one line of a table or a list; a longer one has no path."""
+"""Maximum bytes of one line of a table or a list; a longer line is an error."""
 MAX_SKIPPED_BYTES = 256 * 2**20
-"""A line that goes on for longer than this ends its table."""
+"""A line longer than this ends its table."""
 
 
 class TableUnreadable(BulkError):
@@ -34,7 +34,7 @@ class TableUnreadable(BulkError):
 
 @dataclass(frozen=True, slots=True)
 class NoPath:
-    """A row of a table from which no path can be read, and why."""
+    """A row of a table without a readable path, and the reason."""
 
     reason: str
 
@@ -44,9 +44,9 @@ TOO_LONG = NoPath(f"this line of the table has more than {MAX_LINE_BYTES >> 20} 
 
 
 def read_paths(table: Path, column: str | None = None) -> Iterator[str | NoPath]:
-    """The paths of a table, row by row; relative ones are taken from the table's folder.
+    """Yield the paths of a table; relative paths start at the table's folder.
 
-    Raises TableUnreadable, and OSError, before the first row; a later row that is damaged is a NoPath.
+    Raises TableUnreadable and OSError before the first row; a damaged row after it is a NoPath.
     """
     match table.suffix.lower():
         case ".csv":
@@ -61,14 +61,14 @@ def read_paths(table: Path, column: str | None = None) -> Iterator[str | NoPath]
         found = EMPTY if value is None or value == "" else value
         if not isinstance(found, str | NoPath):
             row = f"row {number} of {visible(table)}"
-            found = NoPath(f"{row} has {_short(found)} for a path: name the column by --column")
+            found = NoPath(f"{row} has {_short(found)} as its path: name the column by --column")
         if number == 1 and isinstance(found, NoPath) and found is not EMPTY:
             raise TableUnreadable(found.reason)
         yield str(table.parent / found) if isinstance(found, str) and not is_url(found) else found
 
 
 def bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """The lines of a file, None for each that has more than MAX_LINE_BYTES; ends at one that does not end."""
+    """Yield the lines of a file, None for each that exceeds MAX_LINE_BYTES; stops at one beyond MAX_SKIPPED_BYTES."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) <= MAX_LINE_BYTES:
             yield line
@@ -95,7 +95,7 @@ def _column(table: Path, names: list[str], column: str | None) -> str:
             f"{visible(table)} has no header, but a first line with {_listed(names)}: write one above it, such as path"
         )
     if len(names) == 1:
-        if found := next((sign for sign in ";\t|" if sign in names[0]), None):
+        if found := next((separator for separator in ";\t|" if separator in names[0]), None):
             raise TableUnreadable(
                 f"{visible(table)} has one column, {_short(names[0])}: separate columns by commas, not by {found!r}"
             )
@@ -120,12 +120,12 @@ def _csv(table: Path, column: str | None) -> Iterator[object]:
         nonlocal too_long
         for number, line in enumerate(bounded_lines(file)):
             too_long += line is None
-            # A name may be other bytes than UTF-8. The first line may begin with Windows' mark.
+            # A name may not be valid UTF-8. The first line may begin with a byte order mark.
             yield (line or b"\n").decode("utf-8" if number else "utf-8-sig", "surrogateescape")
 
     with open_regular(table) as file:
         reader = csv.reader(lines())
-        place: int | None = None
+        position: int | None = None
         while True:
             row: list[str] | None = None
             try:
@@ -138,11 +138,11 @@ def _csv(table: Path, column: str | None) -> Iterator[object]:
                 yield TOO_LONG
             if row is None:
                 return
-            if row and place is None:
+            if row and position is None:
                 _require_utf_8(table, row)
-                place = row.index(_column(table, row, column))
-            elif row and place is not None:
-                yield restored(row[place]) if place < len(row) else None
+                position = row.index(_column(table, row, column))
+            elif row and position is not None:
+                yield restored(row[position]) if position < len(row) else None
 
 
 def _require_utf_8(table: Path, names: list[str]) -> None:
@@ -151,7 +151,7 @@ def _require_utf_8(table: Path, names: list[str]) -> None:
 
 
 def _lines(table: Path) -> Iterator[object]:
-    with open_regular(table) as file:  # names may be other bytes than UTF-8
+    with open_regular(table) as file:  # names may not be valid UTF-8
         for line in bounded_lines(file):
             if line is None:
                 yield TOO_LONG

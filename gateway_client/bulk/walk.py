@@ -1,4 +1,4 @@
-"""Files below a folder that match a glob: depth first, by name, each folder once, whatever the links between them."""
+"""Files below a folder that match a glob: depth first, sorted by name, each folder once, even if links form cycles."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,45 +12,45 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def walk(root: str, pattern: Pattern, again: Callable[[str], None]) -> Iterator[tuple[str, OSError | None]]:
-    """The files that match, and the folders that cannot be listed, with the reason.
+    """Yield the files that match, and the folders that cannot be listed, with the error.
 
-    Names that begin with a dot match only a part that does. Links are followed; `again` is told of each folder that was
-    met before under another name, as in a loop, and that is not entered again. Holds the names of one folder per level.
+    Names that begin with a dot match only a part that does. Links are followed; `again` is called with each folder that
+    was already read under another name, as in a cycle, and is skipped. Memory holds the names of one folder per level.
     """
     if pattern[-1] == "**":
         pattern = (*pattern, "*")
     seen: set[tuple[int, int, frozenset[int]]] = set()
-    # Each level: what is left to look at, as paths with the parts of the pattern that may come next; none for a file.
+    # Each level: the remaining paths, each with the positions in the pattern that may match next; none for a file.
     levels = [iter([(root, _closed(pattern, {0}))])]
     while levels:
         if (following := next(levels[-1], None)) is None:
             levels.pop()
             continue
-        path, places = following
-        if not places:
+        path, positions = following
+        if not positions:
             yield path, None
         else:
             try:
-                entries = _entries(path, partial(_is_new, seen, places))
+                entries = _entries(path, partial(_is_new, seen, positions))
             except OSError as exc:
                 yield path, exc
                 continue
             if entries is None:
                 again(path)
             else:
-                levels.append(_matching(path, entries, pattern, places))
+                levels.append(_matching(path, entries, pattern, positions))
 
 
 def split(glob: str, has_magic: Callable[[str], bool]) -> tuple[str, Pattern]:
-    """The folder in which a glob begins, and what follows it."""
+    """Split a glob into its fixed folder and its pattern."""
     parts = glob.split("/")
     first = next(number for number, part in enumerate(parts) if has_magic(part))
     root = "/".join(parts[:first]) or ("/" if first else ".")
     return root, tuple(part for part in parts[first:] if part not in ("", "."))
 
 
-def _is_new(seen: set[tuple[int, int, frozenset[int]]], places: frozenset[int], found: os.stat_result) -> bool:
-    key = (found.st_dev, found.st_ino, places)
+def _is_new(seen: set[tuple[int, int, frozenset[int]]], positions: frozenset[int], found: os.stat_result) -> bool:
+    key = (found.st_dev, found.st_ino, positions)
     if key in seen:
         return False
     seen.add(key)
@@ -58,7 +58,7 @@ def _is_new(seen: set[tuple[int, int, frozenset[int]]], places: frozenset[int], 
 
 
 def _entries(path: str, is_new: Callable[[os.stat_result], bool]) -> list[tuple[str, bool]] | None:
-    """The names in a folder, and whether each is a folder; None where it is not new."""
+    """The names in a folder, and whether each is a folder; None if the folder is not new."""
     handle = os.open(path, _FLAGS)
     try:
         if not is_new(os.fstat(handle)):
@@ -72,16 +72,16 @@ def _entries(path: str, is_new: Callable[[os.stat_result], bool]) -> list[tuple[
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself: who opens it learns why
+    except OSError:  # a link to itself: opening it reports the error
         return False
 
 
 def _matching(
-    folder: str, entries: list[tuple[str, bool]], pattern: Pattern, places: frozenset[int]
+    folder: str, entries: list[tuple[str, bool]], pattern: Pattern, positions: frozenset[int]
 ) -> Iterator[tuple[str, frozenset[int]]]:
     end = len(pattern)
     for name, is_folder in entries:
-        following = _after(pattern, places, name)
+        following = _after(pattern, positions, name)
         path = f"{folder.rstrip('/')}/{name}"
         if not is_folder:
             if end in following:
@@ -90,24 +90,24 @@ def _matching(
             yield path, inner
 
 
-def _after(pattern: Pattern, places: frozenset[int], name: str) -> frozenset[int]:
-    """Which parts may come next after a name."""
+def _after(pattern: Pattern, positions: frozenset[int], name: str) -> frozenset[int]:
+    """The positions in the pattern that may match after a name."""
     found = set()
-    for place in places:
-        part = pattern[place]
+    for position in positions:
+        part = pattern[position]
         if part == "**":
             if not name.startswith("."):
-                found.add(place)
+                found.add(position)
         elif fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
-            found.add(place + 1)
+            found.add(position + 1)
     return _closed(pattern, found)
 
 
-def _closed(pattern: Pattern, places: set[int]) -> frozenset[int]:
-    """With the parts behind each `**`, which may stand for no folder at all."""
-    closed = set(places)
-    for place in places:
-        following = place
+def _closed(pattern: Pattern, positions: set[int]) -> frozenset[int]:
+    """Add the positions after each `**`, which may match no folder at all."""
+    closed = set(positions)
+    for position in positions:
+        following = position
         while following < len(pattern) and pattern[following] == "**":
             following += 1
             closed.add(following)

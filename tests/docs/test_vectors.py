@@ -83,7 +83,7 @@ def test_example_finds_similar_images_and_sends_only_new_ones(tmp_path: Path):
     assert [Path(line.split()[1]).name for line in found.splitlines()] == ["red.png", "purple.png"]
     assert again == f"1.000  {photos / 'pink.png'}\n"
     assert other.returncode == 1
-    assert "has vectors of colours version 1, not of others version 1" in other.stderr
+    assert "has embeddings of colours version 1, not of others version 1" in other.stderr
 
 
 IN_PROJECT = {

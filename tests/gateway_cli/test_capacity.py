@@ -14,7 +14,7 @@ def run(*options):
     return result.output
 
 
-def test_it_says_what_a_machine_reaches_what_limits_it_and_what_to_set():
+def test_report_has_throughput_bottleneck_and_settings():
     output = run("--cores", "16", "--gpus", "1")
     assert output.startswith("16 cores, 1 GPU: about 3,182 images/s, limited by: preprocessors")
     for line in (
@@ -34,7 +34,7 @@ def test_without_a_gpu_there_is_no_queue_delay():
     assert "max_queue_delay" not in output
 
 
-def test_the_variables_alone_are_settings_that_are_taken(monkeypatch):
+def test_env_format_prints_valid_settings(monkeypatch):
     lines = run("--cores", "32", "--gpus", "2", "--format", "env").splitlines()
     for name, value in (line.split("=") for line in lines):
         monkeypatch.setenv(name, value)
@@ -42,10 +42,10 @@ def test_the_variables_alone_are_settings_that_are_taken(monkeypatch):
     assert {field: getattr(settings, field) for field in plan(32, 2).settings()} == plan(32, 2).settings()
 
 
-def test_a_slow_network_of_ones_own_is_reckoned_with():
+def test_slow_network_lowers_the_throughput():
     assert "limited by: network" in run("--cores", "16", "--gpus", "1", "--gpu-ms", "5")
 
 
 @pytest.mark.parametrize("options", [("--cores", "0"), ("--gpus", "-1"), ("--gpu-ms", "0")])
-def test_a_machine_that_cannot_be_is_refused(options):
+def test_impossible_machine_is_refused(options):
     assert CliRunner().invoke(app, ["capacity", *options]).exit_code == 2

@@ -28,7 +28,7 @@ def display(screen, tmp_path):
     display.close()
 
 
-def test_a_model_has_a_line_with_its_time_and_the_chatter_has_none(display, screen):
+def test_display_shows_models_but_not_log_chatter(display, screen):
     display.log(f'triton | I{HEAD} "loading: echo:1"')
     display.log("triton | +-------+")
     display.log(f"triton | I{HEAD} \"successfully loaded 'echo'\"")
@@ -37,7 +37,7 @@ def test_a_model_has_a_line_with_its_time_and_the_chatter_has_none(display, scre
     assert screen.getvalue().rstrip().endswith("s")
 
 
-def test_errors_that_matter_come_through(display, screen):
+def test_relevant_errors_are_shown(display, screen):
     display.log(f'triton | E{HEAD} "CudaDriverHelper has not been initialized."')
     display.log(f'triton | E{HEAD} "[markup] stays as it is"')
     assert screen.getvalue() == "gateway | triton | [markup] stays as it is\n"
@@ -49,7 +49,7 @@ def test_the_whole_log_is_in_the_file(display):
     assert display.log_file.read_text() == "one\ntwo\n"
 
 
-def test_the_file_does_not_grow_for_ever(display, monkeypatch):
+def test_log_file_size_is_bounded(display, monkeypatch):
     monkeypatch.setattr(live, "MAX_LOG_BYTES", 100)
     for number in range(1_000):
         display.log(f"line {number}")
@@ -57,14 +57,14 @@ def test_the_file_does_not_grow_for_ever(display, monkeypatch):
     assert "line 999" in display.log_file.read_text()
 
 
-def test_what_is_awaited_is_shown_until_it_is_there(display, screen):
+def test_spinner_is_shown_while_waiting(display, screen):
     with display.waiting("starting Triton"):
         wait_for(lambda: "starting Triton" in screen.getvalue())
         display.say("in between")
     assert "in between" in screen.getvalue()
 
 
-def test_the_log_s_place_follows_the_xdg_specification(monkeypatch, tmp_path):
+def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert log_path(8080) == tmp_path / "triton-image-gateway" / "triton-8080.log"
     monkeypatch.setenv("XDG_STATE_HOME", "")

@@ -17,7 +17,7 @@ from gateway.errors import UserError
 from gateway.gpus import gpu_count
 from gateway.triton.model_config import read_model_config
 from gateway_cli.main import app
-from gateway_cli.model.group import tell_how_to_load
+from gateway_cli.model.group import explain_how_to_load
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.torchscript import without_deprecations
@@ -45,7 +45,7 @@ def add(head_file, tmp_path):
     return add
 
 
-def test_a_whole_configuration_can_be_said_in_options(add, tmp_path):
+def test_options_reach_the_configuration_files(add, tmp_path):
     sizes = [32, 64, 128, 256, 512, 1024]
     result = add(
         "--instances=3",
@@ -69,7 +69,7 @@ def test_a_whole_configuration_can_be_said_in_options(add, tmp_path):
     assert read_entry(tmp_path / "models", "head").serving.cache_classifier
 
 
-def test_who_adds_a_model_beside_a_running_service_reads_how_it_learns_of_it(add):
+def test_add_without_url_explains_how_to_load_the_model(add):
     result = add()
     assert result.exit_code == 0, result.output
     (hint,) = [line for line in result.output.splitlines() if "running service" in line]
@@ -77,18 +77,18 @@ def test_who_adds_a_model_beside_a_running_service_reads_how_it_learns_of_it(add
     assert "--url" in hint
 
 
-def test_who_names_the_triton_needs_no_hint(capsys):
-    tell_how_to_load("head", "127.0.0.1:8001")
+def test_no_load_hint_with_url(capsys):
+    explain_how_to_load("head", "127.0.0.1:8001")
     assert capsys.readouterr().err == ""
 
 
-def test_a_pillow_that_is_no_release_is_refused(add):
+def test_unknown_pillow_release_is_refused(add):
     refused = add("--resize-library=pillow12")
     assert refused.exit_code == 1
     assert "'pillow12' is not a resize library" in str(refused.exception)
 
 
-def test_a_small_largest_batch_needs_no_word_about_preferred_ones(add, tmp_path):
+def test_preferred_batch_sizes_fit_a_small_maximum(add, tmp_path):
     assert add("--max-batch-size=4").exit_code == 0
     config = read_model_config(tmp_path / "models" / "head_classifier" / "config.pbtxt")
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
@@ -96,7 +96,7 @@ def test_a_small_largest_batch_needs_no_word_about_preferred_ones(add, tmp_path)
 
 
 @pytest.mark.skipif(gpu_count() > 1, reason="this machine has the GPUs")
-def test_gpus_that_this_machine_lacks_are_refused_with_what_to_do(add, tmp_path):
+def test_missing_gpus_are_refused_with_advice(add, tmp_path):
     result = add("--gpus", "0,1")
     assert isinstance(result.exception, EntryError)
     assert "leave --gpus out, and Triton takes every GPU that exists, or the CPU" in str(result.exception)
@@ -126,7 +126,7 @@ def test_gpus_that_this_machine_lacks_are_refused_with_what_to_do(add, tmp_path)
         (["--version=0"], "versions are numbers from 1"),
     ],
 )
-def test_odd_options_are_refused_in_words_and_nothing_is_written(add, tmp_path, options, reason):
+def test_invalid_options_are_refused_and_nothing_is_written(add, tmp_path, options, reason):
     result = add(*options)
     assert isinstance(result.exception, UserError)
     assert reason in str(result.exception)
@@ -149,7 +149,7 @@ def test_a_tolerance_is_a_share(option):
     ],
     ids=["state dict", "checkpoint", "module"],
 )
-def test_what_torch_save_wrote_is_refused_with_what_to_do_instead(add, tmp_path, value, reason):
+def test_torch_save_files_are_refused_with_advice(add, tmp_path, value, reason):
     torch.save(value, tmp_path / "head.pt")
     result = add(source=tmp_path / "head.pt")
     assert isinstance(result.exception, ModelFileError)
@@ -157,12 +157,12 @@ def test_what_torch_save_wrote_is_refused_with_what_to_do_instead(add, tmp_path,
     assert "torch.export.save(torch.export.export(model.eval()," in str(result.exception)
 
 
-def test_a_file_that_is_not_there_and_a_folder_are_no_source(add, tmp_path):
+def test_missing_file_and_plain_folder_are_refused_as_source(add, tmp_path):
     assert f"there is no file {tmp_path}/absent.pt" in str(add(source=tmp_path / "absent.pt").exception)
     assert f"{tmp_path} is a folder; SOURCE must be a file" in str(add(source=tmp_path).exception)
 
 
-def test_a_name_is_given_once(add):
+def test_duplicate_model_name_is_refused(add):
     assert add().exit_code == 0
     again = add()
     assert isinstance(again.exception, EntryError)
@@ -170,19 +170,19 @@ def test_a_name_is_given_once(add):
     assert advice in str(again.exception)
 
 
-def test_a_version_of_a_model_that_is_not_there_is_said_to_be_a_new_model(add, tmp_path):
+def test_version_of_a_missing_model_is_refused(add, tmp_path):
     added = add("--version=3")
     assert f"{tmp_path / 'models'} has no model 'head' yet: it is a new one, with version 3 alone" in added.output
 
 
-def test_labels_as_windows_writes_them_are_read(add, tmp_path):
+def test_labels_in_windows_encoding_are_read(add, tmp_path):
     (tmp_path / "labels.txt").write_bytes("\ufeffdaisy\r\nrose\r\ntulip\r\npoppy\r\nÄster\r\n\r\n".encode())
     assert add(f"--labels={tmp_path / 'labels.txt'}").exit_code == 0
     written = (tmp_path / "models" / "head_classifier" / "labels.txt").read_bytes()
     assert written == "daisy\nrose\ntulip\npoppy\nÄster\n".encode()
 
 
-def test_a_label_that_stands_twice_is_told(add, tmp_path):
+def test_duplicate_label_is_reported(add, tmp_path):
     (tmp_path / "labels.txt").write_text("daisy\nrose\ndaisy\npoppy\naster\n")
     result = add(f"--labels={tmp_path / 'labels.txt'}")
     assert result.exit_code == 0
@@ -193,7 +193,7 @@ def test_a_label_that_stands_twice_is_told(add, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"), [(b"\nrose\ntulip\n", "no label on line 1"), (b"\xff\xfe\x00", "cannot read the labels")]
 )
-def test_labels_that_cannot_be_counted_are_refused(add, tmp_path, text, reason):
+def test_invalid_labels_are_refused(add, tmp_path, text, reason):
     (tmp_path / "labels.txt").write_bytes(text)
     result = add(f"--labels={tmp_path / 'labels.txt'}")
     assert reason in str(result.exception)
@@ -207,7 +207,7 @@ class Endless(nn.Module):
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_nothing_behind(tmp_path):
+def test_interrupted_add_leaves_no_files(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "endless.pt")
     labels = save_labels(tmp_path / "labels.txt")
@@ -242,7 +242,7 @@ def _group_lives(group: int) -> bool:
 
 
 @pytest.mark.parametrize("part", ["head_classifier", "head_preprocessor", "head"])
-def test_a_failure_while_it_is_written_leaves_nothing_behind(add, tmp_path, monkeypatch, part):
+def test_failed_add_leaves_no_files(add, tmp_path, monkeypatch, part):
     move = shutil.move
 
     def failing(source, target):
@@ -256,7 +256,7 @@ def test_a_failure_while_it_is_written_leaves_nothing_behind(add, tmp_path, monk
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_failure_while_a_version_is_written_leaves_the_model_as_it_was(own_head, tmp_path, monkeypatch):
+def test_failed_version_leaves_the_model_unchanged(own_head, tmp_path, monkeypatch):
     def files() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in own_head.rglob("*") if path.is_file()}
 
@@ -276,7 +276,7 @@ def test_a_failure_while_a_version_is_written_leaves_the_model_as_it_was(own_hea
     assert sorted(path.name for path in own_head.iterdir()) == ["head", "head_classifier", "head_preprocessor"]
 
 
-def test_the_shell_completes_names_of_the_repository(own_head):
+def test_shell_completion_lists_models_and_versions(own_head):
     def completed(words: str) -> list[str]:
         result = CliRunner().invoke(
             app,
@@ -295,7 +295,7 @@ def test_the_shell_completes_names_of_the_repository(own_head):
     assert completed(f"gateway model parity --model-repository {own_head} ta") == []
 
 
-def test_the_model_that_the_project_brings_is_not_removed(tmp_path):
+def test_shipped_model_cannot_be_removed(tmp_path):
     rewrite(default_entry(EFFICIENTNET_LITE0), tmp_path)
     result = CliRunner().invoke(app, ["model", "remove", "ensemble_model", f"--model-repository={tmp_path}"])
     assert isinstance(result.exception, EntryError)
@@ -304,7 +304,7 @@ def test_the_model_that_the_project_brings_is_not_removed(tmp_path):
     assert read_entry(tmp_path, "ensemble_model").classifier == "classifier"
 
 
-def test_the_model_that_answers_by_default_is_not_removed(own_head, monkeypatch):
+def test_default_model_cannot_be_removed(own_head, monkeypatch):
     monkeypatch.setenv("GATEWAY_MODEL", "head")
     result = CliRunner().invoke(app, ["model", "remove", "head", f"--model-repository={own_head}"])
     assert "is the default model (GATEWAY_MODEL)" in str(result.exception)
@@ -313,7 +313,7 @@ def test_the_model_that_answers_by_default_is_not_removed(own_head, monkeypatch)
     assert CliRunner().invoke(app, ["model", "remove", "head", f"--model-repository={own_head}"]).exit_code == 0
 
 
-def test_a_removed_number_is_not_given_again(add, tmp_path):
+def test_removed_version_number_is_not_reused(add, tmp_path):
     """Triton's cache knows answers by name and number, also of a model that is gone."""
     where = f"--model-repository={tmp_path / 'models'}"
     assert add().exit_code == 0
@@ -326,14 +326,14 @@ def test_a_removed_number_is_not_given_again(add, tmp_path):
     assert sorted(read_entry(tmp_path / "models", "head").versions) == [2]
 
 
-def test_a_triton_that_is_not_there_is_told_before_anything_is_removed(own_head):
+def test_unreachable_triton_is_reported_before_removal(own_head):
     options = ["--url=127.0.0.1:1", f"--model-repository={own_head}"]
     result = CliRunner().invoke(app, ["model", "remove", "head", *options])
     assert "Triton at 127.0.0.1:1 says" in str(result.exception)
     assert read_entry(own_head, "head")
 
 
-def test_a_list_of_no_models_says_so_and_a_folder_that_is_not_there_is_refused(tmp_path):
+def test_empty_and_missing_repository_are_reported(tmp_path):
     listed = CliRunner().invoke(app, ["model", "list", f"--model-repository={tmp_path}"])
     assert (listed.exit_code, "there are no models in" in listed.output) == (0, True)
     refused = CliRunner().invoke(app, ["model", "list", f"--model-repository={tmp_path / 'nowhere'}"])

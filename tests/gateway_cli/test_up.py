@@ -15,7 +15,7 @@ from gateway_cli.main import app
         ("GATEWAY_MODEL_SHADOW", "pets has no version 2, so it looks on at nothing"),
     ],
 )
-def test_a_share_of_a_version_that_is_not_there_is_warned_of_at_the_start(tmp_path, monkeypatch, setting, said):
+def test_split_to_a_missing_version_warns_at_start(tmp_path, monkeypatch, setting, said):
     started: list[Path] = []
     monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, **options: started.append(repository))
     (tmp_path / "pets" / "1").mkdir(parents=True)
@@ -27,7 +27,7 @@ def test_a_share_of_a_version_that_is_not_there_is_warned_of_at_the_start(tmp_pa
     assert "warning" not in CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"]).output
 
 
-def test_a_version_without_its_file_is_named_before_triton_starts_and_the_default_models_is_made(tmp_path, monkeypatch):
+def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway_local.up.up", lambda *_, **__: None)
     for name in ("classifier", "flowers"):
         (tmp_path / name / "1").mkdir(parents=True)
@@ -39,5 +39,5 @@ def test_a_version_without_its_file_is_named_before_triton_starts_and_the_defaul
 
 
 @pytest.mark.parametrize("option", ["--grpc-port", "--http-port", "--metrics-port"])
-def test_a_port_that_is_none_is_refused(option):
+def test_invalid_port_is_refused(option):
     assert CliRunner().invoke(app, ["triton", "run", f"{option}=99999"]).exit_code == 2

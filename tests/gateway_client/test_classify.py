@@ -11,7 +11,7 @@ from PIL import Image
 
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
 from gateway.inference.backend import Call, InferResult
-from gateway_client import AsyncGateway, Gateway, Picture, blocking, errors
+from gateway_client import AsyncGateway, Gateway, NamedImage, blocking, errors
 from tests.films import film
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.stub_service import stub_service
@@ -29,7 +29,7 @@ def gateway(url):
         yield gateway
 
 
-def test_each_picture_gets_one_result_however_many_there_are(gateway, tmp_path):
+def test_each_image_gets_one_result(gateway, tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(57)]
     for path in paths:
         path.write_bytes(PNG)
@@ -41,19 +41,19 @@ def test_each_picture_gets_one_result_however_many_there_are(gateway, tmp_path):
     }
 
 
-def test_paths_bytes_pil_images_and_arrays_are_pictures(gateway, tmp_path):
+def test_paths_bytes_pil_images_and_arrays_are_accepted(gateway, tmp_path):
     path = tmp_path / "cat.png"
     path.write_bytes(PNG)
     gray, rgba = np.zeros((3, 5), np.uint8), np.zeros((6, 7, 4), np.uint8)
     given = [str(path), path, PNG, Image.new("RGB", (8, 9)), Image.new("CMYK", (8, 9)), gray, rgba, rgba[::-1, ::2, :3]]
-    results = sorted(gateway.classify([*given, Picture("mine", lambda: PNG)]), key=lambda result: result.index)
+    results = sorted(gateway.classify([*given, NamedImage("mine", lambda: PNG)]), key=lambda result: result.index)
     assert [result.error for result in results] == [None] * 9
     sizes = [(result.width, result.height) for result in results]
     assert sizes == [(4, 4)] * 3 + [(8, 9), (8, 9), (5, 3), (7, 6), (4, 6), (4, 4)]
     assert results[-1].name == "mine"
 
 
-def test_each_frame_of_an_animated_picture_may_have_an_answer(gateway):
+def test_frames_of_an_animation_have_results(gateway):
     results = sorted(gateway.classify([film("GIF", range(5)), PNG, b"text"], frames=3), key=lambda r: r.index)
     assert [[frame.index for frame in result.frames] for result in results] == [[0, 1, 3], [0], []]
     assert [frame.seconds for frame in results[0].frames] == pytest.approx([0, 0.1, 0.3])
@@ -64,7 +64,7 @@ def test_each_frame_of_an_animated_picture_may_have_an_answer(gateway):
 
 
 @pytest.mark.parametrize("frames", ["all", "every:0.1s"])
-def test_pictures_that_have_too_many_frames_together_are_sent_apart(frames):
+def test_too_many_frames_in_a_request_splits_it(frames):
     films = [film("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
     with stub_service(max_frames=8) as url, Gateway(url) as gateway:
         results = sorted(gateway.classify(films, frames=frames), key=lambda result: result.index)
@@ -75,7 +75,7 @@ def test_pictures_that_have_too_many_frames_together_are_sent_apart(frames):
     assert isinstance(error, errors.TooManyFrames)
 
 
-def test_one_picture_needs_no_list(gateway):
+def test_single_image_needs_no_list(gateway):
     (result,) = gateway.classify(PNG)
     assert result.ok
 
@@ -83,12 +83,12 @@ def test_one_picture_needs_no_list(gateway):
 @pytest.mark.parametrize(
     "wrong", [1, np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 2), np.uint8), Image.new("F", (1, 1))]
 )
-def test_what_is_no_picture_is_a_type_error(gateway, wrong):
-    with pytest.raises(TypeError, match=r"picture|must be uint8|mode"):
+def test_unsupported_input_raises_type_error(gateway, wrong):
+    with pytest.raises(TypeError, match=r"image|must be uint8|mode"):
         list(gateway.classify([PNG, wrong]))
 
 
-def test_a_bad_picture_costs_no_other_its_answer(gateway, tmp_path):
+def test_bad_image_affects_no_other_result(gateway, tmp_path):
     huge = b"x" * 100_001
     results = sorted(gateway.classify([PNG, b"text", tmp_path / "none.png", huge, b"", PNG]), key=lambda r: r.index)
     kinds = [type(result.error) for result in results]
@@ -103,7 +103,7 @@ def test_a_bad_picture_costs_no_other_its_answer(gateway, tmp_path):
     assert results[3].error.details == {"limit": "max_file_bytes", "value": 100_000}
 
 
-def test_parameters_reach_the_service_and_its_refusal_has_a_type(gateway):
+def test_parameters_reach_the_service_and_refusals_are_typed(gateway):
     with pytest.raises(errors.InvalidParameter, match="top_k") as raised:
         list(gateway.classify([PNG], top_k=10_000))
     assert (raised.value.status, raised.value.details["limit"]) == (422, "max_top_k")
@@ -111,17 +111,17 @@ def test_parameters_reach_the_service_and_its_refusal_has_a_type(gateway):
     assert result.best.label == "cat"
 
 
-def test_one_label_needs_no_list(gateway):
+def test_single_label_needs_no_list(gateway):
     (result,) = gateway.classify(PNG, labels="cat")
     assert [prediction.label for prediction in result.predictions] == ["cat"]
 
 
-def test_an_address_without_a_scheme_is_one_of_http(url):
+def test_url_scheme_defaults_to_http(url):
     with Gateway(url.removeprefix("http://")) as gateway:
         assert next(gateway.classify(PNG)).ok
 
 
-def test_progress_is_told_after_each_result(gateway):
+def test_progress_is_reported_after_each_result(gateway):
     told = []
     list(gateway.classify([PNG] * 25 + [b"text"], progress=told.append))
     assert [progress.done for progress in told] == list(range(1, 27))
@@ -129,22 +129,22 @@ def test_progress_is_told_after_each_result(gateway):
     assert told[-1].rate > 0
 
 
-def test_a_generator_is_read_as_it_is_needed_and_left_when_the_caller_stops(gateway):
+def test_generator_is_read_lazily(gateway):
     asked = 0
 
-    def pictures():
+    def images():
         nonlocal asked
         while True:
             asked += 1
             yield PNG
 
-    for result in gateway.classify(pictures()):
+    for result in gateway.classify(images()):
         assert result.ok
         break
     assert asked < 2_000
 
 
-def test_results_that_are_left_in_the_middle_end_with_the_client(url):
+def test_unfinished_results_end_with_the_client(url):
     with Gateway(url) as gateway:
         results = gateway.classify([PNG] * 200)
         assert next(results).ok
@@ -152,7 +152,7 @@ def test_results_that_are_left_in_the_middle_end_with_the_client(url):
     assert not gateway._thread.is_alive()
 
 
-def test_ctrl_c_twice_is_as_good_as_once(monkeypatch):
+def test_second_ctrl_c_is_harmless(monkeypatch):
     interrupted = threading.Event()
 
     def impatient(event, timeout):  # in place of waiting for what the first one has cancelled
@@ -173,7 +173,7 @@ def test_ctrl_c_twice_is_as_good_as_once(monkeypatch):
     assert interrupted.is_set()
 
 
-def test_ctrl_c_while_it_waits_ends_all_that_runs():
+def test_ctrl_c_cancels_running_tasks():
     with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
         waiting = threading.Event()
         main = threading.get_ident()
@@ -191,7 +191,7 @@ async def tasks() -> list[str]:
     return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
-def test_nothing_is_nothing(gateway):
+def test_no_images_give_no_results(gateway):
     assert list(gateway.classify([])) == []
 
 
@@ -200,20 +200,20 @@ def test_the_models_can_be_listed(gateway):
     assert (model.name, model.labels, model.ready) == ("ensemble_model", ("cat", "dog"), True)
 
 
-def test_pictures_may_come_in_their_own_time(url):
-    async def pictures():
+def test_async_iterables_are_accepted(url):
+    async def images():
         for _ in range(23):
             await asyncio.sleep(0)
             yield PNG
 
     async def classify():
         async with AsyncGateway(url) as gateway:
-            return [result async for result in gateway.classify(pictures())]
+            return [result async for result in gateway.classify(images())]
 
     assert sorted(result.index for result in asyncio.run(classify())) == list(range(23))
 
 
-def test_it_works_where_an_event_loop_runs_already_as_in_a_notebook(url):
+def test_blocking_client_works_inside_an_event_loop(url):
     async def cell():
         with Gateway(url) as gateway:
             return len(list(gateway.classify([PNG] * 3)))
@@ -236,7 +236,7 @@ class Busy(StubBackend):
 
 
 @pytest.mark.parametrize("fault", [Overloaded(), ModelUnavailable()])
-def test_what_the_service_cannot_answer_for_now_is_sent_again(fault):
+def test_temporary_failures_are_retried(fault):
     backend = Busy(fault)
     with stub_service(backend) as url, Gateway(url) as gateway:
         results = list(gateway.classify([PNG] * 40))
@@ -245,7 +245,7 @@ def test_what_the_service_cannot_answer_for_now_is_sent_again(fault):
     assert backend.calls > 5
 
 
-def test_what_the_service_goes_on_refusing_is_an_error_when_patience_ends():
+def test_retries_end_after_retry_seconds():
     waits = []
     with stub_service(StubBackend(Overloaded())) as url, Gateway(url, retry_seconds=1) as gateway:
         results = list(gateway.classify([PNG] * 3, on_wait=lambda fault, seconds: waits.append((fault.code, seconds))))
@@ -254,7 +254,7 @@ def test_what_the_service_goes_on_refusing_is_an_error_when_patience_ends():
     assert all(code == "overloaded" and 0 < seconds <= 1 for code, seconds in waits)
 
 
-def test_what_ends_the_request_ends_the_call():
+def test_request_error_ends_the_call():
     with (
         stub_service(StubBackend(ModelNotFound())) as url,
         Gateway(url) as gateway,
@@ -263,7 +263,7 @@ def test_what_ends_the_request_ends_the_call():
         list(gateway.classify([PNG] * 3))
 
 
-def test_a_key_is_needed_where_the_service_wants_one(tmp_path):
+def test_api_key_is_sent(tmp_path):
     from gateway.keys import add_key
 
     key = add_key(tmp_path / "keys", "me")
@@ -276,7 +276,7 @@ def test_a_key_is_needed_where_the_service_wants_one(tmp_path):
             assert next(gateway.classify([PNG])).ok
 
 
-def test_a_stream_tells_the_model_of_each_result(url):
+def test_each_result_has_its_model(url):
     import httpx
 
     answer = httpx.post(f"{url}/predict", files={"f": PNG}, headers={"Accept": "application/x-ndjson"})
@@ -284,9 +284,9 @@ def test_a_stream_tells_the_model_of_each_result(url):
     assert first["model"] == {"name": "ensemble_model", "version": "1"}
 
 
-def test_vectors_come_as_32_bit_floats_beside_the_classes_that_are_asked_for():
+def test_embeddings_are_32_bit_floats_beside_classes():
     with stub_service(VectorBackend()) as url, Gateway(url) as gateway:
-        good, bad = sorted(gateway.embed([PNG, b"no picture"], top_k=1), key=lambda result: result.index)
+        good, bad = sorted(gateway.embed([PNG, b"no image"], top_k=1), key=lambda result: result.index)
         assert np.frombuffer(good.embedding, np.float32).tolist() == VECTOR.tolist()
         assert good.best.label == "cat"
         assert (bad.embedding, bad.error.code) == (None, "unsupported_format")
@@ -299,7 +299,7 @@ def test_vectors_come_as_32_bit_floats_beside_the_classes_that_are_asked_for():
             list(gateway.embed(PNG, model="plain"))
 
 
-def test_a_program_with_an_event_loop_gets_vectors_as_well():
+def test_async_client_returns_embeddings():
     async def vectors(url: str) -> list[list[float]]:
         async with AsyncGateway(url) as gateway:
             return [result.embedding.tolist() async for result in gateway.embed([PNG, PNG])]

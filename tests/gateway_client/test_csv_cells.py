@@ -43,11 +43,11 @@ def test_numbers_stay_numbers():
     assert csv_line([-1, -0.5, None, True]) == "-1,-0.5,,True\r\n"
 
 
-def test_what_separates_cells_for_some_program_is_quoted():
+def test_separators_are_quoted():
     assert csv_line(["a;=1", "b|=1", 'c"d']) == '"a;=1","b|=1","c""d"\r\n'
 
 
 @given(st.lists(SIGNS, min_size=2, max_size=4))
-def test_texts_are_read_back_as_they_were(texts):
+def test_texts_survive_a_round_trip(texts):
     (row,) = csv.reader(io.StringIO(csv_line(texts), newline=""))
     assert [restored(cell) for cell in row] == texts

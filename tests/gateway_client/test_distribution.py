@@ -24,7 +24,7 @@ def test_every_code_has_its_type():
     assert not errors.BY_CODE["invalid_image"].retryable
 
 
-def test_it_is_imported_without_the_gateway_and_without_anything_but_httpx():
+def test_import_needs_only_httpx():
     code = (
         "import sys\n"
         f"sys.path.insert(0, {str(PROJECT)!r})\n"
@@ -37,7 +37,7 @@ def test_it_is_imported_without_the_gateway_and_without_anything_but_httpx():
     assert (run.returncode, run.stdout.strip()) == (0, "gateway_client.blocking"), run.stderr
 
 
-def test_its_metadata_are_those_of_its_code():
+def test_metadata_match_the_code():
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
     assert project["version"] == __version__
     assert project["dependencies"] == ["httpx>=0.27"]
@@ -45,7 +45,7 @@ def test_its_metadata_are_those_of_its_code():
     assert (CLIENT / "LICENSE").read_text() == (PROJECT / "LICENSE").read_text()
 
 
-def test_the_readmes_example_runs():
+def test_readme_example_runs():
     (example,) = re.findall(r"```python\n(.*?)```", (CLIENT / "README.md").read_text(), re.DOTALL)
     with stub_service() as url:
         code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n" + example.replace("http://127.0.0.1:8080", url)

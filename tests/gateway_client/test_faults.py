@@ -1,4 +1,4 @@
-"""The client against lines that break and services that refuse: each picture has one result all the same."""
+"""The client against lines that break and services that refuse: each image has one result all the same."""
 
 import asyncio
 import json
@@ -46,8 +46,8 @@ class Service:
         async def classify() -> list:
             transport = httpx.MockTransport(self.handle)
             async with AsyncGateway("http://gateway", transport=transport, **options) as gateway:
-                pictures = [str(number).encode() for number in range(count)]
-                return sorted([result async for result in gateway.classify(pictures)], key=lambda result: result.index)
+                images = [str(number).encode() for number in range(count)]
+                return sorted([result async for result in gateway.classify(images)], key=lambda result: result.index)
 
         return asyncio.run(classify())
 
@@ -68,7 +68,7 @@ class Torn(httpx.AsyncByteStream):
         raise httpx.RemoteProtocolError("peer closed connection")
 
 
-def test_after_a_torn_answer_only_the_rest_is_sent_again():
+def test_only_missing_results_are_retried_after_a_disconnect():
     def answer(number, files):
         return all_lines(files) if number > 1 else httpx.Response(200, stream=Torn(line(0), line(2)), headers=NDJSON)
 
@@ -78,12 +78,12 @@ def test_after_a_torn_answer_only_the_rest_is_sent_again():
     assert service.requests == [[b"0", b"1", b"2", b"3"], [b"1", b"3"]]
 
 
-def test_a_result_that_comes_twice_counts_once():
+def test_duplicate_result_counts_once():
     service = Service(lambda _, files: httpx.Response(200, content=line(0) * 2 + line(1) + line(7), headers=NDJSON))
     assert [result.index for result in service.classify(2)] == [0, 1]
 
 
-def test_the_picture_that_breaks_every_connection_is_found_and_costs_no_other_its_answer():
+def test_image_that_breaks_connections_is_isolated():
     def answer(_, files):
         if b"5" in files:
             raise httpx.RemoteProtocolError("gone")
@@ -94,7 +94,7 @@ def test_the_picture_that_breaks_every_connection_is_found_and_costs_no_other_it
     assert results[5].error.code == "connection_lost"
 
 
-def test_a_gateway_that_stays_away_ends_the_call():
+def test_unreachable_gateway_ends_the_call():
     def answer(_, files):
         raise httpx.ConnectError("refused")
 
@@ -102,7 +102,7 @@ def test_a_gateway_that_stays_away_ends_the_call():
         Service(answer, alive=False).classify(8, retry_seconds=0.3)
 
 
-def test_where_nobody_listens_the_call_fails_at_once():
+def test_refused_connection_fails_at_once():
     async def classify():
         async with AsyncGateway("http://127.0.0.1:9") as gateway:
             return [result async for result in gateway.classify([b"x"])]
@@ -112,19 +112,19 @@ def test_where_nobody_listens_the_call_fails_at_once():
 
 
 @pytest.mark.parametrize("code", ["too_many_files", "request_too_large", "upload_timeout"])
-def test_what_is_too_much_for_one_request_is_halved(code):
+def test_too_large_requests_are_halved(code):
     service = Service(lambda _, files: problem(413, code) if len(files) > 2 else all_lines(files))
     assert all(result.ok for result in service.classify(8))
     assert [len(files) for files in service.requests] == [8, 4, 2, 2, 4, 2, 2]
 
 
-def test_no_request_has_more_files_than_the_service_takes():
+def test_requests_keep_to_max_files():
     service = Service(lambda _, files: all_lines(files))
     assert len(service.classify(50)) == 50
     assert max(map(len, service.requests)) == 16
 
 
-def test_no_request_has_more_bytes_than_asked_for_unless_one_picture_has():
+def test_requests_keep_to_batch_bytes():
     service = Service(lambda _, files: all_lines(files))
     assert len(service.classify(12, batch_bytes=2)) == 12
     assert {sum(map(len, files)) for files in service.requests} <= {1, 2}
@@ -145,7 +145,7 @@ def test_retry_after_is_honoured(monkeypatch):
     assert [7 <= pauses[0] <= 10.5, 3 <= pauses[1] <= 4.5, len(pauses)] == [True, True, 2]
 
 
-def test_fewer_requests_are_out_after_a_refusal_and_more_again_later():
+def test_requests_in_flight_keep_to_concurrency():
     out = most = 0
 
     class Slow(Service):
@@ -166,22 +166,22 @@ def test_fewer_requests_are_out_after_a_refusal_and_more_again_later():
     assert most <= 3
 
 
-def test_an_error_for_all_that_no_retry_mends_is_each_pictures_own():
+def test_permanent_service_error_is_set_on_each_result():
     results = Service(lambda _, files: problem(500, "internal_error")).classify(2)
     assert [type(result.error) for result in results] == [errors.InternalError] * 2
 
 
-def test_a_code_of_a_newer_gateway_is_an_error_all_the_same():
+def test_unknown_error_code_is_a_gateway_error():
     results = Service(lambda _, files: problem(500, "brand_new")).classify(1)
     assert (type(results[0].error), results[0].error.code) == (errors.GatewayError, "brand_new")
 
 
-def test_what_is_no_gateway_is_said_so():
+def test_other_servers_are_reported():
     page = httpx.Response(200, text="<html>", headers={"Content-Type": "text/html"})
     with pytest.raises(UnexpectedAnswer, match="is the URL right"):
         Service(lambda _, files: page).classify(1)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 1023, 2**10, 1536, 2**20, 20 * 2**20, 2**30, 2**30 + 1, 3 * 2**30])
-def test_a_limit_reads_the_same_whether_the_client_or_the_gateway_tells_it(nbytes):
+def test_client_and_gateway_format_sizes_alike(nbytes):
     assert batches._amount(nbytes) == upload.amount(nbytes)

@@ -29,14 +29,14 @@ with Client(base_url=sys.argv[1]) as client:
     assert isinstance(listed, ModelsResponse), listed
     print(listed.default)
 
-    picture = File(payload=BytesIO(Path(sys.argv[2]).read_bytes()), file_name="cat.png")
-    for file in (picture, File(payload=BytesIO(b"no picture"), file_name="cat.txt")):
+    image = File(payload=BytesIO(Path(sys.argv[2]).read_bytes()), file_name="cat.png")
+    for file in (image, File(payload=BytesIO(b"no image"), file_name="cat.txt")):
         answer = predict.sync_detailed(client=client, body=PredictFilesBody(files=[file]), top_k=1)
         assert isinstance(answer.parsed, PredictResponse), answer
         result = answer.parsed.results[0]
         print(answer.status_code.value, result.filename, [each.label for each in result.predictions])
 
-    answer = predict.sync_detailed(client=client, body=PredictFilesBody(files=[picture]), model="none", top_k=0)
+    answer = predict.sync_detailed(client=client, body=PredictFilesBody(files=[image]), model="none", top_k=0)
     assert isinstance(answer.parsed, Problem), answer
     print(answer.status_code.value, answer.parsed.code)
 """
@@ -54,7 +54,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [GENERATOR, "generate", "--path", document, "--output-path", folder / "generated", "--meta", "none"]
     made = subprocess.run([*command, "--config", folder / "config.yaml"], capture_output=True, text=True, timeout=120)
     assert made.returncode == 0, made.stdout + made.stderr
-    # A picture as the raw body goes as application/octet-stream, which is what the generator knows.
+    # An image as the raw body goes as application/octet-stream, which is what the generator knows.
     warnings = [line for line in (made.stdout + made.stderr).splitlines() if line.startswith("Unsupported")]
     assert warnings == ["Unsupported content type image/*"] * 2  # of /predict and /embed
     (folder / "user.py").write_text(USER)
@@ -62,7 +62,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_its_types_hold(generated: Path):
+def test_generated_client_passes_type_checks(generated: Path):
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", "user.py", "generated"]
     checked = subprocess.run(command, cwd=generated, capture_output=True, text=True, timeout=240)
     faults = [line for line in checked.stdout.splitlines() if ": error: " in line]
@@ -71,7 +71,7 @@ def test_its_types_hold(generated: Path):
     assert all("exit__" in line for line in faults), checked.stdout
 
 
-def test_it_classifies_and_reads_every_answer(generated: Path):
+def test_generated_client_classifies_and_parses_responses(generated: Path):
     (generated / "cat.png").write_bytes(PNG)
     with stub_service() as url:
         run = subprocess.run(

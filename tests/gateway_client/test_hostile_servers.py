@@ -56,11 +56,11 @@ def server(answer, *, limits=GONE):
 
 
 def classify(url, **options):
-    """What becomes of one picture: its result, or the error of the call."""
+    """What becomes of one image: its result, or the error of the call."""
     began = time.monotonic()
     with Gateway(url, "secret-key", timeout_seconds=1.0, retry_seconds=0.3, **options) as gateway:
         try:
-            (result,) = gateway.classify([b"picture"])
+            (result,) = gateway.classify([b"image"])
         except GatewayError as exc:
             result = exc
     assert time.monotonic() - began < 20
@@ -125,7 +125,7 @@ PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
     ],
     ids=lambda answer: f"{zlib.crc32(answer):08x}",
 )
-def test_what_is_no_gateways_answer_is_unexpected(answer):
+def test_invalid_responses_raise_unexpected_answer(answer):
     with server(lambda: [answer]) as (url, _):
         found = classify(url)
     assert type(found) is UnexpectedAnswer, found
@@ -148,7 +148,7 @@ def test_what_is_no_gateways_answer_is_unexpected(answer):
         lambda: [line(index=1)],
     ],
 )
-def test_an_answer_that_does_not_come_is_a_lost_connection(answer):
+def test_missing_responses_raise_connection_lost(answer):
     with server(answer) as (url, _):
         found = classify(url)
     error = found if isinstance(found, GatewayError) else found.error
@@ -156,7 +156,7 @@ def test_an_answer_that_does_not_come_is_a_lost_connection(answer):
     assert error.code in {"connection_lost", "unreachable", "unexpected_answer"}
 
 
-def test_a_line_or_a_document_has_a_limit(monkeypatch):
+def test_response_line_and_document_sizes_are_limited(monkeypatch):
     monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 100_000)
     endless = itertools.repeat(b"x" * 65_536)
     with server(lambda: itertools.chain([NDJSON + b"\r\n"], endless)) as (url, _):
@@ -167,10 +167,10 @@ def test_a_line_or_a_document_has_a_limit(monkeypatch):
         url,
         _,
     ):
-        assert "more results than pictures" in str(classify(url))
+        assert "more results than images" in str(classify(url))
 
 
-def test_a_redirect_is_not_followed_and_the_key_stays():
+def test_redirect_is_not_followed_and_key_is_not_leaked():
     with server(lambda: [line()]) as (other, elsewhere):
         redirect = f"HTTP/1.1 307 Go\r\nLocation: {other}/predict\r\nContent-Length: 0\r\n\r\n".encode()
         with server(lambda: [redirect]) as (url, requests):
@@ -196,7 +196,7 @@ def test_a_redirect_is_not_followed_and_the_key_stays():
         ("Fri, 99 Foo 99999 00:00:00", None),
     ],
 )
-def test_any_retry_after_ends(given, most):
+def test_retry_after_is_bounded(given, most):
     body = b'{"code":"overloaded","detail":"Full."}'
     head = f"HTTP/1.1 503 Full\r\nRetry-After: {given}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     with server(lambda: [head.encode() + body]) as (url, _):
@@ -216,18 +216,18 @@ def test_any_retry_after_ends(given, most):
         b"[" * 99_999,
     ],
 )
-def test_limits_that_are_none_are_unexpected(limits):
+def test_invalid_limits_raise_unexpected_answer(limits):
     with server(lambda: [line()], limits=JSON + b"\r\n" + limits) as (url, _):
         assert isinstance(classify(url), UnexpectedAnswer)
 
 
-def test_a_limit_without_bound_is_cut():
+def test_excessive_limits_are_capped():
     limits = json.dumps({"limits": [{"name": "max_file_bytes", "value": 2**60}, {"name": "max_files", "value": 0}]})
     with server(lambda: [line()], limits=JSON + b"\r\n" + limits.encode()) as (url, _), Gateway(url) as gateway:
         assert (gateway.limits().max_file_bytes, gateway.limits().max_files) == (2**30, 1)
 
 
-def test_limits_that_do_not_come_are_unreachable():
+def test_missing_limits_raise_unreachable():
     with server(lambda: [line()], limits=JSON + b"Content-Length: 10\r\n\r\n") as (url, _):
         assert isinstance(classify(url), Unreachable)
 
@@ -235,7 +235,7 @@ def test_limits_that_do_not_come_are_unreachable():
 @pytest.mark.parametrize(
     "models", [b"{}", b'{"models":[{"name":"a"}]}', b'{"models":[{"name":"a","versions":[1],"labels":[]}]}']
 )
-def test_models_of_other_types_are_unexpected(models):
+def test_invalid_models_raise_unexpected_answer(models):
     with server(lambda: [JSON + b"\r\n" + models]) as (url, _), Gateway(url) as gateway:
         if models == b"{}":
             assert gateway.models() == []

@@ -3,7 +3,7 @@
 from gateway_client.throttle import Throttle
 
 
-def test_a_refusal_halves_and_successes_bring_it_back():
+def test_refusal_halves_and_successes_restore_concurrency():
     throttle = Throttle(8)
     throttle.refused()
     assert throttle.limit == 4
@@ -12,7 +12,7 @@ def test_a_refusal_halves_and_successes_bring_it_back():
     assert throttle.limit == 8
 
 
-def test_one_request_is_always_out():
+def test_concurrency_never_falls_below_one():
     throttle = Throttle(4)
     for _ in range(10):
         throttle.refused()

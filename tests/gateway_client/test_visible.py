@@ -19,7 +19,7 @@ from gateway_client.visible import visible, visible_lines
         ("\U000e0041", r"\U000e0041"),
     ],
 )
-def test_what_a_terminal_obeys_is_escaped(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert visible(text) == shown
 
 

@@ -1,4 +1,4 @@
-"""Counts how often each class has come into view over the frames of a stream."""
+"""Counts how often each class has appeared over the frames of a stream."""
 
 import ctypes
 import json
@@ -10,28 +10,28 @@ USED_CAPSULE = b"used_dltensor"
 
 
 class TritonPythonModel:
-    """PREDICTION fp32 [1, classes] of a frame → SEQUENCE_PREDICTION fp32 [1, classes], how often each one has come."""
+    """PREDICTION fp32 [1, classes] of a frame → SEQUENCE_PREDICTION fp32 [1, classes], how often each has appeared."""
 
     def initialize(self, args):
-        """Begin without any sequence."""
+        """Start without sequences."""
         config = json.loads(args["model_config"])
         self.threshold = float(config["parameters"]["threshold"]["string_value"])
         self.sequences = {}
 
     def execute(self, requests):
-        """Answer each frame; the last request of a sequence (END) brings none, and its answer is not read."""
+        """Count each frame; the last request of a sequence (END) has no frame, and its response is not read."""
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
-        """One frame of one sequence."""
+        """Process one frame of one sequence."""
         read = {name: tensor(request, name) for name in ("PREDICTION", "START", "END", "CORRID")}
         sequence, in_view = int(read["CORRID"][0]), read["PREDICTION"] >= self.threshold
         if read["START"][0]:
             nothing = np.zeros(len(in_view), bool)
             self.sequences[sequence] = {"frames": 0, "in_view": nothing, "counts": np.zeros(len(in_view), np.float32)}
         if sequence not in self.sequences:
-            words = f"sequence {sequence} must specify the START flag: it has no state here"
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(words, pb_utils.TritonError.INVALID_ARG))
+            message = f"sequence {sequence} must specify the START flag: it has no state here"
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
         state = self.sequences[sequence]
         if read["END"][0]:
             del self.sequences[sequence]
@@ -46,12 +46,12 @@ class TritonPythonModel:
 
 
 def tensor(request, name):
-    """An input as a flat array; by DLPack, since Triton 2.51 was built for an older numpy than ours."""
+    """Return an input as a flat array; via DLPack, since Triton 2.51 was built for an older numpy."""
     return np.from_dlpack(pb_utils.get_input_tensor_by_name(request, name)).reshape(-1)
 
 
 def output(name, array):
-    """An output tensor; the capsule gets the name that numpy's destructor knows."""
+    """Create an output tensor; the capsule gets the name that numpy's destructor expects."""
     capsule = np.array(array).__dlpack__()
     made = pb_utils.Tensor.from_dlpack(name, capsule)
     ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), ctypes.c_char_p(USED_CAPSULE))

@@ -42,7 +42,7 @@ def rows_of(path: Path) -> list[dict]:
 
 
 def folder_of(folder: Path, count: int, content: bytes) -> Path:
-    """A folder of as many pictures, spread over folders of a hundred."""
+    """A folder of as many images, spread over folders of a hundred."""
     for number in range(count):
         path = folder / f"{number // 100:03}" / f"{number:06}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ def photos(tmp_path):
     return folder_of(tmp_path / "photos", 150, PNG)
 
 
-def test_a_folder_becomes_a_row_for_each_picture(url, photos, tmp_path):
+def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
     done = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--url", url)
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "new" / "out.jsonl")
@@ -55,7 +55,7 @@ def test_a_folder_becomes_a_row_for_each_picture(url, photos, tmp_path):
     assert not list(tmp_path.glob("new/*.part"))
 
 
-def test_frames_stand_in_the_rows_of_animated_files(url, tmp_path):
+def test_rows_of_animated_files_have_frames(url, tmp_path):
     (tmp_path / "a.gif").write_bytes(film("GIF", range(4)))
     (tmp_path / "b.png").write_bytes(PNG)
     out = tmp_path / "out.jsonl"
@@ -84,7 +84,7 @@ def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
     assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
 
 
-def test_a_name_that_is_no_utf_8_leaves_every_output_readable(url, tmp_path):
+def test_non_utf_8_names_leave_the_output_readable(url, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
     Path(os.fsdecode(os.fsencode(photos) + b"/\xe9.png")).write_bytes(PNG)
@@ -96,18 +96,18 @@ def test_a_name_that_is_no_utf_8_leaves_every_output_readable(url, tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
-def test_failures_are_summed_up_by_code_and_in_the_exit_code(url, photos, tmp_path):
+def test_failures_are_counted_by_code(url, photos, tmp_path):
     for number in range(3):
         (photos / f"bad{number}.png").write_bytes(b"text")
     (photos / "empty.png").write_bytes(b"")
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
     assert done.returncode == 3
-    assert "without an answer: 4 pictures" in done.stderr
+    assert "without an answer: 4 images" in done.stderr
     assert "3 unsupported_format" in done.stderr
     assert "1 empty_file" in done.stderr
 
 
-def test_too_many_failures_end_it_and_leave_what_was_done(url, photos, tmp_path):
+def test_max_failures_stops_the_run_and_keeps_its_rows(url, photos, tmp_path):
     for number in range(5):
         (photos / "000" / f"0bad{number}.png").write_bytes(b"text")
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--max-failures", 2)
@@ -119,7 +119,7 @@ def test_too_many_failures_end_it_and_leave_what_was_done(url, photos, tmp_path)
     assert len(rows_of(tmp_path / "out.jsonl")) == 155
 
 
-def test_an_output_that_is_there_is_not_overwritten_unawares(url, photos, tmp_path):
+def test_existing_output_needs_overwrite(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text("mine\n")
     refused = run(photos, "--out", out, "--url", url)
@@ -129,14 +129,14 @@ def test_an_output_that_is_there_is_not_overwritten_unawares(url, photos, tmp_pa
     assert len(rows_of(out)) == 150
 
 
-def test_a_finished_output_can_be_gone_on_with_when_there_are_new_pictures(url, photos, tmp_path):
+def test_finished_output_can_be_resumed_with_new_images(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     assert run(photos / "000", "--out", out, "--url", url).returncode == 0
     assert run(photos, "--out", out, "--url", url, "--resume").returncode == 0
     assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
 
 
-def test_a_run_is_not_gone_on_with_by_another_model(url, photos, tmp_path):
+def test_resume_with_another_model_is_refused(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     assert run(photos / "000", "--out", out, "--url", url).returncode == 0
     before = out.read_text()
@@ -155,7 +155,7 @@ def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
         assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == ["cat"] * 3
 
 
-def test_on_a_terminal_a_few_are_a_table(url, photos):
+def test_terminal_output_is_a_table(url, photos):
     controller, terminal = pty.openpty()
     (photos / "000" / "bad.png").write_bytes(b"text")
     process = subprocess.Popen(
@@ -186,14 +186,14 @@ def test_on_a_terminal_a_few_are_a_table(url, photos):
         (["photos", "--out", "out.jsonl", "--url", "http://127.0.0.1:9"], "There is no gateway at"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(photos, tmp_path, monkeypatch, arguments, said):
+def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     done = run(*arguments, *(() if "--url" in arguments else ("--url", "http://127.0.0.1:9")))
     assert done.returncode == 1
     assert said in done.stderr
 
 
-def test_the_output_is_a_file_of_this_machine(photos, tmp_path, monkeypatch):
+def test_remote_output_is_refused(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run(photos, "--out", "s3://bucket/out.jsonl", "--url", "http://127.0.0.1:9")
     assert done.returncode == 2
@@ -201,21 +201,21 @@ def test_the_output_is_a_file_of_this_machine(photos, tmp_path, monkeypatch):
     assert not (tmp_path / "s3:").exists()
 
 
-def test_a_parameter_that_the_service_refuses_ends_it(url, photos, tmp_path):
+def test_refused_parameter_ends_the_run(url, photos, tmp_path):
     done = run(photos, "--out", tmp_path / "more.jsonl", "--url", url, "--top-k", 99999)
     assert done.returncode == 1
     assert "'top_k': must be at most" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_what_was_done(photos, tmp_path, number):
+def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
     (photos / "000" / "000bad.png").write_bytes(b"text")
     journal = tmp_path / "out.jsonl.part"
     with stub_service(StubBackend(Overloaded())) as url:
         process = subprocess.Popen(
             command(photos, "--out", tmp_path / "out.jsonl", "--url", url), env=environment(), stderr=subprocess.PIPE
         )
-        # A bad picture has its row while the others wait for the service.
+        # A bad image has its row while the others wait for the service.
         wait_for(lambda: journal.exists() and journal.stat().st_size, process=process)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
@@ -224,7 +224,7 @@ def test_ctrl_c_keeps_what_was_done(photos, tmp_path, number):
     assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
 
 
-def test_with_features_each_row_has_its_vector(tmp_path):
+def test_rows_have_embeddings_with_features(tmp_path):
     photos = folder_of(tmp_path / "photos", 3, PNG)
     (photos / "bad.png").write_bytes(b"text")
     with stub_service(VectorBackend()) as url:
@@ -247,7 +247,7 @@ def test_with_features_each_row_has_its_vector(tmp_path):
     assert "was written with --features, not without" in " ".join(other.stderr.split())
 
 
-def test_who_lacks_a_key_is_told_where_it_goes(tmp_path):
+def test_missing_key_error_names_the_option(tmp_path):
     key = add_key(tmp_path / "keys", "me")
     photo = tmp_path / "a.png"
     photo.write_bytes(PNG)

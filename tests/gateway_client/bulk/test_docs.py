@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"^```\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
 @pytest.mark.slow
-def test_the_commands_print_what_is_told(tmp_path):
+def test_commands_print_the_documented_output(tmp_path):
     assert len(EXAMPLES) == TEXT.count("```\n$ ") == 3
     (tmp_path / "examples").symlink_to(PROJECT / "examples")
     with stub_service() as url:
@@ -44,7 +44,7 @@ def test_the_commands_print_what_is_told(tmp_path):
                 assert re.fullmatch(re.escape(told).replace("…", r"[\d.,]+"), run.stderr), run.stderr
 
 
-def test_every_ending_column_and_exit_code_is_told():
+def test_suffixes_columns_and_exit_codes_are_documented():
     assert all(f"`{name}`" in TEXT for name in (*COLUMNS, *PATH_COLUMNS))
     assert all(f"`{ending}`" in TEXT for ending in ARCHIVE_SUFFIXES - {".tbz2", ".txz"})
     assert all(f"| {int(code)} | " in TEXT for code in Exit)

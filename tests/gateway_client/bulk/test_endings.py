@@ -31,7 +31,7 @@ def spoil(photos: Path, number: int) -> None:
     (photos / "000" / f"bad{number}.png").write_bytes(b"text")
 
 
-def test_a_reader_that_has_enough_ends_it_without_a_word(url, tmp_path):
+def test_closed_stdout_ends_the_run_silently(url, tmp_path):
     photos = folder_of(tmp_path / "photos", 600, PNG)  # more rows than a pipe holds
     with subprocess.Popen(
         command(photos, "--url", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -42,7 +42,7 @@ def test_a_reader_that_has_enough_ends_it_without_a_word(url, tmp_path):
     assert process.returncode
 
 
-def test_a_full_disk_under_stdout_is_told_in_a_sentence(url, photos):
+def test_full_disk_under_stdout_is_reported(url, photos):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             command(photos, "--url", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
@@ -53,7 +53,7 @@ def test_a_full_disk_under_stdout_is_told_in_a_sentence(url, photos):
 
 
 @pytest.mark.parametrize("step", ["write", "finish"])
-def test_a_full_disk_costs_no_row_that_was_written(url, photos, tmp_path, monkeypatch, step):
+def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch, step):
     out = tmp_path / "out.csv"
     work, calls = getattr(Journal, step), 0
 
@@ -77,14 +77,14 @@ def test_a_full_disk_costs_no_row_that_was_written(url, photos, tmp_path, monkey
     assert len(out.read_text().splitlines()) == 6
 
 
-def test_an_output_in_a_place_that_cannot_be_written_is_told(url, photos, tmp_path):
+def test_unwritable_output_path_is_reported(url, photos, tmp_path):
     (tmp_path / "file").write_text("")
     done = run(photos, "--out", tmp_path / "file" / "out.csv", "--url", url)
     assert done.returncode == 1
     assert "cannot be written: " in done.stderr
 
 
-def test_a_run_without_a_row_leaves_nothing_behind(url, photos, tmp_path):
+def test_run_without_rows_leaves_no_files(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     for wrong in (["--url", "http://127.0.0.1:9"], ["--url", url, "--top-k", 99999]):
         done = run(photos, "--out", out, *wrong)
@@ -94,52 +94,52 @@ def test_a_run_without_a_row_leaves_nothing_behind(url, photos, tmp_path):
     assert run(photos, "--out", out, "--url", url).returncode == 0
 
 
-def test_the_reasons_of_earlier_runs_are_counted_with_the_others(url, photos, tmp_path):
+def test_failures_of_earlier_runs_are_counted(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     spoil(photos, 1)
     assert run(photos, "--out", out, "--url", url).returncode == 3
     spoil(photos, 2)
     done = run(photos, "--out", out, "--url", url, "--resume")
-    assert "without an answer: 2 pictures\ngateway |   2 unsupported_format\n" in done.stderr
+    assert "without an answer: 2 images\ngateway |   2 unsupported_format\n" in done.stderr
     spoil(photos, 3)
     done = run(photos, "--out", out, "--url", url, "--resume", "--max-failures", 2)
     assert done.returncode == 4
-    assert "3 pictures failed, more than --max-failures: 3 unsupported_format; " in done.stderr
+    assert "3 images failed, more than --max-failures: 3 unsupported_format; " in done.stderr
     assert len(rows_of(Path(f"{out}.part"))) == 8
 
 
-def test_where_nothing_was_done_lately_no_end_is_foretold():
+def test_stalled_run_shows_no_time_left():
     meter = Meter(before=5, failed_before={"empty_file": 1})
     meter.total = 10
     meter.waiting = "More images are in flight than the limits allow."
-    assert meter.told() == "5 of 10, 0.0/s, 1 failed, waiting: More images are in flight than the limits allow."
+    assert meter.summary() == "5 of 10, 0.0/s, 1 failed, waiting: More images are in flight than the limits allow."
 
 
 @pytest.mark.parametrize("to_file", [True, False])
-def test_it_says_that_it_waits_and_why(photos, tmp_path, monkeypatch, to_file):
+def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     backend = StubBackend(Overloaded())
-    told = progress.say
+    told = progress.print_status
 
     def recover(text):
         if "waiting: " in text:
             backend.fault = None
         told(text)
 
-    monkeypatch.setattr(progress, "say", recover)
+    monkeypatch.setattr(progress, "print_status", recover)
     with stub_service(backend) as url:
         done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
     assert done.returncode == 0
     assert "waiting: " in done.stderr
 
 
-def test_what_was_left_out_and_that_there_was_nothing_is_told(url, tmp_path):
+def test_skipped_files_and_empty_runs_are_reported(url, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "noending").write_bytes(PNG)
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
     assert done.returncode == 0
     assert f"1 file, such as '{photos / 'noending'}'; a glob takes any name" in done.stderr
-    assert f"no pictures in {photos}\n" in done.stderr
+    assert f"no images in {photos}\n" in done.stderr
     run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)
     assert len(rows_of(tmp_path / "all.jsonl")) == 1

@@ -44,13 +44,13 @@ TOO_LARGE = "too large"
 
 
 def outcomes(*sources, limit=LIMIT) -> dict[str, str | bytes]:
-    """What each picture has, or why it cannot be read, by the end of its name."""
+    """What each image has, or why it cannot be read, by the end of its name."""
     found = {}
-    for picture in Sources(map(str, sources)).pictures(limit):
-        name = picture.name.rpartition("/")[2]
+    for image in Sources(map(str, sources)).images(limit):
+        name = image.name.rpartition("/")[2]
         assert name not in found
         try:
-            data = picture.read()
+            data = image.read()
             assert len(data) <= limit + 1
             found[name] = data if len(data) <= limit else TOO_LARGE
         except OSError as exc:
@@ -66,7 +66,7 @@ def url():
 
 @pytest.fixture
 def hostile(tmp_path):
-    """A folder with one good picture among files of every other kind."""
+    """A folder with one good image among files of every other kind."""
     folder = tmp_path / "photos"
     folder.mkdir()
     (folder / "good.png").write_bytes(PNG)
@@ -98,7 +98,7 @@ EXPECTED = {
 }
 
 
-def test_every_kind_of_file_has_its_outcome(hostile, tmp_path):
+def test_each_kind_of_file_has_the_expected_outcome(hostile, tmp_path):
     """A folder, a glob, a list, a table and files that a shell names give the same."""
     names = sorted(EXPECTED)
     (tmp_path / "list.txt").write_text("\n".join(f"photos/{name}" for name in names))
@@ -110,7 +110,7 @@ def test_every_kind_of_file_has_its_outcome(hostile, tmp_path):
     assert outcomes(*(hostile / name for name in names)) == EXPECTED
 
 
-def test_the_command_gives_each_a_row_within_its_memory(url, hostile, tmp_path):
+def test_each_hostile_file_has_a_row_within_bounded_memory(url, hostile, tmp_path):
     out = tmp_path / "out.jsonl"
     done = run(hostile, "--out", out, "--url", url)
     assert done.returncode == 3
@@ -120,7 +120,7 @@ def test_the_command_gives_each_a_row_within_its_memory(url, hostile, tmp_path):
     assert f"not read again, as a link leads back to what was read: 1 folder, such as '{hostile}/back'" in done.stderr
 
 
-def test_a_file_is_read_to_its_limit_and_one_byte(tmp_path):
+def test_file_is_read_up_to_one_byte_past_the_limit(tmp_path):
     path = tmp_path / "a"
     for size, read in ((LIMIT, LIMIT), (LIMIT + 1, LIMIT + 1), (LIMIT + 2, LIMIT + 1)):
         path.write_bytes(bytes(size))
@@ -128,7 +128,7 @@ def test_a_file_is_read_to_its_limit_and_one_byte(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a\0b.png", "\ud800.png", "n" * 300 + ".png", "/dev/stdin/x.png"])
-def test_names_that_no_file_can_have_are_rows(tmp_path, name):
+def test_impossible_file_names_have_error_rows(tmp_path, name):
     table = tmp_path / "t.jsonl"
     table.write_text('"good.png"\n' + json.dumps(name) + "\n")
     (tmp_path / "good.png").write_bytes(PNG)
@@ -138,7 +138,7 @@ def test_names_that_no_file_can_have_are_rows(tmp_path, name):
     assert isinstance(found[1], str)
 
 
-def test_links_between_folders_give_each_file_once(tmp_path):
+def test_linked_folders_are_read_once(tmp_path):
     """Each level has two links to the next: 2^40 paths."""
     for number in range(40):
         folder = tmp_path / "top" / str(number)
@@ -151,7 +151,7 @@ def test_links_between_folders_give_each_file_once(tmp_path):
     assert outcomes(f"{tmp_path}/top/**/*.png") == found
 
 
-def test_a_folder_deeper_than_a_path_may_be_is_a_row(tmp_path):
+def test_too_deep_folder_has_an_error_row(tmp_path):
     """Nothing recurses: Python's stack would end before the path does."""
     before = Path.cwd()
     os.chdir(tmp_path)
@@ -168,7 +168,7 @@ def test_a_folder_deeper_than_a_path_may_be_is_a_row(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_a_row(tmp_path):
+def test_unreadable_files_have_error_rows(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "a.png").chmod(0)
     (tmp_path / "closed").mkdir(mode=0)
@@ -196,7 +196,7 @@ def test_globs_match_as_in_a_shell(tmp_path, monkeypatch, pattern, expected):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(PNG)
     monkeypatch.chdir(tmp_path)
-    assert [picture.name for picture in Sources([pattern]).pictures()] == expected
+    assert [image.name for image in Sources([pattern]).images()] == expected
 
 
 # --- archives ---
@@ -241,7 +241,7 @@ def in_little_memory(work):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 @pytest.mark.parametrize("declared", [None, 1000])
-def test_a_member_of_a_zip_is_inflated_to_its_limit(tmp_path, zeros, method, declared):
+def test_zip_member_is_inflated_up_to_its_limit(tmp_path, zeros, method, declared):
     """Also where its declared size is a lie."""
     zip_of(tmp_path / "a.zip", method, zeros, declared=declared)
     found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
@@ -250,7 +250,7 @@ def test_a_member_of_a_zip_is_inflated_to_its_limit(tmp_path, zeros, method, dec
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
-def test_a_member_of_a_tar_is_inflated_to_its_limit(tmp_path, kind):
+def test_tar_member_is_inflated_up_to_its_limit(tmp_path, kind):
     path = tmp_path / f"a.tar.{kind}"
     with Path("/dev/zero").open("rb") as zeros, tarfile.open(path, f"w:{kind}") as archive:
         for name, size in (("bomb.png", ZEROS), ("good.png", len(PNG))):
@@ -272,7 +272,7 @@ GOOD = tar_header("good.png", len(PNG)) + PNG + bytes(-len(PNG) % 512)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
-def test_a_header_of_a_tar_has_a_limit(tmp_path, kind):
+def test_tar_header_size_is_limited(tmp_path, kind):
     path = tmp_path / "a.tar"
     path.write_bytes(bz2.compress(GOOD + tar_header("x", ZEROS, kind) + bytes(ZEROS) + GOOD))
     found = in_little_memory(lambda: outcomes(path))
@@ -280,7 +280,7 @@ def test_a_header_of_a_tar_has_a_limit(tmp_path, kind):
     assert "a header has more than 1 MiB" in found["a.tar"]
 
 
-def test_headers_without_end_have_a_limit(tmp_path):
+def test_endless_tar_headers_are_limited(tmp_path):
     """Headers in a chain, and the map of a sparse file, are headers of one member."""
     sparse = bytearray(tar_header("x.png", 512, tarfile.GNUTYPE_SPARSE))
     sparse[482] = 1
@@ -296,7 +296,7 @@ def test_headers_without_end_have_a_limit(tmp_path):
         assert "the archive is damaged here" in found["a.tar"]
 
 
-def test_a_header_that_leads_back_ends_the_tar(tmp_path):
+def test_backward_tar_header_ends_the_archive(tmp_path):
     negative = bytearray(tar_header("x.png", 0))
     negative[124:136] = b"\xff" * 10 + b"\xfc\0"
     negative[148:156] = b" " * 8
@@ -309,7 +309,7 @@ def test_a_header_that_leads_back_ends_the_tar(tmp_path):
         assert found
 
 
-def test_what_is_no_file_in_a_tar_is_a_row(tmp_path):
+def test_non_file_tar_members_have_error_rows(tmp_path):
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as archive:
         archive.addfile(tarfile.TarInfo("good.png"))
@@ -327,7 +327,7 @@ def test_what_is_no_file_in_a_tar_is_a_row(tmp_path):
     assert {reason.partition(",")[0] for reason in found.values()} == {"it is a link to 'good.png'"}
 
 
-def test_a_sparse_member_and_a_long_name_are_read(tmp_path):
+def test_sparse_members_and_long_names_are_read(tmp_path):
     """As GNU tar writes them, where it is installed."""
     if shutil.which("tar") is None:
         pytest.skip("needs tar")
@@ -341,7 +341,7 @@ def test_a_sparse_member_and_a_long_name_are_read(tmp_path):
         assert content == bytes(60_000) + b"end"
 
 
-def test_an_archive_inflates_to_its_budget_and_no_further(tmp_path, monkeypatch):
+def test_archive_inflation_is_limited(tmp_path, monkeypatch):
     """Members that overlap, and members that are skipped, count as well."""
     monkeypatch.setattr(inflate, "FREE_BYTES", 2 * LIMIT)
     budget = InflationBudget(10)
@@ -361,7 +361,7 @@ def test_an_archive_inflates_to_its_budget_and_no_further(tmp_path, monkeypatch)
     assert sum(isinstance(each, bytes) for each in found.values()) in range(3, 8)
 
 
-def test_a_zips_list_of_members_has_a_limit(tmp_path):
+def test_zip_directory_size_is_limited(tmp_path):
     """A sparse file can pretend to have a list of any length."""
     path = tmp_path / "a.zip"
     size = 3 * 2**30
@@ -373,7 +373,7 @@ def test_a_zips_list_of_members_has_a_limit(tmp_path):
     assert found == {"a.zip": "it cannot be read as an archive: its list of members has more than 64 MiB"}
 
 
-def test_lzma_takes_no_more_memory_than_its_limit(tmp_path):
+def test_lzma_memory_is_limited(tmp_path):
     large = {"id": lzma.FILTER_LZMA2, "dict_size": 512 * MIB, "preset": 0}
     member = tar_header("a.png", len(PNG)) + PNG + bytes(-len(PNG) % 512)
     compressor = lzma.LZMACompressor(filters=[large | {"mode": lzma.MODE_FAST, "mf": lzma.MF_HC3, "nice_len": 10}])
@@ -384,7 +384,7 @@ def test_lzma_takes_no_more_memory_than_its_limit(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_archive_of_any_damage_ends_in_rows(tmp_path, seed):
+def test_damaged_archives_end_in_rows(tmp_path, seed):
     chosen = random.Random(seed)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(3):
@@ -402,20 +402,20 @@ def test_an_archive_of_any_damage_ends_in_rows(tmp_path, seed):
             for _ in range(chosen.randint(1, 4)):
                 data[chosen.randrange(len(data))] = chosen.choice((0, 255, chosen.randrange(256)))
             (tmp_path / f"hurt-{name}").write_bytes(data[: chosen.choice((len(data), chosen.randrange(len(data))))])
-            for picture in Sources([str(tmp_path / f"hurt-{name}")]).pictures(LIMIT):
-                assert reading(picture) is not None
+            for image in Sources([str(tmp_path / f"hurt-{name}")]).images(LIMIT):
+                assert reading(image) is not None
 
 
 # --- tables ---
 
 
 def rows(table):
-    return [reading(picture) for picture in Sources([str(table)]).pictures(LIMIT)]
+    return [reading(image) for image in Sources([str(table)]).images(LIMIT)]
 
 
-def reading(picture):
+def reading(image):
     try:
-        data = picture.read()
+        data = image.read()
     except OSError as exc:
         return exc.strerror or str(exc)
     assert len(data) <= LIMIT + 1
@@ -423,7 +423,7 @@ def reading(picture):
 
 
 @pytest.mark.parametrize("kind", ["txt", "csv", "jsonl"])
-def test_a_line_of_a_table_has_a_limit(tmp_path, monkeypatch, kind):
+def test_table_line_length_is_limited(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1000)
     (tmp_path / "a.png").write_bytes(PNG)
     good = b'"a.png"\n' if kind == "jsonl" else b"a.png\n"
@@ -436,7 +436,7 @@ def test_a_line_of_a_table_has_a_limit(tmp_path, monkeypatch, kind):
     assert long == tables.TOO_LONG.reason
 
 
-def test_a_line_that_does_not_end_ends_its_table(tmp_path, monkeypatch):
+def test_endless_line_ends_the_table(tmp_path, monkeypatch):
     """A sparse file of 1 TiB without a line break."""
     monkeypatch.setattr(tables, "MAX_SKIPPED_BYTES", 8 * MIB)
     table = tmp_path / "t.txt"
@@ -450,7 +450,7 @@ def test_a_line_that_does_not_end_ends_its_table(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "line", [b"[" * 100_000, b"{", b"\xff", b'{"other": 1}', b"7", b'{"path": 7}', b'{"path": ' + b"9" * 5000 + b"}"]
 )
-def test_a_damaged_line_of_a_table_is_a_row_of_its_own(tmp_path, line):
+def test_damaged_table_line_has_its_own_error_row(tmp_path, line):
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.jsonl"
     table.write_bytes(b'{"path": "a.png"}\n' + line + b'\n{"path": "a.png"}\n')
@@ -459,7 +459,7 @@ def test_a_damaged_line_of_a_table_is_a_row_of_its_own(tmp_path, line):
     assert isinstance(reason, str)
 
 
-def test_damaged_csv_costs_its_own_rows_alone(tmp_path):
+def test_damaged_csv_lines_affect_only_their_rows(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.csv"
     table.write_bytes(b"id,path\n1,a.png\n2\n3,a\0.png\n4," + b"x" * 200_000 + b"\n5,na\xefve.png\n6,a.png\n")
@@ -474,7 +474,7 @@ def test_damaged_csv_costs_its_own_rows_alone(tmp_path):
         Sources([str(table)])
 
 
-def test_a_parquet_bomb_is_a_row(tmp_path, monkeypatch):
+def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
     """A value of 900 kB that a dictionary repeats, and a file that is damaged behind its list of columns."""
     monkeypatch.setattr(parquet_paths, "MAX_MEMORY_BYTES", 640 * MIB)
     (tmp_path / "a.png").write_bytes(PNG)
@@ -483,9 +483,9 @@ def test_a_parquet_bomb_is_a_row(tmp_path, monkeypatch):
     column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["a.png", "x" * 900_000]))
     pyarrow.parquet.write_table(pyarrow.table({"path": column}), table, compression="zstd", store_schema=False)
     assert table.stat().st_size < MIB
-    pictures = Sources([str(table)]).pictures(LIMIT)
-    assert next(pictures).read() == PNG
-    last = [reading(picture) for picture in pictures][-1]
+    images = Sources([str(table)]).images(LIMIT)
+    assert next(images).read() == PNG
+    last = [reading(image) for image in images][-1]
     assert "640 MiB of memory" in last
     table.write_bytes(b"PAR1" + bytes(5000) + b"\xff\0\0\0PAR1")
     with pytest.raises(BulkError, match="cannot be read as a Parquet file"):
@@ -493,7 +493,7 @@ def test_a_parquet_bomb_is_a_row(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_rows_of_a_parquet_file_have_a_limit(tmp_path, monkeypatch, more):
+def test_parquet_row_count_is_limited(tmp_path, monkeypatch, more):
     """A column without values takes next to no bytes for its rows."""
     monkeypatch.setattr(parquet_paths, "FREE_ROWS", 1000)
     table = tmp_path / "t.parquet"
@@ -536,9 +536,9 @@ def test_a_download_has_a_deadline(monkeypatch, head):
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip)
         thread.start()
-        picture = remote.picture_at(f"http://127.0.0.1:{server.getsockname()[1]}/a.png", LIMIT)
+        image = remote.image_at(f"http://127.0.0.1:{server.getsockname()[1]}/a.png", LIMIT)
         with pytest.raises(OSError, match=r"not arrived within 0\.3 s"):
-            picture.read()
+            image.read()
         thread.join()
 
 
@@ -579,12 +579,12 @@ def test_ctrl_c_ends_a_read_that_does_not_return(url, tmp_path):
     """As of a file on a network disk that is away: stdin is one that no signal interrupts here."""
     code = (
         "import sys, threading\n"
-        "from gateway_client import Gateway, Picture\n"
+        "from gateway_client import Gateway, NamedImage\n"
         "def stall():\n"
         "    print('reading', flush=True)\n"
         "    threading.Event().wait()\n"
         "with Gateway(sys.argv[1]) as gateway:\n"
-        "    list(gateway.classify([Picture('a', stall)]))\n"
+        "    list(gateway.classify([NamedImage('a', stall)]))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, url], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

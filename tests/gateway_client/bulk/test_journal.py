@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from gateway_client import Picture
+from gateway_client import NamedImage
 from gateway_client.bulk.journal import Journal, JournalUnreadable
 from gateway_client.bulk.rows import printable
 from gateway_client.bulk.run_options import MAX_OPTIONS_BYTES, OptionsDiffer, OptionsUnreadable
@@ -16,12 +16,12 @@ def row(path, error=None):
     return {"path": path, "error": error}
 
 
-def pictures(*names):
-    return [Picture(name, bytes) for name in names]
+def images(*names):
+    return [NamedImage(name, bytes) for name in names]
 
 
 def names(found):
-    return [picture.name for picture in found]
+    return [image.name for image in found]
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def resumed(path):
     return journal
 
 
-def test_what_has_a_row_is_not_done_again(path):
+def test_images_with_a_row_are_skipped(path):
     journal(path, row("a"), row("b", "invalid_image"))
     again = resumed(path)
-    assert names(again.left(pictures("a", "b", "c"))) == ["c"]
+    assert names(again.left(images("a", "b", "c"))) == ["c"]
     assert (again.rows, again.failed) == (2, {"invalid_image": 1})
 
 
-def test_a_picture_that_is_listed_twice_has_two_rows(path):
+def test_image_listed_twice_has_two_rows(path):
     journal(path, row("a"))
     again = resumed(path)
-    assert names(again.left(pictures("a", "a", "b"))) == ["a", "b"]
+    assert names(again.left(images("a", "a", "b"))) == ["a", "b"]
 
 
 def test_a_torn_last_line_is_dropped(path):
@@ -70,32 +70,32 @@ def test_a_torn_last_line_is_dropped(path):
 
 
 @pytest.mark.parametrize("code", ["overloaded", "triton_unreachable", "connection_lost", "http_429"])
-def test_a_passing_error_is_tried_again(path, code):
+def test_temporary_errors_are_retried(path, code):
     journal(path, row("a", code), row("b"))
     again = resumed(path)
-    assert names(again.left(pictures("a", "b"))) == ["a"]
+    assert names(again.left(images("a", "b"))) == ["a"]
 
 
-def test_a_name_that_is_no_utf_8_is_known_again(path):
+def test_non_utf_8_name_is_recognised_on_resume(path):
     name = b"\xe9.png".decode(errors="surrogateescape")
     journal(path, row(printable(name)), row("café"))
     assert "café" in path.read_text()
-    assert not list(resumed(path).left(pictures(name, "café")))
+    assert not list(resumed(path).left(images(name, "café")))
 
 
-def test_a_journal_with_surrogates_of_an_older_version_goes_on(path):
+def test_journal_of_an_older_version_is_resumed(path):
     path.write_text('{"path":"\\udce9.png","error":null}\n')
-    assert not list(resumed(path).left(pictures("\udce9.png")))
+    assert not list(resumed(path).left(images("\udce9.png")))
     assert path.read_text() == '{"path":"\\\\udce9.png","error":null}\n'
 
 
-def test_what_is_no_journal_is_refused(path):
+def test_other_files_are_refused_as_journal(path):
     path.write_text('{"some": "thing"}\n')
     with pytest.raises(JournalUnreadable, match="line 1"):
         Journal(path).resume()
 
 
-def test_the_output_appears_whole_and_the_journal_goes(path, tmp_path):
+def test_finished_output_replaces_the_journal(path, tmp_path):
     out = tmp_path / "out.json"
     done = journal(path, row("a"))
     done.finish(out, lambda rows, temporary: temporary.write_text(json.dumps(list(rows))))
@@ -131,7 +131,7 @@ def test_rows_of_different_options_are_not_mixed(path, before, now, words):
     assert [each["path"] for each in Journal(path).read()] == ["a"]
 
 
-def test_the_same_options_go_on_and_are_known_at_the_next_interruption(path):
+def test_options_are_kept_across_interruptions(path):
     for _ in range(2):
         interrupted(path, row("a"), top_k=3, model=None)
         again = asked(path, top_k=3)
@@ -141,7 +141,7 @@ def test_the_same_options_go_on_and_are_known_at_the_next_interruption(path):
         asked(path, top_k=4).resume()
 
 
-def test_rows_without_a_record_of_their_options_show_what_they_can(path):
+def test_rows_without_options_file_are_checked_by_content(path):
     answer = {**row("a"), "model": "flowers", "version": "1", "predictions": [{}, {}, {}]}
     path.write_text(json.dumps(answer) + "\n")
     for options in ({"model": "fruits"}, {"version": 2}, {"top_k": 2}):
@@ -152,7 +152,7 @@ def test_rows_without_a_record_of_their_options_show_what_they_can(path):
     again.close()
 
 
-def test_nothing_is_left_beside_the_output_or_by_a_run_without_rows(path, tmp_path):
+def test_no_files_are_left_beside_the_output(path, tmp_path):
     interrupted(path, row("a"), top_k=3)
     again = asked(path, top_k=3)
     again.resume()
@@ -164,12 +164,12 @@ def test_nothing_is_left_beside_the_output_or_by_a_run_without_rows(path, tmp_pa
     assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
 
 
-def test_of_equal_rows_one_stays_and_of_others_none(path):
+def test_resume_keeps_one_of_equal_rows_and_drops_conflicting_ones(path):
     """No output has a row twice, nor one of which nobody knows whether it is right."""
     journal(path, row("a"), row("b"), row("a"), row("b", "invalid_image"), row("c"))
     again = resumed(path)
     assert (again.rows, again.dropped) == (2, 3)
-    assert names(again.left(pictures("a", "b", "c"))) == ["b"]
+    assert names(again.left(images("a", "b", "c"))) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_of_equal_rows_one_stays_and_of_others_none(path):
         b'{"path":null,"error":null}',
     ],
 )
-def test_a_line_that_is_no_row_is_refused_with_its_number(path, line):
+def test_invalid_row_is_refused_with_its_line_number(path, line):
     path.write_bytes(b'{"path":"b","error":null}\n' + line + b"\n")
     with pytest.raises(JournalUnreadable, match="line 2"):
         Journal(path).resume()
@@ -204,7 +204,7 @@ def test_a_line_that_is_no_row_is_refused_with_its_number(path, line):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_edited_rows_that_are_taken_fit_every_output(tmp_path, suffix):
+def test_accepted_edited_rows_fit_every_output_format(tmp_path, suffix):
     """Members that are missing are empty, and the largest numbers have their place."""
     out = tmp_path / f"out.{suffix}"
     part = tmp_path / "part"
@@ -221,22 +221,22 @@ def test_edited_rows_that_are_taken_fit_every_output(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("kind", ["vectors", "texts", "number"])
-def test_an_edited_vector_has_numbers(path, kind):
+def test_edited_embedding_must_have_numbers(path, kind):
     vector = {"vectors": [[1]], "texts": ["1"], "number": 1}[kind]
     path.write_text(json.dumps({**row("a"), "features": vector}) + "\n")
     with pytest.raises(JournalUnreadable, match="line 1"):
         Journal(path, features=True).resume()
 
 
-def test_rows_of_other_pictures_stay_and_are_counted(path):
+def test_rows_of_other_images_are_kept_and_counted(path):
     journal(path, row("a"), row("gone"), row("left"))
     again = resumed(path)
-    assert names(again.left(pictures("a", "b"))) == ["b"]
+    assert names(again.left(images("a", "b"))) == ["b"]
     assert again.foreign == 2
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"", b"[]", b" " * (MAX_OPTIONS_BYTES - 1) + b"{}"])
-def test_options_that_cannot_be_read_are_named(path, content):
+def test_unreadable_options_file_is_named(path, content):
     interrupted(path, row("a"))
     options = path.with_name(f"{path.name}.options")
     options.write_bytes(content)
@@ -246,7 +246,7 @@ def test_options_that_cannot_be_read_are_named(path, content):
     assert resumed(path).rows == 1
 
 
-def test_what_is_no_file_is_neither_read_nor_waited_for(path):
+def test_fifo_journal_is_refused_without_waiting(path):
     """A FIFO in the places of the rows and of the options: opening one waits for its other end."""
     os.mkfifo(path)
     os.mkfifo(path.with_name(f"{path.name}.options"))
@@ -258,7 +258,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(path):
     assert journal(path, row("a")).path.read_text() == '{"path":"a","error":null}\n'
 
 
-def test_a_link_in_the_place_of_the_rows_is_replaced(path, tmp_path):
+def test_link_at_the_journal_path_is_replaced(path, tmp_path):
     other = tmp_path / "other"
     other.write_text("kept")
     path.symlink_to(other)

@@ -1,4 +1,4 @@
-"""A run that is killed goes on, and every picture has exactly one row."""
+"""A run that is killed goes on, and every image has exactly one row."""
 
 import asyncio
 import subprocess
@@ -11,7 +11,7 @@ from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
 from tests.processes import environment, wait_for
 from tests.stub_service import stub_service
 
-PICTURES = 2_000
+IMAGES = 2_000
 
 
 class Unhurried(StubBackend):
@@ -23,8 +23,8 @@ class Unhurried(StubBackend):
 
 
 @pytest.mark.slow
-def test_after_three_kills_each_picture_has_one_row(tmp_path):
-    photos, out = folder_of(tmp_path / "photos", PICTURES, PNG), tmp_path / "out.jsonl"
+def test_each_image_has_one_row_after_three_kills(tmp_path):
+    photos, out = folder_of(tmp_path / "photos", IMAGES, PNG), tmp_path / "out.jsonl"
     journal = tmp_path / "out.jsonl.part"
     kept = [0]
     with stub_service(Unhurried()) as url:
@@ -36,13 +36,13 @@ def test_after_three_kills_each_picture_has_one_row(tmp_path):
             process.kill()
             process.wait()
             kept.append(lines(journal))
-        # What an editor may leave: a picture that is not there, and a last line without its end.
+        # What an editor may leave: an image that is not there, and a last line without its end.
         journal.write_bytes(journal.read_bytes().rpartition(b"\n")[0] + b'\n{"path":"gone.png","error":null}\n{"pa')
         done = run(photos, "--out", out, "--url", url, "--resume")
     assert done.returncode == 0, done.stderr
     assert sorted(row["path"] for row in rows_of(out)) == sorted(["gone.png", *map(str, photos.rglob("*.png"))])
     assert "not among the sources of this run: 1 row" in done.stderr
-    assert "left out, as it is incomplete: the last line" in done.stderr
+    assert "dropped, as it is incomplete: the last line" in done.stderr
     assert kept == sorted(kept)
     assert f"rows from before: {kept[-1] + 1:,}" in done.stderr
 

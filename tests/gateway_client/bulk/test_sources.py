@@ -1,4 +1,4 @@
-"""Where pictures come from."""
+"""Where images come from."""
 
 import io
 import json
@@ -29,26 +29,26 @@ def photos(tmp_path):
 
 
 def read(*sources, **options) -> list[tuple[str, bytes]]:
-    return [(picture.name, picture.read()) for picture in Sources(map(str, sources), **options).pictures()]
+    return [(image.name, image.read()) for image in Sources(map(str, sources), **options).images()]
 
 
 def names(found: list[tuple[str, bytes]]) -> list[str]:
     return [name.rpartition("/")[2] for name, _ in found]
 
 
-def test_a_folder_is_read_at_every_depth_by_name_without_what_is_hidden_or_no_picture(photos):
+def test_folder_is_read_recursively_without_hidden_files(photos):
     found = read(photos)
     assert found == [(str(photos / name), name.encode()) for name in ("a.JPG", "b.png", "deep/er/c.webp")]
     assert count([str(photos)]) == 3
 
 
-def test_a_glob_may_reach_into_folders(photos):
+def test_glob_matches_nested_folders(photos):
     assert names(read(f"{photos}/**/*.webp")) == ["c.webp"]
     with pytest.raises(SourceMissing, match="no file matches"):
         read(f"{photos}/*.gif")
 
 
-def test_a_file_that_is_named_is_sent_whatever_its_name(photos):
+def test_named_file_is_sent_with_any_suffix(photos):
     (photos / "noending").write_bytes(b"x")
     assert read(photos / "noending") == [(str(photos / "noending"), b"x")]
 
@@ -58,21 +58,21 @@ def test_a_list_of_paths_is_read_line_by_line(photos):
     assert names(read(photos / "list.txt")) == ["b.png", "a.JPG"]
 
 
-def test_what_is_left_out_is_counted(photos, tmp_path):
+def test_skipped_files_are_counted(photos, tmp_path):
     folder = Sources([str(photos)])
-    list(folder.pictures())
+    list(folder.images())
     left_out = folder.left_out
     assert (left_out.number, left_out.example) == (1, str(photos / "notes.txt"))
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("folder/", b"")
         file.writestr("folder/notes.txt", b"text")
     archive = Sources([str(tmp_path / "a.zip")])
-    list(archive.pictures())
+    list(archive.images())
     assert archive.left_out.number == 1
 
 
 @pytest.mark.parametrize("content", [PNG, b"\xff\xd8\xff\xe0 JPEG", b"PK\3\4 zip"])
-def test_a_files_content_on_stdin_is_not_taken_for_paths(tmp_path, monkeypatch, content):
+def test_binary_stdin_is_refused(tmp_path, monkeypatch, content):
     (tmp_path / "content").write_bytes(content)
     with (tmp_path / "content").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
@@ -80,11 +80,11 @@ def test_a_files_content_on_stdin_is_not_taken_for_paths(tmp_path, monkeypatch, 
             read("-")
 
 
-def test_several_sources_come_one_after_another(photos):
+def test_sources_are_read_in_order(photos):
     assert names(read(photos / "b.png", photos)) == ["b.png", "a.JPG", "b.png", "c.webp"]
 
 
-def test_what_is_missing_is_told_before_anything_is_read(photos):
+def test_missing_sources_are_reported_before_reading(photos):
     with pytest.raises(SourceMissing, match=r"there is no file or folder 'none\.png'"):
         Sources([str(photos), "none.png"])
 
@@ -124,10 +124,10 @@ def test_json_lines_may_be_bare_paths(photos):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_row_without_a_path_is_a_fault_of_its_own(photos, kind):
+def test_row_without_a_path_has_its_own_error(photos, kind):
     table = write_table(photos, kind, ["b.png", "" if kind == "csv" else None, "a.JPG"])
-    found = list(Sources([str(table)]).pictures())
-    assert [picture.name for picture in found] == [str(photos / "b.png"), f"{table}:2", str(photos / "a.JPG")]
+    found = list(Sources([str(table)]).images())
+    assert [image.name for image in found] == [str(photos / "b.png"), f"{table}:2", str(photos / "a.JPG")]
     with pytest.raises(OSError, match="has no path"):
         found[1].read()
 
@@ -140,14 +140,14 @@ def test_a_row_without_a_path_is_a_fault_of_its_own(photos, kind):
         ("id;where\n1;b.png\n", "separate columns by commas"),
     ],
 )
-def test_a_table_that_would_be_misread_is_refused(photos, text, said):
+def test_ambiguous_table_is_refused(photos, text, said):
     (photos / "t.csv").write_text(text)
     with pytest.raises(BulkError, match=said):
         read(photos / "t.csv")
 
 
 @pytest.mark.parametrize("line", ["{", "1", '{"other": 1, "more": 2}', '{"path": 3}'])
-def test_a_table_that_is_none_is_refused_with_the_line(tmp_path, line):
+def test_invalid_table_is_refused_with_its_line(tmp_path, line):
     table = tmp_path / "t.jsonl"
     table.write_text(line)
     with pytest.raises(BulkError, match=r"t\.jsonl"):
@@ -155,7 +155,7 @@ def test_a_table_that_is_none_is_refused_with_the_line(tmp_path, line):
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "zip"])
-def test_an_archives_pictures_are_read_in_place(photos, tmp_path, ending):
+def test_archive_members_are_read_in_place(photos, tmp_path, ending):
     archive = tmp_path / f"photos.{ending}"
     if ending == "zip":
         with zipfile.ZipFile(archive, "w") as file:
@@ -174,7 +174,7 @@ def test_an_archives_pictures_are_read_in_place(photos, tmp_path, ending):
     assert {name.startswith(f"{archive}/") for name, _ in read(archive)} == {True}
 
 
-def test_a_damaged_archive_is_told(tmp_path):
+def test_damaged_archive_is_reported(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"no zip")
     (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
     for name in ("a.zip", "a.tar"):
@@ -183,13 +183,13 @@ def test_a_damaged_archive_is_told(tmp_path):
         assert "cannot be read as an archive" in reason
 
 
-def test_a_member_that_cannot_be_read_is_that_pictures_error_alone(tmp_path):
+def test_unreadable_member_affects_only_its_image(tmp_path):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         file.writestr("a.png", b"content of a")
         file.writestr("b.png", b"content of b")
     (tmp_path / "a.zip").write_bytes(buffer.getvalue().replace(b"content of a", b"content of x"))
-    first, second = Sources([str(tmp_path / "a.zip")]).pictures()
+    first, second = Sources([str(tmp_path / "a.zip")]).images()
     with pytest.raises(OSError, match="CRC"):
         first.read()
     assert second.read() == b"content of b"
@@ -206,19 +206,19 @@ def tar_of(path, names, *, kind="") -> bytes:
 
 
 def outcomes(*sources) -> dict[str, str]:
-    """What each picture gives: "ok", or why it cannot be read."""
+    """What each image gives: "ok", or why it cannot be read."""
     found = {}
-    for picture in Sources(map(str, sources)).pictures():
+    for image in Sources(map(str, sources)).images():
         try:
-            picture.read()
-            found[picture.name.rpartition("/")[2]] = "ok"
+            image.read()
+            found[image.name.rpartition("/")[2]] = "ok"
         except OSError as exc:
-            found[picture.name.rpartition("/")[2]] = str(exc)
+            found[image.name.rpartition("/")[2]] = str(exc)
     return found
 
 
 @pytest.mark.parametrize("kind", ["", "gz", "xz"])
-def test_a_tar_that_is_cut_off_costs_what_follows_in_it_and_no_other_source(photos, tmp_path, kind):
+def test_truncated_tar_affects_no_other_source(photos, tmp_path, kind):
     archive = tmp_path / "a.tar"
     whole = tar_of(archive, ["1.png", "2.png", "3.png", "4.png"], kind=kind)
     archive.write_bytes(whole[: len(whole) * 6 // 10])
@@ -230,7 +230,7 @@ def test_a_tar_that_is_cut_off_costs_what_follows_in_it_and_no_other_source(phot
     assert "4.png" not in found
 
 
-def test_a_damaged_header_inside_a_tar_is_not_taken_for_its_end(photos, tmp_path):
+def test_damaged_tar_header_is_an_error(photos, tmp_path):
     archive = tmp_path / "a.tar"
     whole = tar_of(archive, ["1.png", "2.png", "3.png"])
     second = whole.index(b"2.png")
@@ -242,7 +242,7 @@ def test_a_damaged_header_inside_a_tar_is_not_taken_for_its_end(photos, tmp_path
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_zips_member_that_does_not_unpack_is_that_pictures_error_alone(tmp_path, method):
+def test_damaged_zip_member_affects_only_its_image(tmp_path, method):
     archive = tmp_path / "a.zip"
     with zipfile.ZipFile(archive, "w", method) as file:
         for name in ("a.png", "b.png"):
@@ -280,14 +280,14 @@ def test_a_table_may_name_objects(bucket, tmp_path):
     assert read(table) == [(f"{bucket}/a.png", b"a.png")]
 
 
-def test_an_empty_prefix_and_a_missing_package_are_told(bucket):
-    with pytest.raises(BulkError, match="contains no pictures"):
+def test_empty_prefix_and_missing_package_are_reported(bucket):
+    with pytest.raises(BulkError, match="contains no images"):
         read(f"{bucket}/none")
     with pytest.raises(BulkError, match="pip install"):
         read("dropbox://photos")
 
 
-def test_what_a_buckets_client_raises_is_told_in_a_sentence(bucket, monkeypatch):
+def test_bucket_errors_are_reported(bucket, monkeypatch):
     class NoCredentials(Exception):
         pass
 
@@ -298,7 +298,7 @@ def test_what_a_buckets_client_raises_is_told_in_a_sentence(bucket, monkeypatch)
         patch.setattr(type(fsspec.filesystem("memory")), "isfile", refuse)
         with pytest.raises(BulkError, match="cannot be listed: Unable to locate credentials"):
             read(bucket)
-    (gone,) = Sources([f"{bucket}/a.png"]).pictures()
+    (gone,) = Sources([f"{bucket}/a.png"]).images()
     fsspec.filesystem("memory").rm(f"{bucket.removeprefix('memory:/')}/a.png")
     with pytest.raises(OSError, match="there is no such object"):
         gone.read()

@@ -1,0 +1,119 @@
+"""The accepted kinds of input, converted to one form: a name, and a function that reads the encoded bytes."""
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway_client import png_writer
+from gateway_client.files import DEFAULT_FILE_BYTES, read_file
+
+Source = Any
+"""A path, bytes of an image file, a PIL image, an RGB array uint8 [H, W], [H, W, 3] or [H, W, 4], or a NamedImage."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """An image with a name; `read` returns its encoded bytes, may raise OSError, and is called in another thread."""
+
+    name: str
+    read: Callable[[], bytes] = field(repr=False)
+    source: Source = field(default=None, repr=False)
+
+
+def is_single_image(given: object) -> bool:
+    """Whether the input is a single image rather than several."""
+    return (
+        isinstance(given, str | os.PathLike | bytes | bytearray | memoryview | NamedImage)
+        or _is_pil(given)
+        or _is_array(given)
+    )
+
+
+def image_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> NamedImage:
+    """Convert one input; raises TypeError for other types. At most `max_file_bytes` + 1 bytes of a file are read."""
+    if isinstance(given, NamedImage):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return NamedImage(os.fspath(given), partial(read_file, Path(given), max_file_bytes), given)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return NamedImage("", partial(bytes, given), given)
+    if _is_pil(given):
+        return _pil(given, given)
+    if _is_array(given):
+        return _array(given, given)
+    raise TypeError(
+        f"{type(given).__name__} is not an image: give a path, bytes, a PIL image or an array uint8 [H, W, 3]"
+    )
+
+
+def images_of(given: Source | Iterable[Source], max_file_bytes: int) -> Iterator[NamedImage]:
+    """Convert one input or several, lazily."""
+    return (image_of(each, max_file_bytes) for each in ([given] if is_single_image(given) else given))
+
+
+async def images_of_async(given: AsyncIterable[Source], max_file_bytes: int) -> AsyncIterator[NamedImage]:
+    """Convert the items of an async iterable."""
+    async for each in given:
+        yield image_of(each, max_file_bytes)
+
+
+def count_of(given: object) -> int | None:
+    """The number of images, if it is known beforehand."""
+    if is_single_image(given):
+        return 1
+    return len(given) if isinstance(given, Sized) else None
+
+
+# Neither Pillow nor NumPy is imported: callers that pass their objects have imported them.
+class _Array(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> object: ...
+
+    def tobytes(self) -> bytes: ...
+
+
+class _PilImage(Protocol):
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    def convert(self, mode: str) -> "_PilImage": ...
+
+    def tobytes(self) -> bytes: ...
+
+
+def _is_pil(given: object) -> bool:
+    return hasattr(given, "convert") and hasattr(given, "mode")
+
+
+def _is_array(given: object) -> bool:
+    return hasattr(given, "shape") and hasattr(given, "dtype") and hasattr(given, "tobytes")
+
+
+def _array(array: _Array, given: Source) -> NamedImage:
+    shape = tuple(array.shape)
+    channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
+    if str(array.dtype) != "uint8" or channels not in (1, 3, 4) or 0 in shape:
+        raise TypeError(
+            f"an array must be uint8 [H, W], [H, W, 3] or [H, W, 4], in RGB; this one is {array.dtype} {list(shape)}"
+        )
+    return NamedImage("", lambda: png_writer.encode(array.tobytes(), shape[1], shape[0], channels), given)
+
+
+def _pil(image: _PilImage, given: Source) -> NamedImage:
+    if image.mode.startswith(("I", "F")):
+        raise TypeError(f"a PIL image of mode {image.mode!r} does not have 8-bit colours; convert it first")
+    # The pixels are sent as they are: the caller decides whether to apply the EXIF orientation.
+    return NamedImage(
+        str(getattr(image, "filename", "") or ""),
+        lambda: png_writer.encode(image.convert("RGB").tobytes(), image.size[0], image.size[1], 3),
+        given,
+    )
