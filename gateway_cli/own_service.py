@@ -28,12 +28,23 @@ class ServiceFailed(UserError):
 def own_service(model_repository: Path, print_status: Callable[[str], None]) -> Iterator[str]:
     """Start a service, wait until it is ready, and yield its URL; raises ServiceFailed."""
     port = free_port()
-    command = ["gateway_cli", "up", "--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
+    options = ["--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
     print_status(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a new session, so that Ctrl-C reaches only this process; the launcher ends the service with this process.
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), sys.executable, "-m", *command],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                launch.__file__,
+                str(os.getpid()),
+                sys.executable,
+                "-m",
+                "gateway_cli",
+                "up",
+                *options,
+            ],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,

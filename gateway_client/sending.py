@@ -83,10 +83,10 @@ class _RetryBudget:
 class Sending:
     """Sends batches concurrently. `results` yields what is ready; all tasks end with it."""
 
-    def __init__(self, http: httpx.AsyncClient, batches: Batches, asked: SendOptions, throttle: Throttle) -> None:
+    def __init__(self, http: httpx.AsyncClient, batches: Batches, options: SendOptions, throttle: Throttle) -> None:
         self._http = http
         self._batches = batches
-        self._options = asked
+        self._options = options
         self._throttle = throttle
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: list[Result] = []
@@ -255,7 +255,7 @@ def _result(loaded: Loaded, line: dict[str, Any], error: GatewayError | None) ->
             )
             for each in objects(line, "frames")
         ),
-        _vector(optional_text(line, "embedding")),
+        _embedding(optional_text(line, "embedding")),
     )
 
 
@@ -279,14 +279,14 @@ def _predictions(line: dict[str, Any]) -> tuple[Prediction, ...]:
     )
 
 
-def _vector(encoded: str | None) -> "array[float] | None":
+def _embedding(encoded: str | None) -> "array[float] | None":
     """Decode the base64 of little-endian 32-bit floats."""
     if encoded is None:
         return None
     try:
-        vector = array("f", base64.b64decode(encoded, validate=True))
+        embedding = array("f", base64.b64decode(encoded, validate=True))
     except ValueError as exc:
         raise Malformed("'embedding' is not the base64 of 32-bit floats") from exc
     if sys.byteorder == "big":
-        vector.byteswap()
-    return vector
+        embedding.byteswap()
+    return embedding

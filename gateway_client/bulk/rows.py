@@ -41,7 +41,7 @@ def printable(name: str) -> str:
 def row_of(result: Result, *, features: bool = False) -> Row:
     """Convert a result to a row with the members `columns`, and `frames` if it has any."""
     best, error = result.best, result.error
-    vector = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
+    embedding = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
     row = {
         "path": printable(result.name),
         "status": "ok" if error is None else "error",
@@ -55,7 +55,7 @@ def row_of(result: Result, *, features: bool = False) -> Row:
         "version": result.version,
         "error": error and error.code,
         "message": error and error.message,
-        **vector,
+        **embedding,
     }
     if result.frames:
         row["frames"] = [

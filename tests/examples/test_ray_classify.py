@@ -1,4 +1,4 @@
-"""The example for Ray Data, on a local Ray; Ray is in the extra `ray` alone, since it takes minutes to install."""
+"""The example for Ray Data, on a local Ray; Ray is only in the extra `ray`, since it takes minutes to install."""
 
 import subprocess
 import sys

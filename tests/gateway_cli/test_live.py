@@ -1,4 +1,4 @@
-"""The terminal of `gateway up`."""
+"""The terminal display of `gateway up`."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands about models at a terminal: options that reach the files, odd ones, interrupts, completion."""
+"""The commands for models: options, invalid options, interrupts and completion."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def head_file(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def add(head_file, tmp_path):
-    """`gateway model add` of `head` with more options, of which the last of each name counts."""
+    """`gateway model add` of `head` with further options; of repeated options, the last one counts."""
 
     def add(*options: str, source: Path | str = head_file) -> Result:
         labels = save_labels(tmp_path / "five.txt")
@@ -219,11 +219,11 @@ def test_interrupted_add_leaves_no_files(tmp_path):
         start_new_session=True,
     )
     assert process.stderr is not None
-    with process.stderr as said:
-        assert any("trying it on images" in line for line in iter(said.readline, ""))
-        # As the terminal does it: to the command and to the process that it has started.
+    with process.stderr as stderr:
+        assert any("trying it on images" in line for line in iter(stderr.readline, ""))
+        # As a terminal does: to the command and to the process that it started.
         os.killpg(process.pid, signal.SIGINT)
-        rest = said.read()
+        rest = stderr.read()
     assert process.wait(60) == 130
     assert "Traceback" not in rest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["endless.pt", "labels.txt", "models"]
@@ -314,7 +314,7 @@ def test_default_model_cannot_be_removed(own_head, monkeypatch):
 
 
 def test_removed_version_number_is_not_reused(add, tmp_path):
-    """Triton's cache knows answers by name and number, also of a model that is gone."""
+    """Triton caches responses by model name and version, also of removed models."""
     where = f"--model-repository={tmp_path / 'models'}"
     assert add().exit_code == 0
     assert CliRunner().invoke(app, ["model", "remove", "head", where]).exit_code == 0

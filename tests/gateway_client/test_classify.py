@@ -70,7 +70,7 @@ def test_too_many_frames_in_a_request_splits_it(frames):
         results = sorted(gateway.classify(films, frames=frames), key=lambda result: result.index)
     assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
     assert {result.ok for result in results if result.index != 2} == {True}
-    alone = results[2]  # which is too much by itself
+    alone = results[2]  # which alone exceeds the limit
     error = alone.error if frames == "all" else alone.frames[-1].error
     assert isinstance(error, errors.TooManyFrames)
 
@@ -122,40 +122,40 @@ def test_url_scheme_defaults_to_http(url):
 
 
 def test_progress_is_reported_after_each_result(gateway):
-    told = []
-    list(gateway.classify([PNG] * 25 + [b"text"], progress=told.append))
-    assert [progress.done for progress in told] == list(range(1, 27))
-    assert (told[-1].failed, told[-1].total) == (1, 26)
-    assert told[-1].rate > 0
+    reported = []
+    list(gateway.classify([PNG] * 25 + [b"text"], progress=reported.append))
+    assert [progress.done for progress in reported] == list(range(1, 27))
+    assert (reported[-1].failed, reported[-1].total) == (1, 26)
+    assert reported[-1].rate > 0
 
 
 def test_generator_is_read_lazily(gateway):
-    asked = 0
+    read = 0
 
     def images():
-        nonlocal asked
+        nonlocal read
         while True:
-            asked += 1
+            read += 1
             yield PNG
 
     for result in gateway.classify(images()):
         assert result.ok
         break
-    assert asked < 2_000
+    assert read < 2_000
 
 
 def test_unfinished_results_end_with_the_client(url):
     with Gateway(url) as gateway:
         results = gateway.classify([PNG] * 200)
         assert next(results).ok
-    results.close()  # which has nothing left to do: the loop is closed
+    results.close()  # does nothing: the loop is closed
     assert not gateway._thread.is_alive()
 
 
 def test_second_ctrl_c_is_harmless(monkeypatch):
     interrupted = threading.Event()
 
-    def impatient(event, timeout):  # in place of waiting for what the first one has cancelled
+    def impatient(event, timeout):  # instead of waiting for the tasks that the first Ctrl-C cancelled
         interrupted.set()
         raise KeyboardInterrupt
 
@@ -187,7 +187,7 @@ def test_ctrl_c_cancels_running_tasks():
 
 
 async def tasks() -> list[str]:
-    """What runs beside this."""
+    """The other running tasks."""
     return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 

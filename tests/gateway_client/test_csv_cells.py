@@ -1,4 +1,4 @@
-"""CSV that no spreadsheet takes for a formula."""
+"""CSV cells that no spreadsheet evaluates as a formula."""
 
 import csv
 import io

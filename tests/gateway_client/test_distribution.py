@@ -1,4 +1,4 @@
-"""The client is a distribution of its own: it needs httpx, and nothing of the gateway."""
+"""The client is a separate distribution: it needs only httpx, and nothing of the gateway."""
 
 import re
 import runpy
@@ -11,11 +11,11 @@ from tests.processes import PROJECT
 from tests.stub_service import stub_service
 
 CLIENT = PROJECT / "gateway_client"
-TOLD = runpy.run_path(str(PROJECT / "docs" / "client_errors.py"))
+GENERATOR = runpy.run_path(str(PROJECT / "docs" / "client_errors.py"))
 
 
 def test_the_error_types_are_those_of_the_gateway():
-    assert TOLD["MODULE"].read_text() == TOLD["source"](), "run: make docs"
+    assert GENERATOR["MODULE"].read_text() == GENERATOR["source"](), "run: make docs"
 
 
 def test_every_code_has_its_type():

@@ -1,4 +1,4 @@
-"""The client against lines that break and services that refuse: each image has one result all the same."""
+"""Broken connections and refusing services: each image still has exactly one result."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def problem(status: int, code: str, **headers: str) -> httpx.Response:
 
 
 class Service:
-    """Answers POST /predict by a function that is given the request's number and its files."""
+    """Answers POST /predict with a function of the request's number and its files."""
 
     def __init__(self, answer, *, alive: bool = True) -> None:
         self.answer, self.alive, self.requests = answer, alive, []
@@ -57,7 +57,7 @@ def all_lines(files: list[bytes]) -> httpx.Response:
 
 
 class Torn(httpx.AsyncByteStream):
-    """Some lines, and then the connection breaks."""
+    """A response of some lines, after which the connection breaks."""
 
     def __init__(self, *lines: bytes) -> None:
         self.lines = lines

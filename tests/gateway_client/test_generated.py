@@ -1,4 +1,4 @@
-"""A client that openapi-python-client makes of /openapi.json has types that hold, and classifies."""
+"""A client that openapi-python-client generates from /openapi.json passes type checks and classifies."""
 
 import json
 import subprocess

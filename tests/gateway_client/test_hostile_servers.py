@@ -1,4 +1,4 @@
-"""Servers that mean harm, over real sockets: the client ends in time with an error that it documents."""
+"""Hostile servers, over real sockets: the client ends in time with a documented error."""
 
 import gzip
 import itertools
@@ -22,7 +22,7 @@ GONE = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n" + b'{"code":"not_f
 
 @contextmanager
 def server(answer, *, limits=GONE):
-    """A server that sends to each request but those for limits what `answer` yields, until the client leaves."""
+    """A server that sends what `answer` yields to each request, except for `/limits`, until the client disconnects."""
     requests = []
 
     def serve(connection):
@@ -56,7 +56,7 @@ def server(answer, *, limits=GONE):
 
 
 def classify(url, **options):
-    """What becomes of one image: its result, or the error of the call."""
+    """Classify one image; return its result, or the error of the call."""
     began = time.monotonic()
     with Gateway(url, "secret-key", timeout_seconds=1.0, retry_seconds=0.3, **options) as gateway:
         try:

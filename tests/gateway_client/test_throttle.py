@@ -1,4 +1,4 @@
-"""How many requests are out at once."""
+"""The number of concurrent requests."""
 
 from gateway_client.throttle import Throttle
 

@@ -1,4 +1,4 @@
-"""`gateway classify` as people run it."""
+"""Runs `gateway classify`."""
 
 import io
 import json
@@ -18,7 +18,7 @@ def command(*arguments: object) -> list[str]:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it."""
+    """The outcome of a command."""
 
     returncode: int
     stdout: str
@@ -26,7 +26,7 @@ class Done:
 
 
 def run(*arguments: object) -> Done:
-    """In this process: starting one takes longer than most of what is tested."""
+    """Run the command in this process: starting another takes longer than most tests."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["gateway", "classify", *map(str, arguments)])
@@ -42,7 +42,7 @@ def rows_of(path: Path) -> list[dict]:
 
 
 def folder_of(folder: Path, count: int, content: bytes) -> Path:
-    """A folder of as many images, spread over folders of a hundred."""
+    """Write `count` images to folders of 100 images each."""
     for number in range(count):
         path = folder / f"{number // 100:03}" / f"{number:06}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -169,7 +169,7 @@ def test_terminal_output_is_a_table(url, photos):
     while True:
         try:
             text += os.read(controller, 4096)
-        except OSError:  # Linux: the other end is closed
+        except OSError:  # on Linux, the other end is closed
             break
     os.close(controller)
     assert process.wait(60) == 3
@@ -179,18 +179,18 @@ def test_terminal_output_is_a_table(url, photos):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["none.png", "--out", "out.jsonl"], "there is no file or folder 'none.png'"),
         (["photos", "--out", "out.xlsx"], "must be .jsonl, .csv or .parquet"),
         (["photos", "--out", "out.jsonl", "--url", "http://127.0.0.1:9"], "There is no gateway at"),
     ],
 )
-def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, said):
+def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     done = run(*arguments, *(() if "--url" in arguments else ("--url", "http://127.0.0.1:9")))
     assert done.returncode == 1
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_remote_output_is_refused(photos, tmp_path, monkeypatch):
@@ -218,9 +218,9 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
         # A bad image has its row while the others wait for the service.
         wait_for(lambda: journal.exists() and journal.stat().st_size, process=process)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.count(b"Traceback")) == (130, 0), said
-    assert b"--resume continues" in said
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr.count(b"Traceback")) == (130, 0), stderr
+    assert b"--resume continues" in stderr
     assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
 
 

@@ -1,4 +1,4 @@
-"""docs/bulk.md: its commands run, and what it tells is what they print."""
+"""docs/bulk.md: its commands run and print the documented output."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def test_commands_print_the_documented_output(tmp_path):
     assert len(EXAMPLES) == TEXT.count("```\n$ ") == 3
     (tmp_path / "examples").symlink_to(PROJECT / "examples")
     with stub_service() as url:
-        for command, told in EXAMPLES:
+        for command, documented in EXAMPLES:
             command = command.replace("http://127.0.0.1:8080", url).replace(
                 "gateway classify", f"{sys.executable} -m gateway_cli classify"
             )
@@ -36,12 +36,12 @@ def test_commands_print_the_documented_output(tmp_path):
                 timeout=120,
                 check=True,
             )
-            if told.startswith("{"):
-                expected, row = json.loads(told), json.loads(run.stdout)
+            if documented.startswith("{"):
+                expected, row = json.loads(documented), json.loads(run.stdout)
                 assert list(expected) == list(row) == list(COLUMNS)
                 assert all(value in ("…", row[name]) for name, value in expected.items())
             else:
-                assert re.fullmatch(re.escape(told).replace("…", r"[\d.,]+"), run.stderr), run.stderr
+                assert re.fullmatch(re.escape(documented).replace("…", r"[\d.,]+"), run.stderr), run.stderr
 
 
 def test_suffixes_columns_and_exit_codes_are_documented():

@@ -1,4 +1,4 @@
-"""How a run ends that does not end well: full disks, readers that have enough, services that are away."""
+"""Runs that end early: full disks, closed pipes, unreachable services."""
 
 import errno
 import subprocess
@@ -119,12 +119,12 @@ def test_stalled_run_shows_no_time_left():
 def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     backend = StubBackend(Overloaded())
-    told = progress.print_status
+    print_status = progress.print_status
 
     def recover(text):
         if "waiting: " in text:
             backend.fault = None
-        told(text)
+        print_status(text)
 
     monkeypatch.setattr(progress, "print_status", recover)
     with stub_service(backend) as url:

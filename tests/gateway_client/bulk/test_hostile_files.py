@@ -1,4 +1,4 @@
-"""Files that were made to do harm: each has a row, and none costs memory, time or other rows."""
+"""Hostile files: each has a row, and none takes too much memory or time or affects other rows."""
 
 import ast
 import bz2
@@ -44,7 +44,7 @@ TOO_LARGE = "too large"
 
 
 def outcomes(*sources, limit=LIMIT) -> dict[str, str | bytes]:
-    """What each image has, or why it cannot be read, by the end of its name."""
+    """The content of each image, or why it cannot be read, by the end of its name."""
     found = {}
     for image in Sources(map(str, sources)).images(limit):
         name = image.name.rpartition("/")[2]
@@ -99,7 +99,7 @@ EXPECTED = {
 
 
 def test_each_kind_of_file_has_the_expected_outcome(hostile, tmp_path):
-    """A folder, a glob, a list, a table and files that a shell names give the same."""
+    """A folder, a glob, a list, a table and named files give the same outcomes."""
     names = sorted(EXPECTED)
     (tmp_path / "list.txt").write_text("\n".join(f"photos/{name}" for name in names))
     (tmp_path / "table.csv").write_text("\n".join(["path", *(f"photos/{name}" for name in names)]))
@@ -224,7 +224,7 @@ def zip_of(path, method, zeros, *, declared=None):
 
 
 def in_little_memory(work):
-    """The outcomes that a fork finds that may have 20 MiB more than this process."""
+    """Compute outcomes in a fork that may use 20 MiB more memory than this process."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         now = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
@@ -242,7 +242,7 @@ def in_little_memory(work):
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 @pytest.mark.parametrize("declared", [None, 1000])
 def test_zip_member_is_inflated_up_to_its_limit(tmp_path, zeros, method, declared):
-    """Also where its declared size is a lie."""
+    """Also if its declared size is wrong."""
     zip_of(tmp_path / "a.zip", method, zeros, declared=declared)
     found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
     assert found["good.png"] == PNG
@@ -342,7 +342,7 @@ def test_sparse_members_and_long_names_are_read(tmp_path):
 
 
 def test_archive_inflation_is_limited(tmp_path, monkeypatch):
-    """Members that overlap, and members that are skipped, count as well."""
+    """Overlapping and skipped members count as well."""
     monkeypatch.setattr(inflate, "FREE_BYTES", 2 * LIMIT)
     budget = InflationBudget(10)
     budget.charge(2 * LIMIT + 10 * inflate.MAX_RATIO)
@@ -475,7 +475,7 @@ def test_damaged_csv_lines_affect_only_their_rows(tmp_path):
 
 
 def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
-    """A value of 900 kB that a dictionary repeats, and a file that is damaged behind its list of columns."""
+    """A value of 900 kB that a dictionary repeats, and a file that is damaged after its list of columns."""
     monkeypatch.setattr(parquet_paths, "MAX_MEMORY_BYTES", 640 * MIB)
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.parquet"
@@ -494,7 +494,7 @@ def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_parquet_row_count_is_limited(tmp_path, monkeypatch, more):
-    """A column without values takes next to no bytes for its rows."""
+    """A column without values takes almost no bytes for its rows."""
     monkeypatch.setattr(parquet_paths, "FREE_ROWS", 1000)
     table = tmp_path / "t.parquet"
     rows = parquet_paths.FREE_ROWS
@@ -519,7 +519,7 @@ def test_parquet_row_count_is_limited(tmp_path, monkeypatch, more):
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_download_has_a_deadline(monkeypatch, head):
-    """Also where each byte of a header or of the body comes in time."""
+    """Also if each byte of the headers or the body arrives in time."""
     monkeypatch.setattr(remote, "DOWNLOAD_SECONDS", 0.3)
 
     def drip():
@@ -557,7 +557,9 @@ def test_ctrl_c_ends_a_run_whose_stdin_has_stalled(url, number):
     with process:
         process.stdin.write(b"none.png\n")
         process.stdin.flush()
-        wait_for(lambda: not bytes_in(process.stdin), process=process)  # it has read them, and waits for more
+        wait_for(
+            lambda: not bytes_in(process.stdin), process=process
+        )  # the command has read the paths, and waits for more
         process.send_signal(number)
         assert process.wait(30) == 130
 
@@ -576,7 +578,7 @@ def test_ctrl_c_ends_a_run_whose_server_does_not_answer(tmp_path):
 
 
 def test_ctrl_c_ends_a_read_that_does_not_return(url, tmp_path):
-    """As of a file on a network disk that is away: stdin is one that no signal interrupts here."""
+    """Like a file on an unreachable network disk; here, a stdin that no signal interrupts."""
     code = (
         "import sys, threading\n"
         "from gateway_client import Gateway, NamedImage\n"

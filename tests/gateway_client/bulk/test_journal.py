@@ -1,4 +1,4 @@
-"""The rows so far, and going on from them."""
+"""The journal of a run, and resuming from it."""
 
 import json
 import os
@@ -103,13 +103,13 @@ def test_finished_output_replaces_the_journal(path, tmp_path):
     assert list(tmp_path.iterdir()) == [out]
 
 
-def asked(path, **options):
+def journal_with(path, **options):
     return Journal(path, options=options)
 
 
 def interrupted(path, *rows, **options):
-    """A run with options that was killed after some rows."""
-    began = asked(path, **options)
+    """The journal of a run with options that was killed after some rows."""
+    began = journal_with(path, **options)
     began.begin()
     began.write(rows)
     began.close()
@@ -127,18 +127,18 @@ def interrupted(path, *rows, **options):
 def test_rows_of_different_options_are_not_mixed(path, before, now, words):
     interrupted(path, row("a"), **before)
     with pytest.raises(OptionsDiffer, match=words):
-        asked(path, **now).resume()
+        journal_with(path, **now).resume()
     assert [each["path"] for each in Journal(path).read()] == ["a"]
 
 
 def test_options_are_kept_across_interruptions(path):
     for _ in range(2):
         interrupted(path, row("a"), top_k=3, model=None)
-        again = asked(path, top_k=3)
+        again = journal_with(path, top_k=3)
         again.resume()
         again.close()
     with pytest.raises(OptionsDiffer):
-        asked(path, top_k=4).resume()
+        journal_with(path, top_k=4).resume()
 
 
 def test_rows_without_options_file_are_checked_by_content(path):
@@ -146,26 +146,26 @@ def test_rows_without_options_file_are_checked_by_content(path):
     path.write_text(json.dumps(answer) + "\n")
     for options in ({"model": "fruits"}, {"version": 2}, {"top_k": 2}):
         with pytest.raises(OptionsDiffer, match="--overwrite"):
-            asked(path, **options).resume()
-    again = asked(path, model="flowers", version=1, top_k=3)
+            journal_with(path, **options).resume()
+    again = journal_with(path, model="flowers", version=1, top_k=3)
     again.resume()
     again.close()
 
 
 def test_no_files_are_left_beside_the_output(path, tmp_path):
     interrupted(path, row("a"), top_k=3)
-    again = asked(path, top_k=3)
+    again = journal_with(path, top_k=3)
     again.resume()
     again.finish(tmp_path / "out.jsonl", None)
     assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
-    empty = asked(tmp_path / "other.part")
+    empty = journal_with(tmp_path / "other.part")
     empty.begin()
     empty.abandon()
     assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_resume_keeps_one_of_equal_rows_and_drops_conflicting_ones(path):
-    """No output has a row twice, nor one of which nobody knows whether it is right."""
+    """An output has no duplicate rows, and no rows that contradict each other."""
     journal(path, row("a"), row("b"), row("a"), row("b", "invalid_image"), row("c"))
     again = resumed(path)
     assert (again.rows, again.dropped) == (2, 3)
@@ -205,7 +205,7 @@ def test_invalid_row_is_refused_with_its_line_number(path, line):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_accepted_edited_rows_fit_every_output_format(tmp_path, suffix):
-    """Members that are missing are empty, and the largest numbers have their place."""
+    """Missing members are empty, and the largest numbers fit."""
     out = tmp_path / f"out.{suffix}"
     part = tmp_path / "part"
     first = '{"path":"a","error":null}'
@@ -241,13 +241,13 @@ def test_unreadable_options_file_is_named(path, content):
     options = path.with_name(f"{path.name}.options")
     options.write_bytes(content)
     with pytest.raises(OptionsUnreadable, match="--overwrite"):
-        asked(path).resume()
+        journal_with(path).resume()
     options.write_bytes(b"{}".ljust(MAX_OPTIONS_BYTES))
     assert resumed(path).rows == 1
 
 
 def test_fifo_journal_is_refused_without_waiting(path):
-    """A FIFO in the places of the rows and of the options: opening one waits for its other end."""
+    """A FIFO at the path of the rows or of the options: opening one would wait for its other end."""
     os.mkfifo(path)
     os.mkfifo(path.with_name(f"{path.name}.options"))
     with pytest.raises(OptionsUnreadable, match="FIFO"):

@@ -1,4 +1,4 @@
-"""A run that is killed goes on, and every image has exactly one row."""
+"""A killed run is resumed, and every image has exactly one row."""
 
 import asyncio
 import subprocess
@@ -14,8 +14,8 @@ from tests.stub_service import stub_service
 IMAGES = 2_000
 
 
-class Unhurried(StubBackend):
-    """So slow that a run takes seconds, on any machine, and can be killed in its middle."""
+class SlowBackend(StubBackend):
+    """A backend so slow that a run takes seconds on any machine and can be killed midway."""
 
     async def infer(self, call: Call) -> InferResult:
         await asyncio.sleep(0.05)
@@ -27,7 +27,7 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
     photos, out = folder_of(tmp_path / "photos", IMAGES, PNG), tmp_path / "out.jsonl"
     journal = tmp_path / "out.jsonl.part"
     kept = [0]
-    with stub_service(Unhurried()) as url:
+    with stub_service(SlowBackend()) as url:
         for kill in range(3):
             arguments = command(photos, "--out", out, "--url", url, *(["--resume"] if kill else []))
             process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)
@@ -36,7 +36,7 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
             process.kill()
             process.wait()
             kept.append(lines(journal))
-        # What an editor may leave: an image that is not there, and a last line without its end.
+        # As an editor may leave it: a row of a missing image, and an incomplete last line.
         journal.write_bytes(journal.read_bytes().rpartition(b"\n")[0] + b'\n{"path":"gone.png","error":null}\n{"pa')
         done = run(photos, "--out", out, "--url", url, "--resume")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Where images come from."""
+"""The sources of images."""
 
 import io
 import json
@@ -133,16 +133,16 @@ def test_row_without_a_path_has_its_own_error(photos, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("b.png\na.JPG\n", "has no header"),
         ("1,s3://bucket/b\n2,a.JPG\n", "has no header"),
         ("id;where\n1;b.png\n", "separate columns by commas"),
     ],
 )
-def test_ambiguous_table_is_refused(photos, text, said):
+def test_ambiguous_table_is_refused(photos, text, message):
     (photos / "t.csv").write_text(text)
-    with pytest.raises(BulkError, match=said):
+    with pytest.raises(BulkError, match=message):
         read(photos / "t.csv")
 
 
@@ -206,7 +206,7 @@ def tar_of(path, names, *, kind="") -> bytes:
 
 
 def outcomes(*sources) -> dict[str, str]:
-    """What each image gives: "ok", or why it cannot be read."""
+    """The outcome of each image: "ok", or why it cannot be read."""
     found = {}
     for image in Sources(map(str, sources)).images():
         try:
