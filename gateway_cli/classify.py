@@ -276,9 +276,7 @@ def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
         )
     if left_out.folders:
         folders = counted(left_out.folders, "folder")
-        print_status(
-            f"not read again, as a link leads back to a folder that was read: {folders}, such as {left_out.folder!r}"
-        )
+        print_status(f"not read again, as a link leads back to what was read: {folders}, such as {left_out.folder!r}")
     if not meter.before and not meter.done:
         print_status(f"no images in {visible(', '.join(job.sources))}")
     if not meter.failed:

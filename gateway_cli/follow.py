@@ -157,7 +157,7 @@ def _seconds(sent: deque[tuple[int, float]], frame: int) -> float:
         found, seconds = sent.popleft()
         if found == frame:
             return seconds
-    raise Malformed(f"it has a result for frame {frame}, which was not sent or already has one")
+    raise Malformed(f"it has a result for frame {frame}, which was not sent or has an answer")
 
 
 def _answer(message: dict[str, Any], seconds: float) -> FrameAnswer:
