@@ -12,7 +12,7 @@ from gateway_cli.main import app
     ("setting", "message"),
     [
         ("GATEWAY_MODEL_SPLIT", "pets has no version 2, so its share of the requests is answered with 503"),
-        ("GATEWAY_MODEL_SHADOW", "pets has no version 2, so it looks on at nothing"),
+        ("GATEWAY_MODEL_SHADOW", "pets has no version 2, so it receives nothing"),
     ],
 )
 def test_split_to_a_missing_version_warns_at_start(tmp_path, monkeypatch, setting, message):
