@@ -29,12 +29,12 @@ CACHE_BYTES = 256 * 2**20
 WARM_UP_SECONDS = 3.0
 MAX_ATTEMPTS = 10
 KNOWN = {("efficientnet-lite0", "coffee.jpg"): "espresso"}
-"""What a trained model must see; anything else means that the limit itself is computed wrongly."""
+"""The label that a trained model must predict; any other means that the limit itself is computed wrongly."""
 
 FAILURES = (
     UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError, NoMarkers,
 )  # fmt: skip
-"""What is told in a sentence."""
+"""Errors that are printed as one line, without a traceback."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -50,16 +50,16 @@ def main(
     images: Annotated[
         Path | None, typer.Option(help="Folder of photographs.", exists=True, file_okay=False, show_default="one photo")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.1)] = 10.0,
+    seconds: Annotated[float, typer.Option(help="Length of each measurement.", min=0.1)] = 10.0,
     concurrency: Annotated[int, typer.Option(help="Requests in flight in (b), (c) and (e).", min=1)] = 32,
-    rounds: Annotated[int, typer.Option(help="Each measures every part once; medians count.", min=1)] = 5,
+    rounds: Annotated[int, typer.Option(help="Every round measures each part once; results are medians.", min=1)] = 5,
     quiet: Annotated[
         float | None,
         typer.Option(
-            help="Measure a round again when others fill more cores than this.", min=0.0, show_default="never"
+            help="Measure a round again if other processes use more cores than this.", min=0.0, show_default="never"
         ),
     ] = None,
-    parts: Annotated[str, typer.Option(help="Which parts, such as acd.")] = "abcde",
+    parts: Annotated[str, typer.Option(help="Parts to measure, such as acd.")] = "abcde",
     processes: Annotated[
         int | None, typer.Option(help="Bare loops in (a).", min=1, show_default="one for each core")
     ] = None,
@@ -127,7 +127,7 @@ def main(
 def measured_parts(
     model: str, photos: list[Photo], concurrency: int, parts: str, processes: int, changes: list[str]
 ) -> Iterator[dict[str, Part]]:
-    """The parts that were asked for, with everything they need running and warm."""
+    """The requested parts, with everything that they need running and warmed up."""
     with ExitStack() as stack:
         models = stack.enter_context(repository(model, changes, say))
         say(f"(a) warming up {processes} bare processes")
@@ -141,7 +141,7 @@ def measured_parts(
         for photo in limit.photos:
             known = KNOWN.get((model, photo.name), photo.label)
             if photo.label != known:
-                raise WrongAnswer(f"{photo.name} should be {known!r}, and the bare loop says {photo.label!r}")
+                raise WrongAnswer(f"{photo.name} should be {known!r}, and the bare loop predicts {photo.label!r}")
         say("starting Triton and the gateway, without the cache and with it")
         uncached = stack.enter_context(service(models, cache_bytes=0, say=say))
         cached = stack.enter_context(service(models, cache_bytes=CACHE_BYTES, say=say)) if "e" in parts else uncached
@@ -157,7 +157,7 @@ def measured_parts(
 
 
 def measure(parts: dict[str, Part], seconds: float, rounds: int, quiet: float | None) -> dict[str, list[Tally]]:
-    """The tallies of each part, a round after another: neighbours on the machine then disturb all parts alike.
+    """The tallies of each part, round by round, so that other load on the machine affects all parts alike.
 
     With `quiet` a round in which others filled more cores than that is thrown away, as long as there are no more than
     MAX_ATTEMPTS times `rounds` in all.

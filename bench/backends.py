@@ -33,7 +33,7 @@ from gateway_local.server import EmbeddedTriton
 LIBRARY = Path("pytorch") / "libtriton_pytorch.so"
 PYTHON, LIBTORCH = "Python-based", "libtorch"
 SIZES = (1, 2, 3, 8, 8, 17)
-"""Batches that are compared; repeated, because libtorch optimises a graph on its second and third call."""
+"""Sizes of the compared batches; repeated, since libtorch optimises a graph on its second and third call."""
 START_SECONDS = 600.0
 
 
@@ -53,7 +53,7 @@ def with_libtorch(runtime: Runtime, built: Path, folder: Path) -> Runtime:
 
 
 def probabilities(url: str, images: np.ndarray) -> np.ndarray:
-    """What the classifier alone answers; images fp32 [N, 3, 224, 224], probabilities fp32 [N, classes]."""
+    """The classifier's results alone; images fp32 [N, 3, 224, 224], probabilities fp32 [N, classes]."""
     given = InferInput(CLASSIFIER_INPUT, list(images.shape), "FP32").set_data_from_numpy(images)
     with InferenceServerClient(url) as client:
         result = client.infer(CLASSIFIER, [given], outputs=[InferRequestedOutput(CLASSIFIER_OUTPUT)])
@@ -61,7 +61,7 @@ def probabilities(url: str, images: np.ndarray) -> np.ndarray:
 
 
 def largest_difference(tritons: Mapping[str, EmbeddedTriton]) -> float:
-    """Of any probability between the two backends, over random images in batches of several sizes."""
+    """The largest difference of a probability between the two backends, for random images in several batch sizes."""
     generator = np.random.default_rng(0)
     worst = 0.0
     for size in SIZES:
@@ -72,10 +72,10 @@ def largest_difference(tritons: Mapping[str, EmbeddedTriton]) -> float:
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="What bench/libtorch_backend.sh wrote.", exists=True, file_okay=False)],
+    folder: Annotated[Path, typer.Argument(help="Output of bench/libtorch_backend.sh.", exists=True, file_okay=False)],
     model: Annotated[str, typer.Option(help="As for python -m bench.")] = "mobilenet-v3-small",
-    rounds: Annotated[int, typer.Option(help="How often each has its turn.", min=1)] = 5,
-    seconds: Annotated[float, typer.Option(help="Of each turn.", min=0.1)] = 10.0,
+    rounds: Annotated[int, typer.Option(help="Measurements of each backend.", min=1)] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of each measurement.", min=0.1)] = 10.0,
     concurrency: Annotated[int, typer.Option(help="Calls in flight.", min=1)] = 32,
 ) -> None:
     """Compare answers, images a second and processor time of the two backends for TorchScript."""

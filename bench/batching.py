@@ -43,13 +43,13 @@ input [ { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "OUTPUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
 POLICIES = {"none": 0, "policy": 1024}
-"""The bound of the queue, by the model's name; with 0 there is no policy."""
+"""The queue limit for each model name; 0 means no queue policy."""
 INSTANCES, CLIENTS = (1, 2), (1, 4, 8, 16, 32)
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.5)] = 2.0,
-    rounds: Annotated[int, typer.Option(help="Each measures all once; medians count.", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="Length of each measurement.", min=0.5)] = 2.0,
+    rounds: Annotated[int, typer.Option(help="Every round measures each model once; results are medians.", min=1)] = 3,
 ) -> None:
     """Print rates and p99 side by side, with the ratios of those with a policy to those without one."""
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ Tallies = dict[tuple[str, int, int], list[Tally]]
 
 
 def _write(folder: Path, name: str, instances: int) -> None:
-    """A model with the batching of the shipped classifier, but for its policy."""
+    """A model with the batching of the shipped classifier, except for the queue policy."""
     config = text_format.Parse(CONFIG, ModelConfig(name=f"{name}{instances}"))
     config.instance_group.add(count=instances)
     config.dynamic_batching.CopyFrom(
@@ -95,7 +95,7 @@ async def _measure(url: str, seconds: float, rounds: int) -> Tallies:
 
 
 async def _load(client: InferenceServerClient, model: str, clients: int, seconds: float) -> Tally:
-    """`clients` that ask again as soon as they are answered."""
+    """`clients` that send the next request as soon as they have a response."""
     given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
     tally, started = Tally(), time.perf_counter()
 

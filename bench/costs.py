@@ -56,7 +56,7 @@ HEADER = ["file", "MB", "megapixels", "takes, ms", "ns a pixel", "ns a byte", "e
 
 
 def contents(side: int) -> dict[str, NDArray[np.uint8]]:
-    """What pictures show: nothing, a cup of coffee, and noise, which takes the most bytes."""
+    """Contents of images: one colour, a cup of coffee, and noise, which takes the most bytes."""
     generator = np.random.default_rng(0)
     photo = cv2.resize(skimage.data.coffee(), (side, side), interpolation=cv2.INTER_CUBIC)
     grain = generator.integers(-4, 5, photo.shape, np.int16)
@@ -82,7 +82,7 @@ def stills(side: int) -> Iterator[tuple[str, bytes]]:
 
 
 def milliseconds(work: Callable[[], object], rounds: int) -> float:
-    """The least processor time of some rounds."""
+    """The least processor time of several rounds."""
     least = float("inf")
     for _ in range(rounds):
         began = time.process_time()
@@ -92,7 +92,7 @@ def milliseconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def row(name: str, nbytes: int, info: ImageInfo, taken: float, expected: float, images: int) -> list[str]:
-    """A line of the table; `taken` is milliseconds, `images` how many bring their share."""
+    """A line of the table; `taken` is in milliseconds, for `images` images together."""
     pixels = info.width * info.height
     megabyte = SECONDS_PER_MEGABYTE_OF_SLOW_CODECS if info.format in SLOW_CODECS else SECONDS_PER_MEGABYTE
     allowed = 1e3 * (images * SECONDS_PER_IMAGE + nbytes / 1e6 * megabyte)
@@ -109,11 +109,11 @@ def row(name: str, nbytes: int, info: ImageInfo, taken: float, expected: float, 
 
 
 def main(
-    side: Annotated[int, typer.Option(help="Of the square images, in pixels.", min=100)] = 2_500,
-    rounds: Annotated[int, typer.Option(help="The least of which counts.", min=1)] = 3,
+    side: Annotated[int, typer.Option(help="Side of the square images, in pixels.", min=100)] = 2_500,
+    rounds: Annotated[int, typer.Option(help="The result is the least of them.", min=1)] = 3,
     into: Into = None,
 ) -> None:
-    """Print what decoding takes, and how many times that is expected, and allowed beyond `request_cpu_seconds`."""
+    """Print the time of decoding, and its ratios to the expected time and to the limit above `request_cpu_seconds`."""
     rows = []
     for name, data in stills(side):
         info = inspect(data, LIMITS)

@@ -1,4 +1,4 @@
-"""Where the processor time goes."""
+"""Processor time by group of processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ Groups = Mapping[str, Sequence[psutil.Process]]
 
 
 def accounted(groups: Groups, measure: Callable[[], Tally]) -> Tally:
-    """What `measure` returns, with the processor time that each group of processes, and the rest, used meanwhile."""
+    """The result of `measure`, with the processor time that each group of processes, and all others, used meanwhile."""
     machine, before = _busy_seconds(), _seconds(groups)
     tally = measure()
     after = _seconds(groups)

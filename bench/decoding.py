@@ -28,7 +28,7 @@ AT_ONCE = 8
 
 
 def photograph(width: int, height: int, extension: str) -> bytes:
-    """A cup of espresso of this size."""
+    """A photograph of an espresso, in this size."""
     pixels = cv2.resize(skimage.data.coffee(), (width, height), interpolation=cv2.INTER_CUBIC)
     noise = np.random.default_rng(0).integers(-4, 5, pixels.shape, np.int16)
     pixels = np.clip(pixels + noise, 0, 255).astype(np.uint8)
@@ -36,7 +36,7 @@ def photograph(width: int, height: int, extension: str) -> bytes:
 
 
 async def measure(data: bytes, count: int, seconds: float, *, threads: bool) -> tuple[float, float]:
-    """Pictures a second, and milliseconds of processor time that each cost; children's are counted at their end."""
+    """Images per second, and milliseconds of processor time per image; that of children is counted when they end."""
     info, max_side = inspect(data, Limits.from_settings(SETTINGS)), SETTINGS.decode_max_side
     loop, done = asyncio.get_running_loop(), 0
     limits = DecodeLimits(SETTINGS.decode_cpu_seconds, SETTINGS.decode_memory_bytes, SETTINGS.max_image_pixels)

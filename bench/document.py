@@ -1,14 +1,14 @@
-"""Tables that commands write into documents, each between two lines of its own."""
+"""Tables that commands write into documents, each between two marker lines."""
 
 from pathlib import Path
 
 
 class NoMarkers(Exception):
-    """The document has no place for the table; the message says what it needs."""
+    """The document has no markers for the table; the message shows the lines to add."""
 
 
 def put(document: Path, command: str, table: str) -> None:
-    """Put a table in the place of the one between a command's markers; raises NoMarkers."""
+    """Replace the table between a command's markers; raises NoMarkers."""
     begin, end = f"<!-- {command}: begin -->\n", f"<!-- {command}: end -->\n"
     text = document.read_text()
     before, found, rest = text.partition(begin)

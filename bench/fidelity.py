@@ -27,14 +27,14 @@ from gateway.ingest.upload import Upload
 from gateway_models.proof.reference import shown
 
 SAME_LEVELS = 1.0
-"""Mean distance, of 255 levels, up to which two decoders are said to see the same."""
+"""Mean difference, of 255 levels, up to which two decoded images count as the same."""
 MOST_PIXELS, MOST_MEMORY_BYTES = 50_000_000, 4 * 2**30
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "AVIF", "HEIF", "JPEG2000")
 
 
 @dataclass
 class Row:
-    """What became of the pictures of one format."""
+    """The results for the images of one format."""
 
     pictures: int = 0
     answered: int = 0
@@ -44,7 +44,7 @@ class Row:
 
 
 def reference(data: bytes) -> tuple[str, NDArray[np.uint8]]:
-    """The format and the picture by Pillow, uint8 [height, width, 3]; raises whatever Pillow raises."""
+    """The format and the image as decoded by Pillow, uint8 [height, width, 3]; raises Pillow's errors."""
     with warnings.catch_warnings(action="ignore"):
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         name = str(picture.format)
@@ -54,7 +54,7 @@ def reference(data: bytes) -> tuple[str, NDArray[np.uint8]]:
 
 
 def served(data: bytes, policy: DecodePolicy) -> NDArray[np.uint8] | str:
-    """The picture as the preprocessor sees it, or the code of the error that the client gets."""
+    """The image as the preprocessor gets it, or the error code that the client gets."""
     try:
         payload = prepare(Upload(0, "", data), policy).payload
     except ImageError as error:
@@ -67,7 +67,7 @@ def served(data: bytes, policy: DecodePolicy) -> NDArray[np.uint8] | str:
 
 
 def distance(seen: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> float:
-    """Mean difference of the levels, of pictures that the gateway has shrunk after shrinking the other one, too."""
+    """Mean difference in levels; if the gateway has reduced the image, the other one is reduced as well."""
     if seen.shape != wanted.shape:
         if seen.shape[0] > wanted.shape[0] or seen.shape[0] * wanted.shape[1] // wanted.shape[0] not in range(
             seen.shape[1] - 2, seen.shape[1] + 3
@@ -102,11 +102,11 @@ def compare(files: Iterator[Path], policy: DecodePolicy) -> dict[str, Row]:
 
 
 def main() -> int:
-    """Print the table, and each picture that is not the same."""
+    """Print the table, and each image that differs."""
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="+", help="a folder of pictures, such as a test corpus of a library")
     options = parser.parse_args()
-    # A corpus has files that are made to fill the memory.
+    # A test corpus contains files that are made to exhaust memory.
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     files = (path for folder in options.folder for path in sorted(folder.rglob("*")) if path.is_file())
     rows = compare(files, DecodePolicy.from_settings(load_settings()))

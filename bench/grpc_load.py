@@ -44,7 +44,7 @@ class GrpcLoad:
                 tally.latencies_seconds.append(time.perf_counter() - sent)
                 label = result.as_numpy(PREDICTION)[0, 0].decode().split(":", 2)[2]
                 if result.as_numpy(IMAGE_STATUS)[0, 0] or label != photo.label:
-                    raise WrongAnswer(f"{photo.name} is {photo.label!r}, and Triton says {label!r}")
+                    raise WrongAnswer(f"{photo.name} is {photo.label!r}, and Triton predicts {label!r}")
                 tally.images += 1
 
         async with InferenceServerClient(self._url) as client:

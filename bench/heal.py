@@ -29,12 +29,12 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 START_SECONDS, PATIENCE_SECONDS = 300.0, 180.0
 CLIENTS = 2
 STEADY_ANSWERS = 10
-"""In a row, of each client: then the fault is over."""
+"""Consecutive good responses of each client after which the fault is over."""
 POLL_SECONDS = 0.1
 
 
 class Blow(NamedTuple):
-    """What is done to which processes: those whose command line has all the words."""
+    """A fault for the processes whose command line contains all the words."""
 
     title: str
     words: tuple[str, ...]
@@ -64,11 +64,11 @@ BLOWS = (
 
 @dataclass
 class Clients:
-    """Two clients, each with one picture after another that no cache knows."""
+    """Two clients that each send one image after another, none in a cache."""
 
     url: str
     answers: tuple[list[tuple[float, bool]], ...] = field(default_factory=lambda: tuple([] for _ in range(CLIENTS)))
-    """Of each client: when an answer came (time.monotonic), and whether it was 200."""
+    """For each client: when each response arrived (time.monotonic), and whether its status was 200."""
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
@@ -87,16 +87,16 @@ class Clients:
                 self._stop.wait(0.05 if good else 0.2)
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._stop.set()
 
     def steady(self, since: float) -> bool:
-        """Whether the latest answers to each client since then were good, and enough."""
+        """Whether each client has had enough consecutive good responses since then."""
         latest = [[good for at, good in list(answers) if at > since][-STEADY_ANSWERS:] for answers in self.answers]
         return all(len(answers) == STEADY_ANSWERS and all(answers) for answers in latest)
 
     def failed(self, since: float) -> list[float]:
-        """When those came that were not good."""
+        """The times of the responses that were not good."""
         return sorted(at for answers in self.answers for at, good in list(answers) if at > since and not good)
 
 
@@ -112,7 +112,7 @@ def processes(root: psutil.Process, words: tuple[str, ...]) -> list[psutil.Proce
 
 
 def wait_for(condition: Callable[[], object], seconds: float) -> bool:
-    """Whether it came to hold in time."""
+    """Whether the condition held before the timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -123,7 +123,7 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
 
 @contextlib.contextmanager
 def running_up() -> Iterator[tuple[psutil.Process, str]]:
-    """`gateway up --workers 2` that is ready, and its URL."""
+    """A ready `gateway up --workers 2`, and its URL."""
     port = free_port()
     command = [sys.executable, "-m", "gateway_cli", "up", "--workers", "2", "--port", str(port)]
     with tempfile.TemporaryFile() as log:
@@ -149,7 +149,7 @@ def ready(url: str) -> bool:
 
 
 def main(
-    only: Annotated[str, typer.Option(help="Faults with this in their name.")] = "",
+    only: Annotated[str, typer.Option(help="Only faults whose names contain this text.")] = "",
 ) -> None:
     """Hit every process of `gateway up --workers 2` in turn, beside clients, and print how long they felt it."""
     table = Table("fault", "processes hit", "not answered", "healed after, s", box=None, pad_edge=False)

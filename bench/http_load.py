@@ -1,4 +1,4 @@
-"""(c, d, e) POST /predict from a client that costs next to nothing: it shares the cores with what it measures."""
+"""(c, d, e) POST /predict from a client with little processor time, since it shares the cores with the service."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ _HEADER_END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as the bytes that go over the wire, and the labels that its answer must have."""
+    """The bytes of one request, and the labels that its response must have."""
 
     wire: bytes
     labels: list[str]
@@ -55,7 +55,7 @@ class HttpLoad:
         try:
             await asyncio.gather(*done)
         finally:
-            # None may be left to the loop that is about to be closed.
+            # No connection may remain when the loop is closed.
             for transport in transports:
                 transport.abort()
             await asyncio.gather(*done, return_exceptions=True)
@@ -84,7 +84,7 @@ class Client(asyncio.BufferedProtocol):
         self._send()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's signature
-        """Room for what comes next."""
+        """A buffer for the next bytes."""
         if self._filled == len(self._buffer):
             self._buffer = self._buffer + bytes(len(self._buffer))
         return memoryview(self._buffer)[self._filled :]
@@ -142,7 +142,7 @@ def _fail(done: list["asyncio.Future[None]"], _: asyncio.AbstractEventLoop, cont
 
 
 def requests(photos: list[Photo], files: int, host: str) -> list[Call]:
-    """Requests of `files` photographs each, in which every photograph has its turn."""
+    """Requests of `files` photographs each, which use the photographs in turn."""
     count = len(photos) if files == 1 else 1
     starts = range(0, count * files, files)
     return [_request([photos[(start + n) % len(photos)] for n in range(files)], host) for start in starts]
@@ -165,7 +165,7 @@ def _request(photos: list[Photo], host: str) -> Call:
 
 
 def check(head: bytes, body: bytes, labels: list[str]) -> str:
-    """What is wrong with an answer, "" where nothing is."""
+    """What is wrong with a response; "" if nothing is."""
     status = head.split(b" ", 2)[1]
     if status != b"200":
         return f"status {status.decode()}: {body[:500].decode(errors='replace')}"

@@ -30,14 +30,14 @@ from bench.tally import Tally, percentile
 from gateway.triton.contract import DECODE_PARAMETER, ENSEMBLE_MODEL, EXACT, FAST, PREPROCESSOR
 
 ALONE, BESIDE_LARGE, SMALL = 8, 4, 8
-"""Clients with large pictures alone; with large ones beside small ones; and with those."""
+"""Numbers of clients: with large images alone; with large images beside small ones; with small images beside them."""
 WARM_UP_SECONDS = 3.0
 HEADER = ["", "12 MP images/s", "CPU an image", "times", "small beside large: p50", "times", "large meanwhile"]
 
 
 @dataclass
 class Candidate:
-    """A service, who sends to it, and what was measured."""
+    """A service, the process that sends to it, and the measurements."""
 
     service: Service
     large: Remote
@@ -50,7 +50,7 @@ class Candidate:
         self.beside: list[Tally] = []
 
     def run(self, seconds: float) -> None:
-        """Measure once: large pictures alone, then both."""
+        """Measure once: large images alone, then both."""
         processes = {"all": [process for group in self.service.processes.values() for process in group]}
         photo = [self.photos["large"]]
         self.alone.append(accounted(processes, lambda: self.large.call("run", photo, seconds, ALONE, 1)))
@@ -70,7 +70,7 @@ def main(
     model: Annotated[str, typer.Option(help="As for python -m bench.")] = "mobilenet-v3-small",
     into: Into = None,
 ) -> None:
-    """Print how many large pictures are answered, and how long small ones wait beside them."""
+    """Print the rate of large images, and the latency of small ones beside them."""
     with ExitStack() as stack:
         candidates = {decode: stack.enter_context(_candidate(model, decode, None)) for decode in (EXACT, FAST)}
         for tree in beside or []:
@@ -101,7 +101,7 @@ def _candidate(model: str, decode: str, tree: Path | None) -> Iterator[Candidate
             photos = {"small": coffee(), "large": enlarged(coffee(), 4000, 3000)}
             labelled = {name: replace(each, label=_label(running.http_url, each.data)) for name, each in photos.items()}
             large.call("run", [labelled["large"]], WARM_UP_SECONDS, ALONE, 1)
-            # The gateway's decoders have all started by now, and count as well.
+            # All of the gateway's decoders have started by now, so they are counted.
             gateway = running.processes["gateway"][0]
             running.processes["gateway"][:] = [gateway, *gateway.children(recursive=True)]
             yield Candidate(running, large, small, labelled)

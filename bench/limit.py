@@ -50,7 +50,7 @@ class Loop:
         self._scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
         self._bias = (-mean / std).reshape(1, 3, 1, 1)
         with warnings.catch_warnings():
-            # TorchScript is what Triton's libtorch backend loads, whatever torch says of its future.
+            # Triton's libtorch backend loads TorchScript, so torch's deprecation warnings do not help.
             warnings.simplefilter("ignore", FutureWarning)
             self._model = torch.jit.load(repository / CLASSIFIER / "1" / "model.pt").eval()
         self._labels = (repository / CLASSIFIER / "labels.txt").read_text().splitlines()
@@ -60,7 +60,7 @@ class Loop:
         return [self._labels[int(self._forward([photo]).argmax())] for photo in photos]
 
     def best_batch_size(self, photos: list[Photo]) -> int:
-        """The batch size with which this machine is fastest; tried twice, because the first time compiles."""
+        """The fastest batch size on this machine; each is run twice, since the first run compiles."""
         rates = {}
         for _ in range(2):
             rates = {size: self.run(photos, TRIAL_SECONDS, size).rate for size in BATCH_SIZES}
@@ -104,6 +104,6 @@ def preprocessor(repository: Path, name: str) -> Any:  # noqa: ANN401  # a file 
 
 
 def pillow_resize(repository: Path, size: list[int], crop: list[int], interpolation: str, library: str) -> Any:  # noqa: ANN401
-    """Its resize and crop; calls take and give uint8 [height, width, 3]."""
+    """The preprocessor's resize and crop, from and to uint8 [height, width, 3]."""
     module = preprocessor(repository, "resizing")
     return module.PillowResize(size, crop, module.InterpolationMode(interpolation), library)

@@ -83,7 +83,7 @@ def form(files: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unlike_the_others(jpeg: bytes, count: int) -> Iterator[bytes]:
-    """The same picture again and again, with a comment of its own each time."""
+    """The same image repeatedly, each time with a unique comment."""
     for _ in range(count):
         yield unlike_any(jpeg)
 
@@ -101,7 +101,7 @@ def post(url: str, files: Iterable[bytes]) -> bytes:
 
 
 @app.command()
-def main(files: Annotated[int, typer.Option(help="In each bulk request.", min=1)] = 1_000) -> None:
+def main(files: Annotated[int, typer.Option(help="Files in each bulk request.", min=1)] = 1_000) -> None:
     """Send bulk requests of large files and of bombs, and print the growth of the gateway's resident memory."""
 
     def say(text: str) -> None:

@@ -54,10 +54,10 @@ class Crowd:
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=1)] = 15.0,
-    clients: Annotated[list[int] | None, typer.Option(help="With large images; repeatable.")] = None,
+    seconds: Annotated[float, typer.Option(help="Length of each measurement.", min=1)] = 15.0,
+    clients: Annotated[list[int] | None, typer.Option(help="Number of clients with large images; repeatable.")] = None,
 ) -> None:
-    """Print how long small images take beside large ones."""
+    """Print the latency of small images beside large ones."""
     rows: list[list[str]] = []
     with running_service(ServiceOptions()) as running, Remote(Crowd, running.port) as crowd:
         photo = replace(coffee(), label="")

@@ -10,4 +10,4 @@ Beside = Annotated[list[Path] | None, typer.Option(help="Another checkout, to co
 Into = Annotated[
     Path | None, typer.Option("--write", help="Put the table into this document as well.", show_default=False)
 ]
-"""The document that a command keeps its table in, between lines of its own."""
+"""The document that contains the command's table, between marker lines."""

@@ -1,4 +1,4 @@
-"""`python -m bench.overload`: what is left of the service when five times as much comes as it can do."""
+"""`python -m bench.overload`: throughput and latency of the service at five times its capacity."""
 
 import asyncio
 import statistics
@@ -32,7 +32,7 @@ RECOVERED_WITHIN = 2.0
 
 @dataclass
 class Outcomes:
-    """What became of the requests of one phase."""
+    """The results of the requests of one phase."""
 
     seconds: float
     sent: int = 0
@@ -55,11 +55,11 @@ class Client:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     def closed_loop(self, seconds: float, concurrency: int) -> Outcomes:
-        """Each of `concurrency` clients sends its next request when the last one is answered."""
+        """Each of `concurrency` clients sends its next request after the response to the last one."""
         return uvloop.run(self._closed_loop(seconds, concurrency))
 
     def open_loop(self, seconds: float, rate: float) -> Outcomes:
-        """A request every 1 / rate seconds, whatever became of the others."""
+        """A request every 1 / rate seconds, regardless of the results of the others."""
         return uvloop.run(self._open_loop(seconds, rate))
 
     async def _closed_loop(self, seconds: float, concurrency: int) -> Outcomes:
@@ -88,7 +88,7 @@ class Client:
             await asyncio.sleep(0.001)
         counted = Counter(outcomes.statuses)
         await asyncio.gather(*pending)
-        # What came after the end is no goodput of these seconds, but it must not have been lost either.
+        # Responses after the end do not count as goodput of these seconds, but must not be lost either.
         outcomes.statuses[0] += 0
         late = outcomes.statuses[200] - counted[200]
         outcomes.statuses[200] -= late
@@ -118,10 +118,10 @@ class Client:
 @app.command()
 def main(
     model: Annotated[str, typer.Option(help=", ".join(RECIPES))] = "efficientnet-lite0",
-    seconds: Annotated[float, typer.Option(help="Of the overload.")] = 60.0,
-    times: Annotated[float, typer.Option(help="How many times the capacity is sent.")] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Length of the overload.")] = 60.0,
+    times: Annotated[float, typer.Option(help="Load, as a multiple of the capacity.")] = 5.0,
 ) -> None:
-    """Measure the capacity, send several times as much, and see what is still answered, and how fast."""
+    """Measure the capacity, send several times as much, and print the rate and latency of the responses."""
 
     def say(text: str) -> None:
         typer.echo(f"overload | {text}", err=True)

@@ -1,4 +1,4 @@
-"""What is measured: five ways to have the same photographs classified."""
+"""The measured parts: five ways to classify the same photographs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ class Limit:
 
 
 def limit_processes(repository: Path, count: int) -> list[Remote]:
-    """As many bare loops as there are cores to fill."""
+    """One bare loop per core."""
     from bench.limit import Loop  # torch, which the tests of tables do without
 
     return [Remote(Loop, repository) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""The photographs that are sent."""
+"""The photographs of the requests."""
 
 import uuid
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from pathlib import Path
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 JPEG_QUALITY = 95
-"""Gives the default photograph its 105 kB."""
+"""JPEG quality at which the default photograph has 105 kB."""
 
 
 class NoPhotos(Exception):
-    """The folder has no photograph; the message is for the terminal."""
+    """The folder has no photograph; the message is for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def coffee() -> Photo:
 
 
 def enlarged(photo: Photo, width: int, height: int) -> Photo:
-    """The same picture with more pixels, as a camera's JPEG: 12 megapixels have some 0.9 MB."""
+    """The same image with more pixels, as a camera's JPEG: 12 megapixels have about 0.9 MB."""
     import cv2
     import numpy as np
 
@@ -54,6 +54,6 @@ def enlarged(photo: Photo, width: int, height: int) -> Photo:
 
 
 def unlike_any(jpeg: bytes) -> bytes:
-    """The same picture in bytes that no cache has met: with a comment of its own (COM, ITU-T T.81, B.2.4.5)."""
+    """The same image in bytes that no cache has seen: with a unique comment (COM, ITU-T T.81, B.2.4.5)."""
     comment = uuid.uuid4().bytes
     return jpeg[:2] + b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment + jpeg[2:]

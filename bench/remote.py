@@ -1,4 +1,4 @@
-"""Objects that live in a process of their own, so that measuring one thing loads no other."""
+"""Objects in a separate process, so that measuring one does not load the process of another."""
 
 import multiprocessing
 import traceback
@@ -29,11 +29,11 @@ class Remote:
         return self._process.pid
 
     def start(self, method: str, *arguments: object) -> None:
-        """Begin a call; `result` waits for it."""
+        """Start a call; `result` waits for it."""
         self._connection.send((method, arguments))
 
     def result(self) -> Any:  # noqa: ANN401  # whatever the method returns
-        """What the call that was begun returns; raises RemoteFailed."""
+        """The return value of the started call; raises RemoteFailed."""
         try:
             ok, value = self._connection.recv()
         except EOFError as exc:
@@ -43,7 +43,7 @@ class Remote:
         return value
 
     def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
-        """Call a method and wait for what it returns; raises RemoteFailed."""
+        """Call a method and wait for its return value; raises RemoteFailed."""
         self.start(method, *arguments)
         return self.result()
 

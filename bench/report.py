@@ -14,12 +14,12 @@ from bench.tally import Tally, median_ratio, percentile
 
 WIDTH = 100
 GROUPS = {"load": "client", **{name: name for name in ("gateway", "Triton", "preprocessor", "classifier")}}
-"""The groups of processes that have a column of their own in a document, and what they are called there."""
+"""The groups of processes with a column in the document's table, and the column's titles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The tallies of every part, round by round, and how they were made."""
+    """The tallies of every part, round by round, and how they were measured."""
 
     conditions: dict[str, object]
     rounds: dict[str, list[Tally]]
@@ -50,7 +50,7 @@ class Report:
         return statistics.median(t.cores_busy for t in rounds), statistics.median(t.others_cores for t in rounds)
 
     def latencies_milliseconds(self, part: str) -> tuple[float, float] | None:
-        """Median and 99th percentile of a request's time; None where there are no requests."""
+        """Median and 99th percentile of a request's time; None if the part sends no requests."""
         latencies = [seconds for tally in self.rounds[part] for seconds in tally.latencies_seconds]
         return (1e3 * percentile(latencies, 50), 1e3 * percentile(latencies, 99)) if latencies else None
 
@@ -154,7 +154,7 @@ class Report:
         ]
         axes.bar_label(bars, texts)
         for row, part in enumerate(self.rounds):
-            # Every round as a dot: how far the machine lets the figures be trusted.
+            # Every round as a dot, to show the variation between rounds.
             axes.plot([t.rate for t in self.rounds[part]], [row] * len(self.rounds[part]), "k.", markersize=3)
         axes.invert_yaxis()
         axes.margins(x=0.25)

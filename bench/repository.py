@@ -1,4 +1,4 @@
-"""The model repository that is measured: the project's, with another model or other settings in a copy."""
+"""The measured model repository: the project's, or a copy with another model or other settings."""
 
 import shutil
 import tempfile
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 class NoSuchSetting(Exception):
-    """A setting names no field of a config.pbtxt; the message is for the terminal."""
+    """A setting names no field of a config.pbtxt; the message is for users."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def repository(model: str, changes: Iterable[str], say: Say) -> Iterator[Path]:
 
 
 def _exported(recipe: Recipe, configuration: Path, say: Say) -> Path:
-    """The classifier's folder in a repository that outlives the run, because an export takes its time."""
+    """The classifier's folder in a repository that is kept after the run, since an export takes long."""
     kept = default_cache_dir() / "bench" / recipe.name
     shutil.copytree(configuration, kept, dirs_exist_ok=True)
     export(recipe, kept, say)
@@ -70,7 +70,7 @@ def _change(repository: Path, change: str) -> None:
 
 
 def set_field(message: Message, path: list[str], value: str) -> None:
-    """Set a field by its path; commas separate a list, and nothing leaves a message out.
+    """Set a field by its path; commas separate the items of a list, and an empty value removes a message.
 
     Of repeated messages the first one counts. Raises AttributeError, KeyError, TypeError or ValueError.
     """

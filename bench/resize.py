@@ -38,7 +38,7 @@ KEPT_BYTES = 2**27
 
 
 def ways(pixels: Pixels, size: tuple[int, int], kernel: str) -> dict[str, Callable[[], Pixels]]:
-    """Each way to resize pixels to a size; the first is what the others are compared with."""
+    """Each way to resize pixels to a size; the others are compared with the first."""
     corner = tuple((side - CROP) // 2 for side in size)
     whole, middle = np.empty((*size, 3), np.uint8), np.empty((CROP, CROP, 3), np.uint8)
     channels_first = torch.from_numpy(pixels).permute(2, 0, 1)
@@ -58,7 +58,7 @@ def ways(pixels: Pixels, size: tuple[int, int], kernel: str) -> dict[str, Callab
 
 
 def least_milliseconds(ways: dict[str, Callable[[], Pixels]], rounds: int) -> dict[str, float]:
-    """The least processor time of each way, over rounds in which each has its turn."""
+    """The least processor time of each way, over rounds that run each of them once."""
     least = dict.fromkeys(ways, float("inf"))
     for _ in range(rounds):
         for name, way in ways.items():
@@ -76,9 +76,9 @@ def differing(ways: dict[str, Callable[[], Pixels]]) -> dict[str, float]:
 
 
 def main(
-    rounds: Annotated[int, typer.Option(help="How often each way has its turn.", min=1)] = 15,
+    rounds: Annotated[int, typer.Option(help="Measurements of each way.", min=1)] = 15,
 ) -> None:
-    """Resize pictures by Pillow, by the kernel and by torch, and print each one's time as a share of Pillow's."""
+    """Resize images by Pillow, the kernel and torch, and print the times as shares of Pillow's."""
     torch.set_num_threads(1)
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)

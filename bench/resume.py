@@ -1,4 +1,4 @@
-"""`python -m bench.resume`: `gateway classify` is killed among many pictures, goes on, and has one row for each."""
+"""`python -m bench.resume`: `gateway classify` is killed while classifying, resumes, and has one row for each image."""
 
 import collections
 import json
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.05
 
 
 def write(folder: Path, images: int) -> None:
-    """As many small pictures, none like another."""
+    """Small images, each distinct."""
     pixels = np.full((SIDE, SIDE, 3), 128, np.uint8)
     for number in range(images):
         pixels.reshape(-1)[:4] = np.frombuffer(number.to_bytes(4, "little"), np.uint8)
@@ -31,7 +31,7 @@ def write(folder: Path, images: int) -> None:
 
 
 def rows(path: Path) -> int:
-    """Complete lines of a file, which may not be there yet."""
+    """The number of complete lines of a file, 0 if it does not exist yet."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -50,10 +50,10 @@ def killed(command: list[str], journal: Path, enough: int) -> float:
 @app.command()
 def main(
     url: Annotated[str, typer.Option(help="A running service.")] = "http://127.0.0.1:8080",
-    images: Annotated[int, typer.Option(help="Pictures.", min=100)] = 20_000,
-    kills: Annotated[int, typer.Option(help="Times that it is killed, evenly spread.", min=1)] = 3,
+    images: Annotated[int, typer.Option(help="Number of images.", min=100)] = 20_000,
+    kills: Annotated[int, typer.Option(help="Number of kills, evenly spread.", min=1)] = 3,
 ) -> None:
-    """Kill, go on, and count; ends with 1 where a picture has no row, or two."""
+    """Kill, resume, and count the rows; exits with 1 if an image has no row, or two."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, out = Path(scratch, "photos"), Path(scratch, "out.jsonl")
         write(folder, images)

@@ -29,9 +29,9 @@ LEFT = (
     "gateway_waiting_bytes",
     "gateway_decoding_bytes",
 )
-"""What is nothing once all streams have ended."""
+"""Metrics that must be 0 once all streams have ended."""
 SHOWN = ("gateway_connections", "process_open_fds", "process_resident_memory_bytes")
-"""What is told as it was before, and is afterwards."""
+"""The metrics printed as they were before and after the run."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ async def camera(url: str, photo: bytes, *, fps: float, seconds: float, query: s
             else:
                 await stream.send('{"end": true}')
         except ConnectionClosed:
-            pass  # _read says how
+            pass  # _read records the reason
         async with asyncio.timeout(CLOSING_SECONDS):
             await reading
     if hang_up:

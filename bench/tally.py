@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 class WrongAnswer(Exception):
-    """An answer was not 200, or had another label than it must have: its speed says nothing."""
+    """A response was not 200, or had the wrong label, so its time must not be counted."""
 
 
 @dataclass(slots=True)

@@ -99,7 +99,7 @@ def _services(chosen: Mapping[str, Sequence[Attack]]) -> dict[Service, dict[str,
 def _measured(
     service: Service, families: Mapping[str, Sequence[Attack]], workers: int, calm: float
 ) -> dict[str, list[Cost]]:
-    """What each attack costs a service of its own."""
+    """The costs of each attack, measured on a separate service."""
     module, options = service
     say(f"starting the service: python -m {' '.join(module)}, {workers} workers, {options}")
     with running_service(options, module, workers) as running:
@@ -122,7 +122,7 @@ def _measured(
 
 
 def _label(running: Running, photo: Photo) -> str:
-    """What the service sees in the photograph while nobody disturbs it."""
+    """The service's prediction for the photograph without an attack."""
     with Bystander(running, photo) as client:
         client.wait(0.5)
     return client.label

@@ -1,4 +1,4 @@
-"""What an attack costs: processor time, memory, pauses of the event loop, lost processes, and others' answers."""
+"""Measures the costs of an attack: processor time, memory, event loop pauses, lost processes, others' responses."""
 
 import http.client
 import json
@@ -25,27 +25,27 @@ MEND_SECONDS = 180.0
 HEALINGS = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
 NEWCOMER_SECONDS = 0.3
-"""Between two new connections of a well-behaved client."""
+"""Time between two new connections of a well-behaved client."""
 GIVE_UP_SECONDS = 30.0
-"""After which a new client that was not served stops trying."""
+"""Time after which a new client that was not served gives up."""
 OURS = "well-behaved"
-"""The request id of the well-behaved clients, by which the log tells their events from the attacker's."""
+"""The request id of the well-behaved clients, which distinguishes their log events from the attacker's."""
 
 CPU_TOLERANCE = 1.15
-"""Of the processor time that a service allows: the well-behaved clients' own is known from the calm time only."""
+"""Tolerance for the allowed processor time: the well-behaved clients' share is measured only without an attack."""
 MAX_MEMORY_BYTES = 100e6
 MAX_PAUSE_SECONDS = 0.05
 MAX_RATIO = 3.0
 MAX_LIVE_SECONDS = 1.0
-"""Until /health/live answers a connection of its own."""
+"""Limit for the time until /health/live responds on a new connection."""
 MAX_SERVED_SECONDS = 2.0
-"""Until a new client has its answer, which may be refused and try again."""
+"""Limit for the time until a new client, which retries when refused, has its response."""
 LOG_BYTES_PER_REQUEST = 1_500
-"""What a request may add to the log, beyond the bytes of the attack itself."""
+"""Bytes that a request may add to the log, beyond those of the attack itself."""
 INTERNAL_STATUSES = {500, 501, 502, 504}
-"""Those that no request may bring about by what it says; 503 is what load brings about."""
+"""Statuses that no request's content may cause; 503 is a result of load."""
 INTERNAL_CODES = {1011, 4500, 4502, 4504}
-"""The same among the close codes of streams."""
+"""Close codes of streams that no client's input may cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Allowance:
 
     @classmethod
     def of(cls, running: Running) -> "Allowance":
-        """Ask a service."""
+        """Read the limits of a service."""
         limits = {limit["name"]: limit["value"] for limit in json.loads(running.get("/limits"))["limits"]}
         return cls(
             limits["request_cpu_seconds"],
@@ -96,7 +96,7 @@ class Bystander:
     """What was last seen."""
 
     def wait(self, seconds: float) -> None:
-        """Let it work for a while."""
+        """Run the client for a while."""
         self._stop.wait(seconds)
 
     def __enter__(self) -> "Bystander":
@@ -329,7 +329,7 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
         _wait_mended(running)
     if (mended := int(running.gauge(*HEALINGS) - healings)) > attack.may_kill:
         beside.faults[f"killed {mended} models"] = 1
-    # The processes of a model that was mended are others, and it was counted.
+    # A reloaded model has new processes; its recovery was counted.
     kinds = {"the API", "Triton"} if mended else set(servants.values())
     lost = Counter(
         f"killed {name}" for pid, name in servants.items() if name in kinds and pid not in running.servants()
@@ -355,7 +355,7 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
 
 
 def _logged_faults(lines: list[bytes]) -> Counter[str]:
-    """What the log says that no client's input may bring about."""
+    """Log events that no client's input may cause."""
     faults: Counter[str] = Counter()
     faults["traceback"] = sum(b"Traceback (most recent call last)" in line for line in lines)
     for event in events(lines):
@@ -367,14 +367,14 @@ def _logged_faults(lines: list[bytes]) -> Counter[str]:
 
 
 def _wait_idle(running: Running) -> None:
-    """Until nothing of the attack is at work, so that its costs are its own and the next one has none of them."""
+    """Wait until all work of the attack has ended, so that its costs are not added to the next attack's."""
     deadline = time.monotonic() + IDLE_SECONDS
     while time.monotonic() < deadline and running.gauge(*AT_WORK):
         time.sleep(0.2)
 
 
 def _wait_mended(running: Running) -> None:
-    """Until every Triton answers again, and what is reloaded has been counted."""
+    """Wait until every Triton answers again, and all reloads have been counted."""
     deadline = time.monotonic() + MEND_SECONDS
     while time.monotonic() < deadline and not running.all_ready():
         time.sleep(0.5)

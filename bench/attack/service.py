@@ -1,4 +1,4 @@
-"""The service that is attacked: `gateway up` in a process tree of its own, whose memory is limited."""
+"""The attacked service: `gateway up` in a process tree with limited memory."""
 
 import http.client
 import json
@@ -26,7 +26,7 @@ CLASSIFIED = ('gateway_images_total{model="ensemble_model",outcome="ok"', 'gatew
 START_SECONDS = 240.0
 STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
-"""Of one process (RLIMIT_DATA): what bursts it fails there, and leaves the machine alone."""
+"""Memory limit of one process (RLIMIT_DATA): a process that exceeds it fails without affecting the machine."""
 UP, FLEET = ("gateway_cli", "up"), ("bench.attack.fleet",)
 SETTINGS = {"log_format": "json", "log_level": "info"}
 CONNECT_SECONDS = 30.0
@@ -53,11 +53,11 @@ class Running:
     attacker_key: str = ""
 
     def tree(self) -> list[psutil.Process]:
-        """Its processes."""
+        """The service's processes."""
         return [self.process, *self.process.children(recursive=True)]
 
     def servants(self) -> dict[int, str]:
-        """The processes that must not die: the API, Triton and its models, by their ids."""
+        """The ids of the processes that must not die: the API, Triton and its models."""
         found = {}
         for process in self.tree():
             try:
@@ -74,7 +74,7 @@ class Running:
         return found
 
     def get(self, path: str) -> bytes:
-        """An answer's body, whatever its status; asks again while the service refuses connections."""
+        """A response's body, whatever its status; retries while the service refuses connections."""
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -106,7 +106,7 @@ class Running:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(CLASSIFIED))
 
     def lines(self, offset: int) -> list[bytes]:
-        """What was logged since the log had that many bytes."""
+        """The log from an offset in bytes."""
         with self.log.open("rb") as log:
             log.seek(offset)
             return log.read().splitlines()
@@ -119,7 +119,7 @@ def events(lines: Iterable[bytes]) -> list[dict[str, object]]:
 
 @contextmanager
 def running_service(options: ServiceOptions, module: tuple[str, ...] = UP, workers: int = 1) -> Iterator[Running]:
-    """Start it on a free port, and stop it at the end; `module` runs it. Raises ServiceFailed."""
+    """Start the service by `module` on a free port, and stop it at the end. Raises ServiceFailed."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         log, keys_file = Path(folder) / "log", Path(folder) / "keys"
