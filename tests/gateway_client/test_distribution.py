@@ -6,6 +6,9 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
+
+import gateway_client
 from gateway_client import __version__, errors
 from tests.processes import PROJECT
 from tests.stub_service import stub_service
@@ -55,3 +58,8 @@ def test_readme_example_runs():
     assert sorted(run.stdout.splitlines()) == ["README.md: unsupported_format", "examples/cat.jpg: cat 0.90"], (
         run.stderr
     )
+
+
+def test_former_name_of_an_image_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="NamedImage"):
+        assert gateway_client.Picture is gateway_client.NamedImage
