@@ -1,4 +1,4 @@
-"""Tritons that a test may break, and a load on the gateway in front of them."""
+"""Tritons that a test may break, and load on the gateway in front of them."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""Triton's response cache answers the same picture again, and no other one."""
+"""Triton's response cache answers equal images, and no others."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Deadlines, clients that leave, and models that are not what the gateway expects."""
+"""Deadlines, disconnects, and models that break the contract."""
 
 import asyncio
 import json

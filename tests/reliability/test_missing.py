@@ -1,4 +1,4 @@
-"""A model that a real Triton could not load is named, answered with 503, and loaded once its fault is mended."""
+"""A model that a real Triton could not load is reported, answered with 503, and loaded once it can be."""
 
 import shutil
 from collections.abc import Callable, Iterator

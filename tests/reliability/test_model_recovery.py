@@ -1,4 +1,4 @@
-"""Every model is mended, not only the default one; and an image that kills is stopped. On real Tritons."""
+"""Every model recovers, not only the default one, and crashing images are quarantined; on real Tritons."""
 
 import io
 import time

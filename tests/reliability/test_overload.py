@@ -1,4 +1,4 @@
-"""More than the service can do: refused at once, fair to small requests, and over when the load is."""
+"""Overload: refused at once, fair to small requests, and over when the load ends."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What breaks in Triton is seen and mended without a hand on it."""
+"""Failures of a real Triton are detected and recovered without an operator."""
 
 import os
 import signal

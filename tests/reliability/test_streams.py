@@ -1,4 +1,4 @@
-"""Open streams while a Triton dies: their sequences begin again, and the next answer says so."""
+"""Open streams while a Triton dies: their sequences restart, and the next answer reports it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The loop of the tests that script what happens, step by step."""
+"""The event loop of tests that control timing step by step."""
 
 import asyncio
 from collections.abc import Iterator

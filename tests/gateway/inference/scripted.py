@@ -1,4 +1,4 @@
-"""An inference server, decoders and a clock that do what a test says, step by step."""
+"""An inference server, decoders and a clock that a test controls step by step."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence

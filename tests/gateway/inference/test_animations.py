@@ -1,4 +1,4 @@
-"""The frames of a file on their way: each waits as an image does, and whatever ends the request ends them."""
+"""Frames of a file: each needs a permit like an image, and they end with the request."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Many images in one request, each within its own limits: what they cost together is bounded."""
+"""The total cost of a request with many images is bounded."""
 
 import pytest
 

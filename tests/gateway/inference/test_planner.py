@@ -1,4 +1,4 @@
-"""Which images travel together."""
+"""Batches of images of similar size."""
 
 from hypothesis import given
 from hypothesis import strategies as st

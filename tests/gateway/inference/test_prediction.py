@@ -1,4 +1,4 @@
-"""Predictions in little memory."""
+"""Predictions use little memory."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Results that are ready and that nobody takes."""
+"""Backpressure of results that the client does not read."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The account of a request: time that is spent at once counts once, and every image is counted."""
+"""Statistics of a request: overlapping time counts once, and every image is counted."""
 
 import time
 

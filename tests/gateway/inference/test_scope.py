@@ -1,4 +1,4 @@
-"""A scope ends when all of its tasks have, however they take it."""
+"""A scope ends when all of its tasks have ended."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Which classes a request is told of."""
+"""The classes that a request gets."""
 
 import difflib
 

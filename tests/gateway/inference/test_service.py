@@ -1,4 +1,4 @@
-"""The service: what is alive, what is out, and what is answered, whatever becomes of a request."""
+"""The service: tasks, permits and results of requests that end in any way."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A second version looks on: on its share, where there is room, and whatever becomes of it, no client feels it."""
+"""Shadow versions: called on their share, with spare capacity, and without effect on clients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

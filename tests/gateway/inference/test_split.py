@@ -1,4 +1,4 @@
-"""Shares of the requests: as large as they should be, and the same version for the same client."""
+"""Splits: shares of the right size, and the same version for the same client."""
 
 from collections import Counter
 

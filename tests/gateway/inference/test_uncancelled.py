@@ -1,4 +1,4 @@
-"""Work that cannot be stopped has an owner, and keeps its permits until it has really ended."""
+"""Work that cannot be cancelled has an owner, and keeps its permits until it has ended."""
 
 import asyncio
 

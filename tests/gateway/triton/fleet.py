@@ -1,4 +1,4 @@
-"""Tritons in this process, and a gateway's parts over them, whose waits are short."""
+"""Fake Tritons in this process, and a gateway's objects over them, with short intervals."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""DNS that fails, flaps or answers with nothing takes no Triton away that is in use."""
+"""DNS that fails, flaps or returns no addresses removes no Triton that is in use."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Calls go to where they will wait least, as far as two random choices can tell."""
+"""Calls go to the less loaded of two random replicas."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a model's dynamic_batching makes of its instances: all run under load, and none is free while requests wait."""
+"""Dynamic batching: all instances run under load, and none is free while requests wait."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Calls share a gate; an image that may end a process is alone behind it."""
+"""Calls share the gate; an image that may crash a process gets it exclusively."""
 
 import asyncio
 

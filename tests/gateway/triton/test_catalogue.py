@@ -1,4 +1,4 @@
-"""What one Triton serves, while some of it has failed."""
+"""The models of one Triton, some of which have failed."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The unit that decides where tensors between steps lie, and how much GPU memory Triton pools for them."""
+"""The location of tensors between steps, and the size of Triton's pool of GPU memory for them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every error that Triton or gRPC can bring has a meaning here."""
+"""Every error of Triton or gRPC is translated."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""What a Triton should serve and does not is named, answered with 503, and loaded as soon as it can be."""
+"""A missing model is reported, answered with 503, and loaded as soon as possible."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the processes of models take, and whether it fits."""
+"""The memory of the models' processes, and whether it fits."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A model is loaded anew by Triton's own means: each time with a configuration that Triton takes for a change."""
+"""A force reload sends a configuration that Triton treats as changed."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""While no Triton is ready, calls are held where that is asked for, and no longer than they may be."""
+"""While no Triton is ready, calls are held up to the configured time."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What goes to Triton is put together by hand: it must be what protobuf makes of the same call."""
+"""The hand-encoded request equals the one that protobuf encodes."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""How Triton's answers are read."""
+"""Reading Triton's responses."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Workers of one port learn from each other which images end processes."""
+"""Workers of one port share the codes of images that crash processes."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A gateway checkers and uses its share of many Tritons, and leaves none unwatched by accident."""
+"""A gateway uses and probes its subset of many Tritons."""
 
 import asyncio
 

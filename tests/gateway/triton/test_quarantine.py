@@ -1,4 +1,4 @@
-"""Images that end processes are remembered for a while, as many as there is room for."""
+"""Images that crash processes are remembered for a limited time and up to a limited number."""
 
 from gateway.triton import quarantine as module
 from gateway.triton.quarantine import Quarantine

@@ -1,4 +1,4 @@
-"""Retries cover a server's sudden death, and never become the load that keeps a weak one down."""
+"""Retries cover the loss of a server, and never overload a failing one."""
 
 from gateway.triton.retries import RetryBudget
 

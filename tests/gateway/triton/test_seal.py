@@ -1,4 +1,4 @@
-"""Each picture's row carries a code that nobody without the secret can compute, so that no two share a cache key."""
+"""Each image's row has a keyed code, so that no two images share a cache key."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""Gateways that know nothing of each other never share a sequence at the Triton that keeps the states of both."""
+"""Independent gateways never share a sequence at one Triton."""
 
 import asyncio
 import multiprocessing

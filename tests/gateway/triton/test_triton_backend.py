@@ -1,4 +1,4 @@
-"""A call finds a Triton that answers; an image that ends a process ends two at most, and no other loses its answer."""
+"""Calls find a ready Triton; a crashing image ends two processes at most and costs no other image its answer."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A stream's sequence stays on one Triton, begins again when its state is lost, and leaves nothing behind."""
+"""A stream's sequence stays on one Triton, and restarts when its state is lost."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Versions of one model share its folder, not their fate: what befalls one leaves the others answering."""
+"""Versions of one model fail and recover independently."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

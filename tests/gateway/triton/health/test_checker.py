@@ -1,4 +1,4 @@
-"""A watch knows which models answer, and has those mended that do not."""
+"""A health checker knows which models are ready, and has failing models recovered."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A liveness probe fails where only a restart helps, and nowhere else."""
+"""A liveness probe fails only if a restart helps."""
 
 import asyncio
 

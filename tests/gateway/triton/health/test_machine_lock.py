@@ -1,4 +1,4 @@
-"""One gateway of a user on a machine heals a Triton at a time, and no other user can keep it from that."""
+"""One gateway of a user on a machine reloads a Triton's models at a time; no other user can block it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One attempt to heal: what is unloaded and loaded, in which order, and when it is left alone."""
+"""One attempt to reload: its order of unloads and loads, and its backoff."""
 
 import asyncio
 from collections.abc import Iterator
