@@ -96,6 +96,11 @@ class Calls:
             items = self._planner.take()
         self._in_flight -= 1
 
+    def _version_not_loaded(self) -> ModelUnavailable:
+        """The error of a version that a split names and no Triton serves."""
+        name, version = self._query.model_name, self._query.model_version
+        return ModelUnavailable(f"Version {version} of {name!r}, which gets a share of the requests, is not loaded.")
+
     async def _call(self, items: list[InFlight]) -> None:
         results: list[Result]
         answer: InferResult | None = None
@@ -105,12 +110,11 @@ class Calls:
         except RequestError as error:
             # No such model: an error of the request, not of its files; or of the operator's split.
             if self._query.split and isinstance(error, ModelNotFound):
-                name, version = self._query.model_name, self._query.model_version
-                raise ModelUnavailable(
-                    f"Version {version} of {name!r}, which gets a share of the requests, is not loaded."
-                ) from error
+                raise self._version_not_loaded() from error
             raise
         except GatewayError as error:
+            if self._query.split and type(error) is ModelUnavailable:  # not of a process that died
+                error = self._version_not_loaded()
             results = [failed(item.image, item.image, error) for item in items]
         else:
             results = [_answered(item.image, row, answer) for item, row in zip(items, answer.rows, strict=True)]

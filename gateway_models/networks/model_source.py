@@ -175,7 +175,7 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
         )
     raise SourceError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
-        "--like ResNet50_Weights.IMAGENET1K_V2 (that of these torchvision weights), "
+        "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
         "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, or --preprocessing FILE"
     )
 

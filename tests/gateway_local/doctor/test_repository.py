@@ -145,7 +145,7 @@ def test_queue_policy_is_a_warning_that_names_the_model(folder):
     finding = findings(folder)["batching"]
     assert finding.level is Level.WARN
     assert finding.text == (
-        f"{CLASSIFIER}: with a queue policy, Triton can leave requests waiting for half a second beside a free instance"
+        f"{CLASSIFIER}: with a queue policy, Triton can delay requests by half a second while an instance is free"
     )
     assert finding.advice.startswith("in config.pbtxt, remove default_queue_policy")
 

@@ -218,7 +218,7 @@ def test_a_hostile_program_executes_nothing_unless_trusted(program, tmp_path, mo
     assert evidence.exists() is trust
     if not trust:
         assert (said == "") is (hostile in DROPPED)
-        assert not said or ("Nothing of it was executed" in said and "--trust" in said)
+        assert not said or ("None of its code was executed" in said and "--trust" in said)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypa
         expected = Constants().eval()(IMAGES).softmax(dim=1)
     assert torch.allclose(original_probabilities(entry, entry.versions[1])(IMAGES), expected, atol=1e-6)
     entry.versions[1] = replace(entry.versions[1], trusted=False)
-    with pytest.raises(ModelFileError, match="Nothing of it was executed"):
+    with pytest.raises(ModelFileError, match="None of its code was executed"):
         original_probabilities(entry, entry.versions[1])
 
 

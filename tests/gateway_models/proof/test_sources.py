@@ -121,7 +121,7 @@ def test_a_function_that_has_changed_is_no_original_to_compare_with(service, pho
     entry = service.serve(function(tmp_path, PYTRITON, "infer_func", name="pytriton"))
     assert service.parity(entry, photos).holds(1e-6)
     save_function(tmp_path, PYTRITON + "\n# better now\n")
-    with pytest.raises(Exception, match=r"colours\.py, or what goes with it, has changed since it was added"):
+    with pytest.raises(Exception, match=r"colours\.py, or a file that it needs, has changed since it was added"):
         service.parity(entry, photos)
 
 
