@@ -384,8 +384,8 @@ async def test_charges_are_what_the_processes_take():
         (worker,) = pool._idle
         last_start_seconds = worker.start_seconds
     taken = cpu_seconds_of_children() - before
-    # The pool's first process, and the one that is left at the end, are started at no request's expense.
-    assert taken - 2.4 * last_start_seconds <= account.spent_seconds <= taken
+    # Two processes are lost before the account is empty. Other children of the tests may have taken time meanwhile.
+    assert 2 * (0.15 + 0.8 * last_start_seconds) <= account.spent_seconds <= taken
 
 
 async def test_processes_of_animations_are_kept_for_the_next_ones():
