@@ -3,7 +3,7 @@
 #   triton      Triton for GPUs, from NVIDIA's image, with the default model
 #   triton-cpu  Triton for machines without a GPU, from a PyPI wheel, with the default model
 # All that is downloaded is downloaded here; the containers install nothing when they start.
-# PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/deploy-docker.md says what they are good for.
+# PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/guides/docker.md says what they are good for.
 ARG PYTHON_IMAGE=python:3.12-slim
 ARG COMPILER_IMAGE=python:3.12
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3

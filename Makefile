@@ -109,9 +109,9 @@ docs: ready ## rewrite what is made from code: the tables of docs/reference, the
 bench: ready ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)
 
-PERFORMANCE := --write docs/performance.md
+PERFORMANCE := --write docs/explanation/performance.md
 
-figures: ready ## measure the tables of docs/performance.md again, on a quiet machine; BESIDE=../before
+figures: ready ## measure the tables of docs/explanation/performance.md again, on a quiet machine; BESIDE=../before
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 --model efficientnet-lite0 $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 8 --rounds 2 --peers $(PERFORMANCE)

@@ -5,7 +5,7 @@
 #     python -m bench.backends FOLDER         # and measures it beside the Python-based one
 #
 # It takes git, g++ 12 or newer and a minute. PYTHON names the interpreter that has torch, SOURCES a folder where the
-# repositories are already. See docs/libtorch-backend.md.
+# repositories are already. See docs/explanation/libtorch-backend.md.
 set -eu
 
 RELEASE=r24.10  # Triton 2.51, the one that `gateway triton fetch` brings

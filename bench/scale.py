@@ -274,7 +274,7 @@ def main(
     rate: Annotated[float, typer.Option(help="Images a second.", min=1)] = 60.0,
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=1)] = 15.0,
 ) -> None:
-    """Print the tables of docs/scaling.md."""
+    """Print the tables of docs/explanation/load-balancing.md."""
     numbers = [int(number) for number in fleets.split(",")]
     rows = []
     for number, aperture in [*((number, 8) for number in numbers), (max(numbers), 0)]:

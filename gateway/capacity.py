@@ -1,4 +1,4 @@
-"""How to divide a machine's cores and GPUs among the processes: pure arithmetic, explained in docs/gpu.md.
+"""How to divide a machine's cores and GPUs among the processes: pure arithmetic, explained in docs/guides/gpu.md.
 
 Every image costs processor time in four places: the gateway (HTTP, multipart, gRPC), Triton itself, the preprocessor
 (decoding and resizing) and, on a machine without a GPU, the network. A GPU takes over only the
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 GATEWAY_MS, TRITON_MS, PREPROCESS_MS = 2.0, 0.7, 2.2
-"""Processor time in ms of one image on one core, measured with a 600 × 400 JPEG of 105 kB (docs/performance.md)."""
+"""Processor time in ms of a 600 × 400 JPEG of 105 kB on one core, measured: docs/explanation/performance.md."""
 NETWORK_MS = 18.2
 """Processor time in ms of EfficientNet-Lite0 in fp32 for one image on one core."""
 GPU_NETWORK_MS = 0.3

@@ -1,6 +1,6 @@
 """One log event per request, with fields: JSON lines in a container, readable text on a terminal.
 
-docs/operations.md describes each event and field.
+docs/guides/monitoring.md describes each event and field.
 """
 
 import json

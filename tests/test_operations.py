@@ -1,4 +1,4 @@
-"""docs/operations.md and the alerts match the metrics, the log and the settings."""
+"""docs/guides/monitoring.md and the alerts match the metrics, the log and the settings."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from gateway.settings import Settings, variable
 from tests.gateway.api.stub import PNG, StubBackend, client_of
 from tests.processes import PROJECT
 
-TEXT = (PROJECT / "docs" / "operations.md").read_text()
+TEXT = (PROJECT / "docs" / "guides" / "monitoring.md").read_text()
 ALERTS = PROJECT / "deploy/helm/triton-image-gateway/files/alerts.yml"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 METRICS = {
@@ -96,7 +96,7 @@ def test_alert_expressions_use_existing_metrics(rule):
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"].endswith(".")
-    assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{rule['alert'].lower()}"
+    assert rule["annotations"]["runbook_url"] == f"docs/guides/monitoring.md#{rule['alert'].lower()}"
     assert selectors(rule["expr"])
     series = {
         f"{name}{suffix}": metric

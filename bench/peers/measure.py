@@ -85,7 +85,7 @@ def measure(
 
 
 def report(tallies: dict[str, list[Tally]]) -> str:
-    """The table of docs/performance.md."""
+    """The table of docs/explanation/performance.md."""
     rates = {name: statistics.median(tally.rate for tally in rounds) for name, rounds in tallies.items()}
     ours = rates["this service"]
     return table(HEADER, (_row(name, rounds, rates[name], ours) for name, rounds in tallies.items()))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.generate import CHART, DEPLOY, dashboards, fleet, manifests, values
+from deploy.generate import CHART, DEPLOY, dashboards, manifests, values
 
 
 def files() -> Iterator[tuple[Path, str]]:
@@ -11,7 +11,6 @@ def files() -> Iterator[tuple[Path, str]]:
     yield CHART / "values.schema.json", values.schema()
     readme = CHART / "README.md"
     yield readme, values.with_table(readme.read_text())
-    yield fleet.GUIDE, fleet.with_tables(fleet.GUIDE.read_text())
     for name, text in dashboards.files().items():
         yield CHART / "files" / "dashboards" / name, text
     for name, text in manifests.files().items():

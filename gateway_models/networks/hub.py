@@ -94,7 +94,7 @@ def read_folder(path: Path) -> ModelFolder:
         raise HubError(
             f"{path} has {architecture or 'no architecture'}, which returns no scores for classes: a folder of "
             "…ForImageClassification is expected. A network that gives embeddings needs a classification layer: "
-            "docs/vectors.md shows how to add one, trained or not, for POST /embed"
+            "docs/guides/embeddings.md shows how to add one, trained or not, for POST /embed"
         )
     processor = path / PROCESSOR
     return ModelFolder(

@@ -26,12 +26,12 @@ def provide_stateful(name: str, repository: Path) -> bool:
         config = read_model_config(folder / "config.pbtxt")
     except (OSError, ValueError) as exc:
         raise EntryError(
-            f"{name!r} cannot follow streams: {exc}; docs/streams.md has an example of such a model"
+            f"{name!r} cannot follow streams: {exc}; docs/guides/streams.md has an example of such a model"
         ) from exc
     given = {output.name for output in config.output}
     if not config.HasField("sequence_batching") or not given.issuperset({SEQUENCE_PREDICTION, SEQUENCE_FRAMES}):
         raise EntryError(
             f"{folder / 'config.pbtxt'} needs sequence_batching and the outputs {SEQUENCE_PREDICTION} and "
-            f"{SEQUENCE_FRAMES} to follow streams; docs/streams.md has an example"
+            f"{SEQUENCE_FRAMES} to follow streams; docs/guides/streams.md has an example"
         )
     return False

@@ -1,4 +1,4 @@
-"""The commands of docs/models.md run in order and print the output that it shows."""
+"""The commands of docs/tutorials/own-model.md run in order and print the output that it shows."""
 
 import os
 import re
@@ -19,7 +19,7 @@ import pytest
 from tests.docs import warm_commands
 
 PROJECT = Path(__file__).parents[2]
-TUTORIAL = PROJECT / "docs" / "models.md"
+TUTORIAL = PROJECT / "docs" / "tutorials" / "own-model.md"
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 STARTED = "Ctrl-C stops everything"

@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests that exist."""
+"""docs/explanation/reliability.md names tests that exist."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[2]
-GUIDE = (PROJECT / "docs" / "reliability.md").read_text()
+GUIDE = (PROJECT / "docs" / "explanation" / "reliability.md").read_text()
 PATHS = list((PROJECT / "tests").rglob("test_*.py"))
 FILES = {path.name for path in PATHS}
 TESTS = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
@@ -17,7 +17,7 @@ DEFINED = {name for path in PATHS for name in TESTS.findall(path.read_text())}
 def test_a_test_that_the_guide_names_exists(name):
     beginning, abbreviated, _ = name.partition("…")
     found = [each for each in DEFINED if each == name or (abbreviated and each.startswith(beginning))]
-    assert found, f"docs/reliability.md names {name}"
+    assert found, f"docs/explanation/reliability.md names {name}"
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)", GUIDE))))

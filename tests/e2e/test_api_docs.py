@@ -1,4 +1,4 @@
-"""The examples of docs/api.md get exactly the responses that it shows."""
+"""The examples of docs/reference/http-api.md get exactly the responses that it shows."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from tests.processes import PROJECT, Gateway
 
 pytestmark = pytest.mark.triton
 
-TEXT = (PROJECT / "docs" / "api.md").read_text()
+TEXT = (PROJECT / "docs" / "reference" / "http-api.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of docs/gpu.md."""
+"""The arithmetic of docs/guides/gpu.md."""
 
 import pytest
 

@@ -53,8 +53,8 @@ async def stream_without_upgrade(
 ) -> NoReturn:
     """Open a WebSocket here: send each frame as a binary message, an encoded image; each result is a text message.
 
-    docs/streams.md describes the messages. Without an upgrade, the response is the error with which a stream would be
-    refused, since browsers hide it from pages that open a stream, or else 426.
+    docs/guides/streams.md describes the messages. Without an upgrade, the response is the error with which a stream
+    would be refused, since browsers hide it from pages that open a stream, or else 426.
     """
     parts = state(request)
     session = _session(request, parts, request_context(request))
@@ -64,7 +64,7 @@ async def stream_without_upgrade(
         await session.open()
     finally:
         await session.close()
-    raise UpgradeRequired("Open a WebSocket here, such as ws://HOST/stream?top_k=3; see docs/streams.md.")
+    raise UpgradeRequired("Open a WebSocket here, such as ws://HOST/stream?top_k=3; see docs/guides/streams.md.")
 
 
 @router.websocket("/stream")

@@ -1,4 +1,4 @@
-// One WebSocket to /stream: frames out, a message for each of them in. See docs/streams.md for the messages and codes.
+// One WebSocket to /stream: frames out, a message for each of them in. See docs/guides/streams.md for the messages and codes.
 
 import { askForKey, keyProtocols, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 

@@ -1,4 +1,4 @@
-"""docs/streams.md: its example runs, and its tables are those of the code."""
+"""docs/guides/streams.md: its example runs, and its tables are those of the code."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
 from tests.gateway.streams.stub import LABELS, FrameBackend, stream_service
 from tests.processes import PROJECT
 
-TEXT = (PROJECT / "docs" / "streams.md").read_text()
+TEXT = (PROJECT / "docs" / "guides" / "streams.md").read_text()
 
 
 def test_the_example_runs():

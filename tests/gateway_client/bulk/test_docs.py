@@ -1,4 +1,4 @@
-"""docs/bulk.md: its commands run and print the documented output."""
+"""docs/guides/bulk.md: its commands run and print the documented output."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
 from tests.processes import PROJECT, environment
 from tests.stub_service import stub_service
 
-TEXT = (PROJECT / "docs" / "bulk.md").read_text()
+TEXT = (PROJECT / "docs" / "guides" / "bulk.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 

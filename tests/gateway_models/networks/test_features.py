@@ -24,7 +24,9 @@ from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import PROJECT
 
-GUIDE = re.findall(r"^```python\n(.*?)^```$", (PROJECT / "docs" / "vectors.md").read_text(), re.DOTALL | re.MULTILINE)
+GUIDE = re.findall(
+    r"^```python\n(.*?)^```$", (PROJECT / "docs" / "guides" / "embeddings.md").read_text(), re.DOTALL | re.MULTILINE
+)
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 

@@ -1,4 +1,4 @@
-"""docs/vectors.md: its requests and its Python get the results that it shows, and its example finds similar images."""
+"""docs/guides/embeddings.md: its requests and its Python get the results that it shows; examples/nearest.py works."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ from tests.gateway.api.stub import VECTOR, VectorBackend
 from tests.processes import PROJECT, environment
 from tests.stub_service import stub_service
 
-TEXT = (PROJECT / "docs" / "vectors.md").read_text()
+TEXT = (PROJECT / "docs" / "guides" / "embeddings.md").read_text()
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
