@@ -286,7 +286,7 @@ def triton_alive(
     import asyncio
 
     from gateway.triton.grpc_endpoint import GrpcEndpoint
-    from gateway.triton.health.liveness import what_is_dead
+    from gateway_local.liveness import what_is_dead
 
     settings = load_settings()
 

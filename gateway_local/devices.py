@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.gpus import Gpus, find_gpus
-from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway.triton.model_config import read_model_configs
+from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.runtime import TritonRuntimeError
 
 HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}

@@ -12,8 +12,10 @@ from gateway.files import whole_file
 from gateway.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import MemoryCheck, Settings, variable
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
-from gateway.triton.footprint import RECORD, Need, check, count_for, need, recorded, runtime_of, size
+from gateway.triton.footprint import Need, runtime_of, size
 from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway_local.memory_fit import check, count_for
+from gateway_local.memory_record import RECORD, measured_need, recorded
 from gateway_local.runtime import default_cache_dir
 
 LEAN = "lean"
@@ -81,7 +83,7 @@ def plan_memory(
 
 
 def _need(repository: Path, configs: Mapping[str, ModelConfig], gpus: int) -> Need:
-    return need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpus)
+    return measured_need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpus)
 
 
 def _smallest_need(settings: Settings) -> int:

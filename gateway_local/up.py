@@ -17,7 +17,6 @@ from gateway.memory import killed_for_memory
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER
-from gateway.triton.footprint import RECORD, measure, record
 from gateway.triton.health.expected import ALL
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway_local.default_model import default_model
@@ -26,6 +25,7 @@ from gateway_local.display import SAID, Display, Say
 from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.memory_plan import plan_memory
+from gateway_local.memory_record import RECORD, measure, record
 from gateway_local.paths import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, install_models
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed

@@ -4,7 +4,6 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
 from gateway.settings import Settings
-from gateway.triton.batching import has_queue_policy
 from gateway.triton.contract import (
     CLASSIFIER,
     CLASSIFIER_INPUT,
@@ -21,7 +20,7 @@ from gateway.triton.contract import (
     SEQUENCE_PREDICTION,
     breaches,
 )
-from gateway.triton.model_config import read_model_config
+from gateway.triton.model_config import has_queue_policy, read_model_config
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 ENCODED = {RAW_IMAGE: ("TYPE_UINT8", [-1]), RAW_IMAGE_LENGTH: ("TYPE_INT32", [1])}

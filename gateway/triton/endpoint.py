@@ -1,4 +1,4 @@
-"""The interface of one Triton; gateway.triton.fake_endpoint implements it for tests."""
+"""The interface of one Triton; GrpcEndpoint implements it, and the tests have a fake one."""
 
 from typing import Protocol
 

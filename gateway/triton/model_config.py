@@ -1,12 +1,15 @@
-"""Reading config.pbtxt."""
+"""Reads config.pbtxt."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
-__all__ = ["ModelConfig", "ModelInstanceGroup", "parameters", "read_model_config", "read_model_configs", "steps"]
+__all__ = ["DataType", "ModelConfig", "ModelInstanceGroup"]
+
+HOLDS_BACK = "with a queue policy, Triton can delay requests by half a second while an instance is free"
+REMEDY = "remove default_queue_policy; the gateway limits the number of waiting requests and their time"
 
 
 def read_model_config(path: Path) -> ModelConfig:
@@ -36,3 +39,32 @@ def parameters(config: ModelConfig) -> Mapping[str, str]:
 def steps(config: ModelConfig) -> tuple[str, ...]:
     """The names of an ensemble's steps in order; () of a model that is no ensemble."""
     return tuple(step.model_name for step in config.ensemble_scheduling.step)
+
+
+def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
+    """Instances of a model on each GPU; KIND_AUTO without listed GPUs means every GPU, if there are any."""
+    found: dict[int, int] = {}
+    for group in config.instance_group or [ModelInstanceGroup()]:
+        on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus)
+        for gpu in (list(group.gpus) or range(gpus)) if on_gpu else ():
+            found[gpu] = found.get(gpu, 0) + max(1, group.count)
+    return found
+
+
+def has_queue_policy(config: ModelConfig) -> bool:
+    """Whether a model's dynamic batcher has a policy that prevents it from forming batches ahead.
+
+    Without a policy, Triton forms batches while its instances are busy, and an instance that finishes takes one at
+    once. With a policy (a bound, a timeout, or priorities) it forms a batch only while an instance is free, and the
+    batcher is not notified when one becomes free: it checks again on the next request, or after half a second
+    (`SupportPrefetching` and `WaitForPayloadSlotAvailable` in the core's dynamic_batch_scheduler.cc). Before 2.72 a
+    queue delay beside the policy is worse: each merge of two waiting batches counts an instance less, until the model
+    is loaded again (Triton's server issue 8870, fixed by core pull request 509).
+    """
+    batching, policy = config.dynamic_batching, config.dynamic_batching.default_queue_policy
+    return bool(
+        batching.priority_levels
+        or policy.default_timeout_microseconds
+        or policy.allow_timeout_override
+        or policy.max_queue_size
+    )

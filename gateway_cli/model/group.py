@@ -40,7 +40,7 @@ Url = Annotated[
 
 def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
     """Load and unload models in a running Triton, if `url` is given."""
-    from gateway.triton.synchronous import BlockingTriton
+    from gateway_models.blocking_triton import BlockingTriton
 
     wanted = tuple(load)
     if url is not None:

@@ -14,8 +14,9 @@ from gateway.cores import usable_cores
 from gateway.gpus import driver_too_old
 from gateway.memory import usable_memory
 from gateway.settings import MIB, Settings, variable
-from gateway.triton.footprint import Fit, Need, advice, fit, sentence, size, table
+from gateway.triton.footprint import Need, size
 from gateway_local.doctor.finding import Finding, fail, ok, warn
+from gateway_local.memory_fit import Fit, advice, fit, sentence, table
 from gateway_local.paths import PROJECT
 from gateway_local.runtime import (
     TRITON_VERSION,

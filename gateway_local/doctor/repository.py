@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.gpus import gpu_count
-from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
-from gateway.triton.cuda_pool import arguments, pool_bytes, uncacheable
-from gateway.triton.footprint import RECORD, Need, need, recorded
-from gateway.triton.model_config import ModelConfig, read_model_config, steps
+from gateway.triton.footprint import Need, need
+from gateway.triton.model_config import HOLDS_BACK, REMEDY, ModelConfig, has_queue_policy, read_model_config, steps
+from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.doctor.finding import Finding, fail, ok, warn
+from gateway_local.memory_record import RECORD, measured_need, recorded
 from gateway_local.runtime import default_cache_dir
 
 CONFIG = "config.pbtxt"
@@ -155,4 +155,4 @@ def instances(repository: Path, configs: Configs) -> int:
 
 def memory(repository: Path, configs: Configs) -> Need:
     """The memory that these processes take."""
-    return need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpu_count())
+    return measured_need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpu_count())

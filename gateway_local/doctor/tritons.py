@@ -8,11 +8,11 @@ from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import resolve
-from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, pinned
-from gateway.triton.cuda_pool import arguments, instances_on_gpus, pool_bytes
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
+from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus
+from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
 

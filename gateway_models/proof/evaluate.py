@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
-from gateway.triton.synchronous import BlockingTriton
+from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.image_files import ImageFile, read_pictures
 

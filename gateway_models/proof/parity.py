@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gateway.triton.model_config import ModelInstanceGroup
-from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from gateway_client.files import MAX_FILE_BYTES, read_file
+from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.originals import Answers, original_answers
 from gateway_models.proof.image_files import ImageFile, NotCompared
 from gateway_models.proof.over_http import OverHttp, PictureRefused

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.triton.synchronous import BlockingTriton
 from gateway_local.devices import choose_devices
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
+from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.isolation import Report
 
 IMAGES_IN_FLIGHT = 256

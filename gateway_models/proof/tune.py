@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.errors import UserError
-from gateway.triton.synchronous import BlockingTriton
+from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.functions import is_function
 from gateway_models.networks.isolation import Report

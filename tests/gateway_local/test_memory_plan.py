@@ -8,9 +8,9 @@ import pytest
 from gateway.buffers import LEAST
 from gateway.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck, Settings
-from gateway.triton.footprint import MemoryShort
 from gateway.triton.model_config import read_model_config, read_model_configs
 from gateway_local import memory_plan
+from gateway_local.memory_fit import MemoryShort
 from gateway_local.memory_plan import LEAN, SHIPPED_COUNT, count_for_new_model, plan_memory, warn_of_memory
 from gateway_local.paths import SHIPPED_MODELS
 

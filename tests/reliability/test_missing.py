@@ -9,9 +9,9 @@ import httpx
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from gateway.triton.synchronous import BlockingTriton
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
+from gateway_models.blocking_triton import BlockingTriton
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import ready

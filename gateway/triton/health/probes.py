@@ -13,13 +13,12 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed
 from gateway.inference.backend import Call, ProbeResult
 from gateway.inference.probe import probe
-from gateway.triton.batching import HOLDS_BACK, REMEDY, has_queue_policy
 from gateway.triton.contract import breaches, has_labels
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.expected import READY
 from gateway.triton.health.state import ModelHealthState
-from gateway.triton.model_config import steps
+from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, steps
 from gateway.triton.steps import steps_of
 
 log = structlog.get_logger("gateway")

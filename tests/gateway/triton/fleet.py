@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.machine_lock import machine_lock
@@ -18,6 +17,7 @@ from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
+from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"
 SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)

@@ -11,9 +11,8 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
-from gateway.triton.batching import has_queue_policy
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
-from gateway.triton.model_config import read_model_config
+from gateway.triton.model_config import has_queue_policy, read_model_config
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
 from gateway_models.repository.entry import Serving
 from gateway_models.repository.render import render

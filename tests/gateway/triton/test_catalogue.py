@@ -12,7 +12,7 @@ from gateway.inference.backend import Batch, Call, Vectors
 from gateway.inference.selection import Selection
 from gateway.triton.catalogue import Models
 from gateway.triton.contract import SEQUENCE_MODEL
-from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 
 @pytest.fixture

@@ -1,39 +1,20 @@
-"""The memory of the models' processes, and whether it fits."""
+"""The estimated memory of the models' processes, and the check of a model that is to be loaded."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import LoadFailed
 from gateway.memory import MACHINE, Memory
-from gateway.settings import MemoryCheck
+from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import (
     COSTS,
-    GIB,
-    MIB,
-    NEAR,
     SERVER_BYTES,
-    STUB,
-    Fit,
-    MemoryShort,
     Runtime,
-    check,
     check_load,
-    count_for,
-    fingerprint,
-    fit,
-    footprint,
-    measure,
     need,
     processes,
-    record,
-    recorded,
     runtime_of,
-    table,
 )
 from gateway.triton.model_config import ModelConfig, read_model_configs
 
@@ -97,69 +78,6 @@ def test_libraries_are_counted_once_and_weights_in_each_process(tmp_path):
     found = need(tmp_path, read_model_configs(tmp_path))
     assert found.usual_bytes == 4 * (cost.usual_bytes + MIB) + cost.shared_bytes + SERVER_BYTES
     assert found.least_bytes == 4 * (cost.least_bytes + MIB) + SERVER_BYTES
-    assert "2 ×" in table(found)[0]
-
-
-def test_measured_memory_replaces_the_estimate_until_the_files_change(tmp_path):
-    config, folder = model(tmp_path, "m", ONNX, weights=10), tmp_path / "m"
-    path = tmp_path / "memory.json"
-    record(path, {str(folder): (100 * MIB, 120 * MIB)})
-    record(path, {str(folder): (110 * MIB, 115 * MIB)})
-    found = footprint(folder, config, recorded(path))
-    assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
-    (folder / "1" / "model.onnx").write_bytes(bytes(11))
-    assert not footprint(folder, config, recorded(path)).measured
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 0, "models": {}}', '{"format": 1}'])
-def test_damaged_record_is_ignored(tmp_path, text):
-    (tmp_path / "memory.json").write_text(text)
-    assert recorded(tmp_path / "memory.json") == {}
-
-
-def test_record_that_cannot_be_written_is_no_error(tmp_path):
-    model(tmp_path, "m", ONNX)
-    record(Path("/dev/null/memory.json"), {str(tmp_path / "m"): (1, 2)})
-    record(tmp_path / "memory.json", {str(tmp_path / "gone"): (1, 2)})
-    assert json.loads((tmp_path / "memory.json").read_text())["models"] == {}
-
-
-def test_processes_of_a_triton_are_measured(tmp_path):
-    """A server of the same shape as Triton's: its stubs name the model's file in their first argument."""
-    stub = tmp_path / STUB
-    stub.symlink_to(sys.executable)
-    script = "import time; held = bytearray(50 * 2**20); print('ready', flush=True); time.sleep(60)"
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "model.py").write_text(script)
-    with subprocess.Popen([stub, tmp_path / "m" / "1" / "model.py"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        now, peak = measure(os.getpid())[str(tmp_path / "m")]
-        process.kill()
-    assert 50 * MIB < now <= peak < 150 * MIB
-
-
-def test_fit_at_its_limits(tmp_path):
-    model(tmp_path, "m", ONNX)
-    wanted = need(tmp_path, read_model_configs(tmp_path))
-    assert fit(wanted, free(wanted.least_bytes - 1), beside_bytes=0) is Fit.SHORT
-    assert fit(wanted, free(wanted.least_bytes), beside_bytes=0) is Fit.NEAR
-    enough = int((wanted.usual_bytes + MIB) / NEAR) + 1
-    assert fit(wanted, free(enough), beside_bytes=MIB) is Fit.ENOUGH
-    assert fit(wanted, free(enough - 2), beside_bytes=MIB) is Fit.NEAR
-
-
-def test_models_that_cannot_be_loaded_are_refused_with_a_way_out(tmp_path):
-    model(tmp_path, "m", f"{ONNX} instance_group [ {{ kind: KIND_CPU count: 2 }} ]")
-    wanted = need(tmp_path, read_model_configs(tmp_path))
-    with pytest.raises(MemoryShort) as failure:
-        check(wanted, free(MIB), beside_bytes=0, how=MemoryCheck.REFUSE)
-    for words in ("1 MiB are free", "the models take", "ONNX Runtime, estimated", "--instances 1", "MEMORY_CHECK=warn"):
-        assert words in str(failure.value)
-    assert check(wanted, free(MIB), beside_bytes=0, how=MemoryCheck.WARN)
-    assert check(wanted, free(MIB), beside_bytes=0, how=MemoryCheck.OFF) is None
-    assert check(wanted, None, beside_bytes=0, how=MemoryCheck.REFUSE) is None
-    assert check(wanted, free(64 * GIB), beside_bytes=0, how=MemoryCheck.REFUSE) is None
 
 
 def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
@@ -174,20 +92,3 @@ def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     assert check_load("e", tmp_path, MemoryCheck.WARN, free(least - 1)) is not None
     assert check_load("e", tmp_path, MemoryCheck.OFF, free(0)) is None
     assert check_load("unknown", tmp_path, MemoryCheck.REFUSE, free(0)) is None
-
-
-def test_further_models_have_one_process_where_memory_is_short(tmp_path):
-    wanted = need(tmp_path, {})
-    two = 2 * (COSTS[Runtime.ONNX].usual_bytes + COSTS[Runtime.PREPROCESSOR].usual_bytes)
-    limit = 2 * (wanted.usual_bytes + two)
-    assert count_for(Runtime.ONNX, wanted, limit, 2) == 2
-    assert count_for(Runtime.ONNX, wanted, limit - 2, 2) == 1
-    assert count_for(Runtime.ONNX, wanted, limit, 1) == 1
-    assert count_for(Runtime.ONNX, wanted, None, 2) == 2
-
-
-def test_fingerprint_ignores_the_configuration(tmp_path):
-    model(tmp_path, "m", ONNX)
-    before = fingerprint(tmp_path / "m")
-    (tmp_path / "m" / "config.pbtxt").write_text(f"{ONNX} instance_group [ {{ count: 9 }} ]")
-    assert fingerprint(tmp_path / "m") == before

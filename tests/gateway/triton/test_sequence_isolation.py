@@ -8,9 +8,9 @@ import numpy as np
 
 from gateway.deadline import Deadline
 from gateway.triton.balancing import Load
-from gateway.triton.fake_endpoint import FakeEndpoint
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.triton_sequence import ID_BITS, TritonSequence
+from tests.gateway.triton.fake_endpoint import FakeEndpoint
 from tests.gateway.triton.fleet import run
 
 CLASSES, FRAMES, STREAMS = 8, 5, 4

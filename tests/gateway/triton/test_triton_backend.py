@@ -11,7 +11,7 @@ from gateway.errors import GatewayError, ImageQuarantined, ModelNotFound, ModelU
 from gateway.inference.backend import Batch, Call
 from gateway.triton.catalogue import Models
 from gateway.triton.error_table import StubDied
-from gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
+from tests.gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run, wait_until
 
 

@@ -10,8 +10,8 @@ from gateway.deadline import Deadline
 from gateway.errors import ModelUnavailable
 from gateway.triton.balancing import Load
 from gateway.triton.error_table import StubDied
-from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.triton_sequence import TritonSequence
+from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 SCORES = np.array([0.25, 0.75], np.float32)
 

@@ -20,9 +20,9 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from typer.testing import CliRunner
 
 from gateway.gpus import gpu_count
-from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
+from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import AddRequest, add
 from gateway_models.proof.image_files import image_files, read_pictures
 from gateway_models.proof.parity import Comparison, Parity, compare

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from gateway.triton.synchronous import BlockingTriton, TritonRefused
 from gateway_local.server import EmbeddedTriton
+from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks import jobs
 from gateway_models.networks.add import AddRequest, add
 from gateway_models.networks.originals import original_probabilities

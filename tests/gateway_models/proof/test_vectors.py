@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from gateway.app import create_backend
 from gateway.settings import Settings
-from gateway.triton.synchronous import BlockingTriton
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
+from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import AddRequest, add
 from gateway_models.repository.entry import Serving, read_entry
 from gateway_models.repository.preprocessing import reference_transforms

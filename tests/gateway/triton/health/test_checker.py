@@ -8,8 +8,8 @@ import pytest
 from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.triton.error_table import StubDied
-from gateway.triton.fake_endpoint import FakeTriton
 from gateway.triton.health.recovery import FRESH_SECONDS
+from tests.gateway.triton.fake_endpoint import FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, run, wait_until
 
 THREE = {

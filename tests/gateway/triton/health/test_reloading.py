@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from gateway.triton.health.reloading import (
     FIRST_BACKOFF_SECONDS,
     INEFFECTIVE_BACKOFF_SECONDS,
@@ -15,6 +14,7 @@ from gateway.triton.health.reloading import (
     ModelReloader,
     ReloadOutcome,
 )
+from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 STEPS, ENSEMBLE = ["net"], ["ensemble_model"]
 RELOAD = [("unload", "net"), ("load", "net"), ("load", "ensemble_model")]

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
-from gateway.triton.health.liveness import what_is_dead
+from gateway_local.liveness import what_is_dead
+from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL
 
 

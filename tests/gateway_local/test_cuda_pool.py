@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.triton.cuda_pool import DEFAULT_POOL_BYTES, arguments, instances_on_gpus, pool_bytes, uncacheable
-from gateway.triton.model_config import read_model_config
+from gateway.triton.model_config import instances_on_gpus, read_model_config
+from gateway_local.cuda_pool import DEFAULT_POOL_BYTES, arguments, pool_bytes, uncacheable
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 IMAGE_BYTES = 3 * 224 * 224 * 4 + 4

@@ -9,7 +9,7 @@ buffer, and the answer is wrong without an error (Triton's server issues 7148 an
 import math
 from collections.abc import Mapping
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+from gateway.triton.model_config import DataType, ModelConfig, instances_on_gpus
 
 DEFAULT_POOL_BYTES = 64 * 2**20
 OPTION = "--cuda-memory-pool-byte-size"
@@ -52,16 +52,6 @@ def uncacheable(configs: Configs, gpus: int) -> list[str]:
             if configs[consumer].response_cache.enable
         }
     )
-
-
-def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
-    """Instances of a model on each GPU; KIND_AUTO without listed GPUs means every GPU, if there are any."""
-    found: dict[int, int] = {}
-    for group in config.instance_group or [ModelInstanceGroup()]:
-        on_gpu = group.kind == ModelInstanceGroup.KIND_GPU or (group.kind == ModelInstanceGroup.KIND_AUTO and gpus)
-        for gpu in (list(group.gpus) or range(gpus)) if on_gpu else ():
-            found[gpu] = found.get(gpu, 0) + max(1, group.count)
-    return found
 
 
 def arguments(sizes: Mapping[int, int]) -> list[str]:

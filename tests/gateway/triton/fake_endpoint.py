@@ -169,7 +169,7 @@ class FakeEndpoint:
         self.triton = triton or FakeTriton()
         self.closed = False
 
-    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:  # noqa: ARG002
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)
@@ -213,7 +213,7 @@ class FakeEndpoint:
                 index.models.add(name=name, version="1", state=READY)
         return index
 
-    async def config(self, name: str, version: str = "") -> ModelConfig:  # noqa: ARG002  # each has one version
+    async def config(self, name: str, version: str = "") -> ModelConfig:  # each has one version
         """A model's configuration."""
         await self._reach()
         if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL} - self.triton.never_loaded:

@@ -1,0 +1,95 @@
+"""Whether the models of a repository fit into memory, and what to do if they do not."""
+
+from enum import StrEnum
+
+from gateway.errors import UserError
+from gateway.gpus import gpu_count
+from gateway.memory import MACHINE, Memory
+from gateway.settings import MemoryCheck
+from gateway.triton.footprint import COSTS, NEAR, OVERRIDE, Need, Runtime, size
+
+USUAL_COUNT = 2
+"""Processes of each step of a model, where there is memory for them."""
+SHARE = 0.5
+"""Share of the machine's memory that models may need in all and still have two processes each."""
+
+
+class MemoryShort(UserError):
+    """The models need more memory than there is; the message says how much of both, and what to do."""
+
+
+def count_for(runtime: Runtime, wanted: Need, limit_bytes: int | None, cores: float) -> int:
+    """How many processes each step of a further model gets where no number is given: two, or one on a small machine.
+
+    `wanted` is what the models need that are there, `limit_bytes` the memory of the machine or the container.
+    """
+    if cores < USUAL_COUNT:
+        return 1
+    more = USUAL_COUNT * (COSTS[runtime].usual_bytes + COSTS[Runtime.PREPROCESSOR].usual_bytes)
+    return 1 if limit_bytes is not None and wanted.usual_bytes + more > SHARE * limit_bytes else USUAL_COUNT
+
+
+class Fit(StrEnum):
+    """How a need compares with what is free."""
+
+    ENOUGH = "enough"
+    NEAR = "near"
+    """It may not suffice under load."""
+    SHORT = "short"
+    """The models cannot even be loaded."""
+
+
+def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Fit:
+    """Compare what models and, beside them, the gateway and the response cache need with what is free."""
+    if wanted.least_bytes > memory.free_bytes:
+        return Fit.SHORT
+    return Fit.NEAR if wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes else Fit.ENOUGH
+
+
+def check(wanted: Need, memory: Memory | None, *, beside_bytes: int, how: MemoryCheck) -> str | None:
+    """A warning where memory is or may become short, else None; raises MemoryShort where models cannot be loaded."""
+    if how is MemoryCheck.OFF or memory is None:
+        return None
+    found = fit(wanted, memory, beside_bytes=beside_bytes)
+    if found is Fit.ENOUGH:
+        return None
+    text = "\n".join([sentence(wanted, memory, beside_bytes=beside_bytes), *table(wanted), *advice(wanted)])
+    if found is Fit.SHORT and how is MemoryCheck.REFUSE:
+        raise MemoryShort(f"{text}\nTo go on all the same: {OVERRIDE}")
+    return text
+
+
+def sentence(wanted: Need, memory: Memory, *, beside_bytes: int) -> str:
+    """What is needed and what is free, as one line."""
+    of = "" if memory.where == MACHINE else f" of the {size(memory.limit_bytes)} of {memory.where}"
+    return (
+        f"{size(memory.free_bytes)}{of} are free; the models take {size(wanted.least_bytes)} once they are loaded, and "
+        f"with the gateway up to {size(wanted.usual_bytes + beside_bytes)} under load"
+    )
+
+
+def table(wanted: Need, most: int = 12) -> list[str]:
+    """A line for each model, the largest first."""
+    rows = sorted(wanted.footprints, key=lambda each: -each.processes * each.usual_bytes)
+    lines = [
+        f"  {each.model:<32} {each.processes:>2} × {size(each.least_bytes):>8} loaded, {size(each.usual_bytes):>8} "
+        f"under load  {each.runtime.value}, {'measured' if each.measured else 'estimated'}"
+        for each in rows[:most]
+    ]
+    return [*lines, *([f"  … and {len(rows) - most} more"] if len(rows) > most else [])]
+
+
+def advice(wanted: Need) -> list[str]:
+    """What makes models take less, the most effective first."""
+    runtimes = {each.runtime for each in wanted.footprints}
+    found = []
+    if any(each.processes > 1 for each in wanted.footprints):
+        found.append(
+            "fewer processes: instance_group { count: 1 } in config.pbtxt, `gateway model add … --instances 1`"
+        )
+    if Runtime.TORCH_CUDA in runtimes and not gpu_count():
+        found.append("torch's CPU build: pip install torch --index-url https://download.pytorch.org/whl/cpu")
+    if runtimes & {Runtime.TORCH_CUDA, Runtime.TORCH_CPU}:
+        found.append("ONNX Runtime instead of PyTorch: `gateway model add … --format onnx`")
+    found.append("fewer models: `gateway model remove NAME`, or POST /models/NAME/unload")
+    return ["To need less:", *(f"  {line}" for line in found)]

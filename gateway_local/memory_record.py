@@ -1,0 +1,107 @@
+"""The memory of the models' processes as measured on this machine, kept in the cache folder."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gateway.files import whole_file
+from gateway.settings import KIB
+from gateway.triton.footprint import Footprint, Need, need, version_files
+from gateway.triton.model_config import ModelConfig
+
+FORMAT = 1
+RECORD = "memory.json"
+"""The file of `record` in the cache folder."""
+STUB = "triton_python_backend_stub"
+"""The program that runs an instance of a Python model."""
+
+
+def measured_need(
+    repository: Path, configs: Mapping[str, ModelConfig], known: Mapping[str, Any], *, gpus: int = 0
+) -> Need:
+    """What the models of a repository need: measured if `known` has the same files, otherwise estimated.
+
+    `known` is what `recorded` returned.
+    """
+    estimates = need(repository, configs, gpus=gpus).footprints
+    return Need.of(_measured(each, repository / each.model, known) for each in estimates)
+
+
+def _measured(estimate: Footprint, folder: Path, known: Mapping[str, Any]) -> Footprint:
+    entry = known.get(str(folder.resolve()))
+    if not entry or entry["fingerprint"] != fingerprint(folder):
+        return estimate
+    return replace(estimate, least_bytes=entry["loaded_bytes"], usual_bytes=entry["peak_bytes"], measured=True)
+
+
+def measure(server_pid: int) -> dict[str, tuple[int, int]]:
+    """What each process of a Triton's models has for itself now, and has had at most, in bytes, by the model's folder.
+
+    Of several processes of a model it is the largest.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for pid in _children(server_pid):
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            now, peak = _own_bytes(pid)
+        except (OSError, ValueError, LookupError):  # it has ended meanwhile
+            continue
+        if not arguments[0].endswith(STUB):
+            continue
+        # STUB REPOSITORY/MODEL/VERSION/FILE …
+        model = str(Path(arguments[1]).parents[1])
+        before = found.get(model, (0, 0))
+        found[model] = (max(before[0], now), max(before[1], peak))
+    return found
+
+
+def _children(pid: int) -> Iterable[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            yield from map(int, task.read_text().split())
+        except OSError:
+            continue
+
+
+def _own_bytes(pid: int) -> tuple[int, int]:
+    """A process's memory without the files that it maps: now, and at its peak (proc_pid_status(5))."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    rss, peak, files = (int(lines[name].split()[0]) * KIB for name in ("VmRSS", "VmHWM", "RssFile"))
+    return rss - files, max(rss, peak) - files
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes with the files of a model's versions."""
+    stats = [(str(path.relative_to(folder)), path.stat()) for path in version_files(folder)]
+    return hashlib.sha256(repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode()).hexdigest()
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """What was measured on this machine, by the model's folder; {} where nothing was."""
+    try:
+        document = json.loads(path.read_bytes())
+        return dict(document["models"]) if document["format"] == FORMAT else {}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def record(path: Path, measured: Mapping[str, tuple[int, int]]) -> None:
+    """Keep what was measured, with the peaks of before for models whose files are the same; never raises OSError."""
+    known = recorded(path)
+    for model, (now, peak) in measured.items():
+        mark = fingerprint(Path(model))
+        before = known.get(model, {})
+        same = before.get("fingerprint") == mark
+        known[model] = {
+            "fingerprint": mark,
+            "loaded_bytes": min(now, before["loaded_bytes"]) if same else now,
+            "peak_bytes": max(peak, before["peak_bytes"]) if same else peak,
+        }
+    known = {model: entry for model, entry in known.items() if Path(model).is_dir()}
+    # Without it the next start estimates.
+    with contextlib.suppress(OSError), whole_file(path) as draft:
+        draft.write_text(json.dumps({"format": FORMAT, "models": known}, indent=2) + "\n")
