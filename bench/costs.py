@@ -39,7 +39,7 @@ from gateway.limits.account import (
 from gateway.settings import Settings
 
 LIMITS = Limits.from_settings(Settings())
-RESIZE = Resize((256,), "bilinear", (12, 1))
+RESIZE = Resize((256,), "bilinear")
 FORMS: dict[str, dict[str, object]] = {
     "JPEG": {"quality": 90},
     "JPEG, progressive": {"quality": 85, "progressive": True},

@@ -40,11 +40,10 @@ class Loop:
         self._resize_size = [int(part) for part in given["resize_size"].split(",")]
         self._crop_size = [int(given["crop_size"])] * 2
         self._interpolation = InterpolationMode(given["interpolation"])
-        library = given["resize_library"]
         self._pillow = (
             None
-            if library == "torch"
-            else pillow_resize(repository, self._resize_size, self._crop_size, given["interpolation"], library)
+            if given["resize_library"] == "torch"
+            else pillow_resize(repository, self._resize_size, self._crop_size, given["interpolation"])
         )
         mean, std = (torch.tensor([float(part) for part in given[name].split(",")]) for name in ("mean", "std"))
         self._scale = (1 / (255 * std)).reshape(1, 3, 1, 1)
@@ -103,7 +102,7 @@ def preprocessor(repository: Path, name: str) -> Any:  # noqa: ANN401  # a file 
     return module
 
 
-def pillow_resize(repository: Path, size: list[int], crop: list[int], interpolation: str, library: str) -> Any:  # noqa: ANN401
+def pillow_resize(repository: Path, size: list[int], crop: list[int], interpolation: str) -> Any:  # noqa: ANN401
     """The preprocessor's resize and crop, from and to uint8 [height, width, 3]."""
     module = preprocessor(repository, "resizing")
-    return module.PillowResize(size, crop, module.InterpolationMode(interpolation), library)
+    return module.PillowResize(size, crop, module.InterpolationMode(interpolation))

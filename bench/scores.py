@@ -29,12 +29,11 @@ from gateway.errors import ImageError
 from gateway.ingest.in_process import prepare
 from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy
-from gateway.ingest.resizing import Resize, resize_of
+from gateway.ingest.resizing import PILLOW, TORCH, Resize, resize_of
 from gateway.ingest.upload import Upload
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0
 from gateway_models.proof.reference import shown
-from gateway_models.repository.pillow_order import PILLOW, TORCH
 from gateway_models.repository.preprocessing import reference_transforms
 
 Pixels = NDArray[np.uint8]
@@ -77,7 +76,7 @@ class Network:
         self._model = EFFICIENTNET_LITE0.build().eval()
         resizing, on_torch = (preprocessor(DEFAULT_MODEL_REPOSITORY, name) for name in ("resizing", "on_torch"))
         how = (list(wanted.resize_size), [wanted.crop_size] * 2, resizing.InterpolationMode(wanted.interpolation))
-        self._pillow, self._torch = resizing.PillowResize(*how, PILLOW), on_torch.TorchResize(*how)
+        self._pillow, self._torch = resizing.PillowResize(*how), on_torch.TorchResize(*how)
         self._mean, self._std = (torch.tensor(each)[:, None, None] for each in (wanted.mean, wanted.std))
 
     @torch.inference_mode()

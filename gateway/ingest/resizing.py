@@ -5,14 +5,12 @@ preprocessor's resizing.py has the same rules.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 
 PILLOW, TORCH = "pillow", "torch"
-"""Values of the parameter resize_library beside Pillow's releases: the installed one, and torch's own resize."""
-Release = tuple[int, int]
-_RELEASE = re.compile(r"pillow-(\d{1,3})\.(\d{1,3})")
+"""Values of the parameter resize_library: the pixels of the installed Pillow, or of torch's own resize."""
+_RELEASE = re.compile(r"pillow-\d{1,3}\.\d{1,3}")
 
 MAX_ASPECT = 4
 """Where one side is more than this many times the other, its ends go before a resize by the shorter side."""
@@ -21,31 +19,20 @@ FAST_OVERSAMPLING = 4
 """A fast decoder leaves at least so many times the pixels of each side that the resize asks for."""
 
 
-def release_of(library: str) -> Release | None:
-    """The (12, 1) of pillow-12.1; None where no release is named."""
-    found = _RELEASE.fullmatch(library)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def vertical_first(release: Release, source: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether that release of Pillow resizes the height before the width; both are height and width."""
-    rows, columns = source[0] - size[0], source[1] - size[1]
-    if release >= (13, 0):
-        return rows > 0 and rows > 2 * columns
-    return release >= (12, 2) and rows > 0 and source[0] > 100 * source[1]
+def names_release(library: str) -> bool:
+    """Whether a model names a Pillow release, such as pillow-12.1, as earlier releases of this project could."""
+    return _RELEASE.fullmatch(library) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
     """How a preprocessor resizes, and whether the decoder may leave out what hardly shows (`fast`).
 
-    `size` is height and width in pixels, or one number for the shorter side; `pillow` the release whose pixels are
-    wanted.
+    `size` is height and width in pixels, or one number for the shorter side.
     """
 
     size: tuple[int, ...]
     interpolation: str
-    pillow: Release
     fast: bool = False
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
@@ -75,15 +62,12 @@ def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:
     None where that is not known, or torch's, which cannot be done here.
     """
     library = parameters.get("resize_library", "")
-    release = release_of(library)
-    if library == PILLOW:
-        major, minor = version("pillow").split(".")[:2]
-        release = int(major), int(minor)
     interpolation = parameters.get("interpolation", "")
     size = sizes(parameters.get("resize_size", ""))
-    if release is None or interpolation not in INTERPOLATIONS or len(size) not in {1, 2} or min(size) < 1:
+    by_pillow = library == PILLOW or names_release(library)
+    if not by_pillow or interpolation not in INTERPOLATIONS or len(size) not in {1, 2} or min(size) < 1:
         return None
-    return Resize(size, interpolation, release, fast)
+    return Resize(size, interpolation, fast)
 
 
 def sizes(text: str) -> tuple[int, ...]:

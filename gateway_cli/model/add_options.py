@@ -63,7 +63,7 @@ ResizeLibrary = Annotated[
     str | None,
     typer.Option(
         "--resize-library",
-        help="Library that training resized with: pillow (the installed one), such as pillow-12.1, or torch.",
+        help="Library that resizes: pillow (default), with the pixels of the installed Pillow, or torch.",
         rich_help_panel=PREPROCESSING,
     ),
 ]

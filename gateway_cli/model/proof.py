@@ -91,7 +91,7 @@ def parity(
         [each for each in results if isinstance(each, NotCompared)],
         on_gpu,
     )
-    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance, entry.preprocessing)
+    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance)
     if not found.holds(tolerance):
         raise typer.Exit(1)
 

@@ -1,12 +1,22 @@
 """Checks of the model repository, as Triton reads it."""
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 from gateway.gpus import gpu_count
+from gateway.ingest.resizing import names_release
 from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
 from gateway.triton.footprint import Need, need
-from gateway.triton.model_config import HOLDS_BACK, REMEDY, ModelConfig, has_queue_policy, read_model_config, steps
+from gateway.triton.model_config import (
+    HOLDS_BACK,
+    REMEDY,
+    ModelConfig,
+    has_queue_policy,
+    parameters,
+    read_model_config,
+    steps,
+)
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.memory_record import RECORD, measured_need, recorded
@@ -126,6 +136,23 @@ def batching(configs: Configs) -> Finding:
     if held_back:
         return warn("batching", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in {CONFIG}, {REMEDY}")
     return ok("batching", "no model has a queue policy, which would leave requests waiting")
+
+
+def resize_library(configs: Configs) -> Finding:
+    """Whether a preprocessor names a Pillow release, as earlier releases of this project allowed."""
+    named = [
+        f"{name} ({library})"
+        for name, config in configs.items()
+        if names_release(library := parameters(config).get("resize_library", ""))
+    ]
+    if named:
+        return warn(
+            "resize library",
+            f"{', '.join(named)} names a Pillow release; the installed Pillow {version('pillow')} resizes, and a few "
+            "pixels may differ by some levels",
+            f"set resize_library to pillow in {CONFIG}, and compare: gateway model parity NAME",
+        )
+    return ok("resize library", "no model names a Pillow release")
 
 
 def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:

@@ -10,6 +10,7 @@ import numpy as np
 from google.protobuf import text_format
 from numpy.typing import NDArray
 
+from gateway.ingest.resizing import PILLOW, TORCH
 from gateway.triton.model_config import read_model_config
 from gateway_models.networks.isolation import Report
 from gateway_models.proof.dataset import Sample
@@ -17,7 +18,6 @@ from gateway_models.proof.evaluate import Evaluation, evaluate
 from gateway_models.proof.image_files import resize_for
 from gateway_models.proof.serving import serving
 from gateway_models.repository.entry import Decode, Entry
-from gateway_models.repository.pillow_order import PILLOW, TORCH
 
 RESIZE_PARAMETER = "resize_library"
 

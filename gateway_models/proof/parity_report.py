@@ -6,8 +6,6 @@ from importlib.metadata import version
 from rich.table import Table
 
 from gateway_models.proof.parity import Comparison, Parity
-from gateway_models.repository.pillow_order import release_of
-from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.summary import console
 
 SHOWN = 40
@@ -25,7 +23,7 @@ TF32 = (
 )
 
 
-def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessing: Preprocessing) -> None:
+def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
     """Print the table of images, the totals, the causes of the difference, and the verdict."""
     out = console()
     table = Table("image", "served", "expected", "max", "mean", *parity.stages, box=None, pad_edge=False)
@@ -49,7 +47,7 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     for refused in parity.refused:
         out.print(f"not compared: {refused.path}: {refused.reason}")
     out.print()
-    out.print(f"reference        {reference(preprocessing)}")
+    out.print(f"reference        {reference()}")
     out.print(f"images           {len(parity.comparisons)}")
     out.print(f"same top-1       {100 * parity.top1_agreement:.4g} %")
     out.print(f"max difference   {parity.largest:.1e} of a probability, {tolerance:g} allowed")
@@ -80,11 +78,9 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float, preprocessin
     out.print(f"the served answers are not the original's: most comes from {worst}. {CAUSES[worst]}", style="red")
 
 
-def reference(preprocessing: Preprocessing) -> str:
+def reference() -> str:
     """The libraries, with their versions, that prepared the images for the expected answers."""
-    named = release_of(preprocessing.resize_library)
-    order = f", its passes in the order of {named[0]}.{named[1]}" if named else ""
-    return f"torchvision {version('torchvision')} on Pillow {version('pillow')}{order}"
+    return f"torchvision {version('torchvision')} on Pillow {version('pillow')}"
 
 
 def _top(comparison: Comparison, labels: Sequence[str], *, served: bool) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gateway.gpus import gpu_count
+from gateway.ingest.resizing import PILLOW, TORCH
 from gateway_models.networks.onnx_runner import OnnxMissing, import_onnx
 from gateway_models.repository.entry import Decode, Entry, Format, Precision, Serving
-from gateway_models.repository.pillow_order import PILLOW, TORCH
 
 
 class TuneStep(StrEnum):

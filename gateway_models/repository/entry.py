@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
+from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import EXACT, FAST, pinned
 from gateway.validation import fault
 from gateway_models.repository.preprocessing import Preprocessing
@@ -240,7 +241,7 @@ def read_entry(repository: Path, name: str) -> Entry:
     """Read an entry's record; raises EntryError that lists the existing names."""
     path = repository / name / RECORD
     try:
-        return _RECORD.validate_json(path.read_bytes())
+        return _RECORD.validate_python(_current(json.loads(path.read_bytes())))
     except FileNotFoundError as exc:
         names = ", ".join(entry_names(repository)) or "none"
         raise EntryError(
@@ -248,8 +249,17 @@ def read_entry(repository: Path, name: str) -> Entry:
         ) from exc
     except ValidationError as exc:
         raise EntryError(f"cannot read {path}: {first_fault(exc)}") from exc
-    except OSError as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise EntryError(f"cannot read {path}: {exc}") from exc
+
+
+def _current(document: Any) -> Any:  # noqa: ANN401  # JSON
+    """A record of an earlier release as this one writes it."""
+    if isinstance(document, dict) and isinstance(document.get("preprocessing"), dict):
+        prepared = document["preprocessing"]
+        if names_release(str(prepared.get("resize_library", ""))):
+            prepared["resize_library"] = PILLOW
+    return document
 
 
 def entry_names(repository: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict
 
 from gateway.errors import UserError
-from gateway_models.repository.pillow_order import PILLOW, TORCH, ordered_resize, release_of
+from gateway.ingest.resizing import PILLOW, TORCH
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,9 +30,7 @@ class Preprocessing:
     """The preprocessing that a model needs; mean and std of RGB on a scale from 0 to 1.
 
     `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
-    centre square. `resize_library` is torch, pillow for the installed release, or a Pillow release, such as
-    pillow-12.1, if training used another one: see gateway_models.repository.pillow_order. Raises
-    PreprocessingError for invalid values.
+    centre square; `resize_library` is pillow or torch. Raises PreprocessingError for invalid values.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -61,9 +59,10 @@ class Preprocessing:
             raise PreprocessingError(
                 f"{self.interpolation!r} is not an interpolation; use one of {', '.join(INTERPOLATIONS)}"
             )
-        if self.resize_library not in {PILLOW, TORCH} and release_of(self.resize_library) is None:
+        if self.resize_library not in {PILLOW, TORCH}:
             raise PreprocessingError(
-                f"{self.resize_library!r} is not a resize library; use pillow, torch, or a Pillow release: pillow-12.1"
+                f"{self.resize_library!r} is not a resize library; use pillow, for the pixels of the installed Pillow, "
+                "or torch"
             )
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -116,19 +115,14 @@ class Preprocessing:
 
 
 def reference_transforms(preprocessing: Preprocessing) -> "Callable[[Image], Tensor]":
-    """The transforms of torchvision, as in training and evaluation: a PIL image in RGB → fp32 [3, crop, crop].
-
-    The resize passes have the order of the Pillow release that `preprocessing` names.
-    """
+    """The transforms of torchvision, as in training and evaluation: a PIL image in RGB → fp32 [3, crop, crop]."""
     import torch
     from torchvision.transforms import v2
 
     compose: Callable[[Image], Tensor] = v2.Compose(
         [
-            ordered_resize(
-                preprocessing.resize_size,
-                v2.InterpolationMode(preprocessing.interpolation),
-                release_of(preprocessing.resize_library),
+            v2.Resize(
+                list(preprocessing.resize_size), v2.InterpolationMode(preprocessing.interpolation), antialias=True
             ),
             v2.CenterCrop(preprocessing.crop_size),
             v2.ToImage(),

@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gateway.ingest.resizing import PILLOW
 from gateway_client.files import read_text
-from gateway_models.repository.pillow_order import PILLOW
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 
 SQUARED = {"ViT", "DeiT", "Beit", "Swin"}

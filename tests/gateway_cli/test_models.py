@@ -53,12 +53,12 @@ def test_options_reach_the_configuration_files(add, tmp_path):
         "--max-batch-size=4096",
         "--queue-delay-us=100",
         "--cache-classifier",
-        "--resize-library=pillow-12.1",
+        "--resize-library=torch",
     )
     assert result.exit_code == 0, result.output
     preprocessor = read_model_config(tmp_path / "models" / "head_preprocessor" / "config.pbtxt")
-    assert preprocessor.parameters["resize_library"].string_value == "pillow-12.1"
-    assert read_entry(tmp_path / "models", "head").preprocessing.resize_library == "pillow-12.1"
+    assert preprocessor.parameters["resize_library"].string_value == "torch"
+    assert read_entry(tmp_path / "models", "head").preprocessing.resize_library == "torch"
     config = read_model_config(tmp_path / "models" / "head_classifier" / "config.pbtxt")
     assert config.response_cache.enable
     assert config.instance_group[0].count == 3
@@ -82,10 +82,10 @@ def test_no_load_hint_with_url(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_unknown_pillow_release_is_refused(add):
-    refused = add("--resize-library=pillow12")
+def test_pillow_release_is_refused_as_resize_library(add):
+    refused = add("--resize-library=pillow-12.1")
     assert refused.exit_code == 1
-    assert "'pillow12' is not a resize library" in str(refused.exception)
+    assert "'pillow-12.1' is not a resize library" in str(refused.exception)
 
 
 def test_preferred_batch_sizes_fit_a_small_maximum(add, tmp_path):

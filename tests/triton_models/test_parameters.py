@@ -16,7 +16,7 @@ from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 
 WRONG = {
-    "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not torch, pillow, or"),
+    "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not pillow or torch"),
     "interpolation": ('"bicubic"', '"cubic"', "'cubic' is not a valid InterpolationMode"),
     "mean": ('"0.5,0.5,0.5"', '"0.5,0.5"', "a parameter is missing or not understood"),
     "crop": (
@@ -58,6 +58,19 @@ def arguments(text: str) -> dict[str, str]:
 
 def test_shipped_parameters_are_valid(initialize):
     initialize((DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text())
+
+
+@pytest.mark.parametrize("library", ["opencv", "pillow-", "pillow-13", "pillow-13.0.0", "Pillow", "pillow13"])
+def test_unknown_resize_library_is_refused_by_name(initialize, library):
+    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
+    with pytest.raises(Refused, match=repr(library)):
+        initialize(text.replace('"pillow"', f'"{library}"'))
+
+
+def test_model_that_names_a_pillow_release_starts(initialize):
+    """Models of earlier releases of the project; the installed Pillow resizes for them."""
+    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
+    initialize(text.replace('"pillow"', '"pillow-12.1"'))
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -1,4 +1,4 @@
-"""The preprocessor resizes to torchvision's pixels of a PIL image, with the kernel and without, in either order."""
+"""The preprocessor resizes to torchvision's pixels of a PIL image, with the kernel and without."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ from PIL import Image
 
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
 from gateway_models.repository.writing import PREPROCESSOR_CODE
-from tests.native.pictures import noise, pass_by_pass
+from tests.native.pictures import noise
 
 SHAPES = [(400, 600), (600, 400), (97, 150), (224, 224), (300, 224), (5, 3), (224, 800), (900, 256)]
 SIZES = {"both sides": [224, 224], "the shorter side": [256], "its odd crop": [231]}
@@ -43,60 +43,30 @@ def wanted(pixels, size, interpolation, crop=(224, 224)):
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos", "box"])
 def test_pixels_equal_torchvisions(model, size, interpolation):
-    resize = model.PillowResize(size, [224, 224], model.InterpolationMode(interpolation), "pillow")
+    resize = model.PillowResize(size, [224, 224], model.InterpolationMode(interpolation))
     for shape in SHAPES:
         pixels = noise(*shape)
         assert np.array_equal(resize(pixels), wanted(pixels, size, interpolation)), shape
 
 
-@pytest.mark.parametrize(
-    ("library", "vertical_first"), [("pillow-9.5", False), ("pillow-12.3", False), ("pillow-13.0", True)]
-)
-def test_pillow_release_decides_the_first_pass(model, library, vertical_first):
-    resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, library)
-    pixels = noise(700, 300)
-    assert np.array_equal(resize(pixels), pass_by_pass(pixels, (224, 224), "bicubic", vertical_first=vertical_first))
-    assert not np.array_equal(
-        resize(pixels), pass_by_pass(pixels, (224, 224), "bicubic", vertical_first=not vertical_first)
-    )
-
-
-def test_pillow_12_2_resizes_strips_vertically_first(model):
-    pixels = noise(909, 9)
-    resizes = {
-        release: model.PillowResize([64, 64], [64, 64], model.InterpolationMode.BICUBIC, f"pillow-{release}")(pixels)
-        for release in ("12.1", "12.2")
-    }
-    assert np.array_equal(resizes["12.1"], pass_by_pass(pixels, (64, 64), "bicubic", vertical_first=False))
-    assert np.array_equal(resizes["12.2"], pass_by_pass(pixels, (64, 64), "bicubic", vertical_first=True))
-
-
-@pytest.mark.parametrize("library", ["pillow", "pillow-12.1", "pillow-12.2", "pillow-13.0"])
 @pytest.mark.parametrize("size", [(64,), (64, 72)])
-def test_parity_reference_has_the_same_order(model, library, size):
-    resize = model.PillowResize(list(size), [64, 64], model.InterpolationMode.BICUBIC, library)
-    preprocessing = Preprocessing(size, 64, "bicubic", (0.0,) * 3, (1.0,) * 3, library)
+def test_parity_reference_has_the_same_order(model, size):
+    resize = model.PillowResize(list(size), [64, 64], model.InterpolationMode.BICUBIC)
+    preprocessing = Preprocessing(size, 64, "bicubic", (0.0,) * 3, (1.0,) * 3)
     for shape in [(700, 300), (300, 700), (909, 9), (50, 40), (64, 200)]:
         pixels = noise(*shape)
         expected = reference_transforms(preprocessing)(Image.fromarray(pixels))
         assert np.array_equal(resize(pixels), (expected * 255).round().numpy().transpose(1, 2, 0)), shape
 
 
-@pytest.mark.parametrize("library", ["opencv", "pillow-", "pillow-13", "pillow-13.0.0", "Pillow", "pillow13"])
-def test_unknown_library_is_refused_by_name(model, library):
-    with pytest.raises(ValueError, match=repr(library)):
-        model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, library)
-
-
 def test_log_names_the_resize_library_and_the_reason(model):
     of_kernel = model.exact_resize is not None
-    said = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, "pillow").described()
-    release = ".".join(PIL.__version__.split(".")[:2])
+    said = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC).described()
     assert said.endswith(
         "does" if of_kernel else "is not installed; the pixels are the same, the time is six times its"
     )
-    assert f"as Pillow {release} does" in said
-    nearest = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.NEAREST, "pillow").described()
+    assert f"Pillow {PIL.__version__}" in said
+    nearest = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.NEAREST).described()
     assert nearest.endswith("exact_resize has no nearest")
 
 
@@ -104,7 +74,7 @@ def test_kernel_with_different_pixels_is_not_used(model, monkeypatch):
     if model.exact_resize is None:
         pytest.skip("there is none")
     monkeypatch.setattr(model.exact_resize, "resize", lambda source, target, *_, **__: target.fill(1))
-    resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC, "pillow")
+    resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC)
     pixels = noise(300, 300)
     assert "makes other pixels of 300 by 400 on this machine" in resize.described()
     assert np.array_equal(resize(pixels), wanted(pixels, [224, 224], "bicubic"))

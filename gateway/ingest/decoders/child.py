@@ -134,7 +134,7 @@ def _info(told: dict[str, Any]) -> ImageInfo:
 def _size(told: Any) -> Size:  # noqa: ANN401  # from JSON
     if isinstance(told, int):
         return told
-    return Resize(tuple(told["size"]), told["interpolation"], (told["pillow"][0], told["pillow"][1]), told["fast"])
+    return Resize(tuple(told["size"]), told["interpolation"], told["fast"])
 
 
 def _input(memory: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

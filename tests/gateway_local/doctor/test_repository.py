@@ -25,7 +25,7 @@ def replace(path: Path, old: str, new: str) -> None:
 def findings(folder: Path, model: str = ENSEMBLE_MODEL) -> dict[str, Finding]:
     configs, read = repository.read(folder)
     found = [read, repository.contract(configs, model), repository.files(folder, configs), repository.batching(configs)]
-    found += [repository.labels(folder, configs), repository.tensors(configs)]
+    found += [repository.labels(folder, configs), repository.tensors(configs), repository.resize_library(configs)]
     return {finding.check: finding for finding in found}
 
 
@@ -58,6 +58,13 @@ def test_ensemble_needs_no_process(folder):
     }
     configs[PREPROCESSOR].parameters["resize_library"].string_value = "torch"
     assert repository.memory(folder, configs).least_bytes > before.least_bytes
+
+
+def test_preprocessor_that_names_a_pillow_release_is_reported(folder):
+    replace(folder / PREPROCESSOR / "config.pbtxt", '"pillow"', '"pillow-12.1"')
+    finding = findings(folder)["resize library"]
+    assert finding.level is Level.WARN
+    assert "preprocessor (pillow-12.1) names a Pillow release" in finding.text
 
 
 def test_folder_without_models_fails(tmp_path):

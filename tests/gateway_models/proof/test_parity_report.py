@@ -6,7 +6,6 @@ import numpy as np
 
 from gateway_models.proof.parity import Comparison, Parity
 from gateway_models.proof.parity_report import report
-from tests.gateway_models.repository.entries import SMALL
 
 
 def parity(*, on_gpu):
@@ -16,12 +15,12 @@ def parity(*, on_gpu):
 
 
 def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys):
-    report(parity(on_gpu=True), ["cat", "dog"], 1e-3, SMALL)
+    report(parity(on_gpu=True), ["cat", "dog"], 1e-3)
     output = capsys.readouterr().out
     assert "TF32" in output
     assert "NVIDIA_TF32_OVERRIDE=0" in output
 
 
 def test_tf32_note_is_omitted_on_a_cpu(capsys):
-    report(parity(on_gpu=False), ["cat", "dog"], 1e-3, SMALL)
+    report(parity(on_gpu=False), ["cat", "dog"], 1e-3)
     assert "TF32" not in capsys.readouterr().out

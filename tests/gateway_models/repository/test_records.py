@@ -36,6 +36,12 @@ def record(tmp_path):
     return tmp_path / "flowers" / "origin.json"
 
 
+def test_record_that_names_a_pillow_release_is_read(record, tmp_path):
+    """As earlier releases of the project wrote it."""
+    change(record, "preprocessing", "resize_library", "pillow-12.1")
+    assert read_entry(tmp_path, "flowers") == ENTRY
+
+
 def change(record, *path_and_value) -> None:
     *path, name, value = path_and_value
     document = owner = json.loads(record.read_text())

@@ -11,6 +11,7 @@ import ctypes
 import enum
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 # OpenCV reads this once, at import. The gateway's own limit is lower; this one is for other clients of Triton.
@@ -167,11 +168,14 @@ class TritonPythonModel:
     def _resize(self, library: str) -> "PillowResize | TorchResize":
         """The resize of a library; raises ValueError if the library is unknown."""
         options = self.resize_size, self.crop_size, self.interpolation
-        if library != "torch":
-            return PillowResize(*options, library)
-        from .on_torch import TorchResize
+        if library == "torch":
+            from .on_torch import TorchResize
 
-        return TorchResize(*options, self.device)
+            return TorchResize(*options, self.device)
+        # A model that was added with an earlier release of the project may name a Pillow release, such as pillow-12.1.
+        if library == "pillow" or re.fullmatch(r"pillow-\d{1,3}\.\d{1,3}", library):
+            return PillowResize(*options)
+        raise ValueError(f"resize_library {library!r} is not pillow or torch")
 
     def _batch(self, tensor_format: TensorFormat) -> "NumpyBatch | TorchBatch":
         if self.device is None:

@@ -1,7 +1,6 @@
 """Resize and crop like torchvision on a PIL image: by exact_resize, or by Pillow itself, with the same pixels."""
 
 import enum
-import re
 
 import numpy as np
 import PIL
@@ -35,33 +34,24 @@ class InterpolationMode(enum.Enum):
 FILTERS = {mode: Image.Resampling[mode.name.removesuffix("_EXACT")] for mode in InterpolationMode}
 """Pillow's filters; its nearest is torchvision's nearest-exact."""
 
-ORDERLESS = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
-"""Interpolations that compute no sums, for which the order of the passes has no effect."""
+WITHOUT_KERNEL = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
+"""Interpolations that exact_resize does not have."""
 
 
 class PillowResize:
-    """torchvision's Resize and CenterCrop of PIL images: by exact_resize if it makes the same pixels.
+    """torchvision's Resize and CenterCrop of PIL images: by exact_resize if it makes the installed Pillow's pixels."""
 
-    `library` is "pillow" for the installed release, or for example "pillow-12.1" for the release used in training: they
-    differ in which pass comes first. Raises ValueError for any other name.
-    """
-
-    def __init__(self, size: list[int], crop: list[int], interpolation: InterpolationMode, library: str) -> None:
-        found = re.fullmatch(r"pillow(?:-(\d{1,3})\.(\d{1,3}))?", library)
-        if found is None:
-            raise ValueError(f"resize_library {library!r} is not torch, pillow, or a Pillow's version: pillow-12.1")
+    def __init__(self, size: list[int], crop: list[int], interpolation: InterpolationMode) -> None:
         self.size, self.crop, self.interpolation = size, crop, interpolation
-        installed = tuple(map(int, PIL.__version__.split(".")[:2]))
-        self.release: tuple[int, int] = (int(found[1]), int(found[2])) if found[1] else installed
-        self.installed = found[1] is None
+        major, minor = map(int, PIL.__version__.split(".")[:2])
+        self.release = (major, minor)
         self.why_not = self._why_not()
 
     def described(self) -> str:
         """The name of the resize library, for the log."""
-        wanted = "as Pillow {}.{} does".format(*self.release)
         if not self.why_not:
-            return f"exact_resize ({exact_resize.instructions()}), {wanted}"
-        return f"Pillow {PIL.__version__}, {wanted}, because {self.why_not}"
+            return f"exact_resize ({exact_resize.instructions()}), as Pillow {PIL.__version__} does"
+        return f"Pillow {PIL.__version__}, because {self.why_not}"
 
     def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """uint8 [H, W, 3] of any size → uint8 of crop_size."""
@@ -75,13 +65,8 @@ class PillowResize:
         return target
 
     def _by_pillow(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        image, size, method = Image.fromarray(pixels), self._resized(pixels), FILTERS[self.interpolation]
-        if not self.installed and self.interpolation not in ORDERLESS:
-            # Two calls, one per side, so that the order is this one and not the installed Pillow's.
-            vertical_first = self._vertical_first(pixels, size)
-            first = (image.width, size[0]) if vertical_first else (size[1], image.height)
-            image = image.resize(first, method)
-        image = image.resize((size[1], size[0]), method)
+        size = self._resized(pixels)
+        image = Image.fromarray(pixels).resize((size[1], size[0]), FILTERS[self.interpolation])
         top, left = self._corner(size)
         return np.array(image.crop((left, top, left + self.crop[1], top + self.crop[0])))
 
@@ -97,15 +82,9 @@ class PillowResize:
         ends = int(self.size[0] * longer / shorter)
         return (ends, self.size[0]) if pixels.shape[0] > pixels.shape[1] else (self.size[0], ends)
 
-    def _vertical_first(self, pixels: NDArray[np.uint8], size: tuple[int, int]) -> bool:
-        height, width = pixels.shape[:2]
-        if self.release >= (13, 0):
-            return height > size[0] and height - size[0] > 2 * (width - size[1])
-        return self.release >= (12, 2) and height > size[0] and height > 100 * width
-
     def _why_not(self) -> str:
         """Why the kernel cannot be used; "" if it can."""
-        if self.interpolation in ORDERLESS:
+        if self.interpolation in WITHOUT_KERNEL:
             return f"exact_resize has no {self.interpolation.value}"
         if exact_resize is None:
             return "exact_resize is not installed; the pixels are the same, the time is six times its"
