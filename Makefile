@@ -12,6 +12,11 @@ PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
 # A third worker has work while others wait for a process to start or stop.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# A test that fails beside others is run once more after a while, and the summary names it. If more than five fail, the cause is
+# not a busy machine: the sixth is not run again.
+RERUNS := --reruns 1 --reruns-delay 5 --max-suite-reruns 5 -raR
+# To collect the other files would take longer than to run the tests of these.
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Hypothesis tries the same examples in every run; with PROFILE=random others, which may find more.
 PROFILE ?= repeatable
 WORKERS += --hypothesis-profile $(PROFILE)
@@ -20,7 +25,7 @@ PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models trit
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help ready install up test check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
+.PHONY: help ready install up test test-long check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -68,15 +73,18 @@ up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway
 # PORT from the command line alone, since some tools export a variable of that name.
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
-test: ready lint ## lint, type-check and run the whole suite against a real Triton
-	@$(BIN)/python -m tests.suite -q $(WORKERS)
+test: ready lint ## lint, type-check and test against a real Triton: all but test-long
+	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && exit $$code
+
+test-long: ready ## the tests that take minutes: tutorials, round trips of many networks
+	@$(PYTEST) $(WORKERS) $(RERUNS) -m long
 
 check: ready lint ## the inner loop: lint, types and the tests that need no Triton
-	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow"
+	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow and not long"
 
 coverage: ready ## what of gateway/ runs in the tests without Triton, and what does not
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/coverage run -m pytest -q $(WORKERS) -m "not triton and not alone"
+	@$(BIN)/coverage run -m pytest -q $(WORKERS) -m "not triton and not alone and not long"
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 

@@ -54,6 +54,7 @@ STARTS_TRITON = {"runtime", "triton", "start_triton"}
 LONGEST = (
     "tests/gateway_models/proof/test_round_trips.py",
     "tests/docs/",
+    "tests/gateway_models/proof/test_sources.py",
     "tests/reliability/",
     "tests/gateway_models/proof/test_tune.py",
     "tests/gateway_models/proof/test_vectors.py",
@@ -101,7 +102,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start a Triton, so that `make check` skips them; sort by duration."""
+    """Mark tests that start a Triton, so that `make check` skips them; sort files by duration."""
     for item in items:
         if STARTS_TRITON & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.triton)

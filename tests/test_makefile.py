@@ -1,8 +1,10 @@
-"""The commands of the Makefile's targets, from `make --dry-run`."""
+"""The commands of the Makefile: what they start, and when they fail."""
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,56 @@ def test_make_up_passes_all_options():
 def test_help_names_the_port():
     (line,) = [line for line in make("help").splitlines() if line.startswith("up ")]
     assert "PORT=" in line
+
+
+SUITE = {
+    "test_others.py": "def test_other(): pass\n",
+    "test_flaky.py": """
+import pathlib
+
+def test_flaky():
+    earlier = pathlib.Path("earlier")
+    assert earlier.exists() or earlier.touch()
+""",
+}
+FAULTS = {
+    "a test fails twice": "def test_fails(): assert False\n",
+    "a worker crashes": "import os\ndef test_crashes(): os.kill(os.getpid(), 9)\n",
+    "a file cannot be imported": "import nothing_such\n",
+    "more than five tests fail once": """
+import pathlib, pytest
+
+@pytest.mark.parametrize("number", range(5))
+def test_fails_once(number):
+    earlier = pathlib.Path(f"earlier-{number}")
+    assert earlier.exists() or earlier.touch()
+""",
+}
+
+
+def run_suite(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """The first run of pytest of `make test`, in a folder with these files, without the delay."""
+    commands = [line for line in make("--dry-run", "test").splitlines() if "--reruns" in line]
+    options = shlex.split(commands[0].partition(";")[0])[1:]
+    profile = options.index("--hypothesis-profile")
+    del options[profile : profile + 2]  # tests/conftest.py registers it
+    options[options.index("-n") + 1], options[options.index("--reruns-delay") + 1] = "2", "0"
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  long\naddopts = -p no:schemathesis -p no:hypothesispytest\n")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", *options, "."]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_flaky_test_is_named_and_does_not_fail_make_test(tmp_path):
+    ran = run_suite(tmp_path, SUITE)
+    assert ran.returncode == pytest.ExitCode.OK, ran.stdout + ran.stderr
+    assert "RERUN test_flaky.py::test_flaky" in ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_fail_make_test(tmp_path, fault):
+    ran = run_suite(tmp_path, {**SUITE, "test_fault.py": FAULTS[fault]})
+    assert ran.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR), ran.stdout + ran.stderr

@@ -172,7 +172,7 @@ def test_lines_left_out_and_figures_may_differ_and_nothing_else():
 
 
 @pytest.mark.triton
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_tutorial_commands_print_their_documented_output(reader):

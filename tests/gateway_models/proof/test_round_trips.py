@@ -51,7 +51,7 @@ from tests.gateway_models.repository.entries import SMALL
 from tests.photos import PHOTOS, photo, unlike_any
 from tests.tritons import running_triton
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
+pytestmark = [pytest.mark.triton, pytest.mark.long]
 
 TOLERANCE = 1e-3
 ONE_EACH = Serving(instances=1, preprocessor_instances=1)
