@@ -77,7 +77,8 @@ def run_suite(folder: Path, files: dict[str, str]) -> subprocess.CompletedProces
     profile = options.index("--hypothesis-profile")
     del options[profile : profile + 2]  # tests/conftest.py registers it
     options[options.index("-n") + 1], options[options.index("--reruns-delay") + 1] = "2", "0"
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  long\naddopts = -p no:schemathesis -p no:hypothesispytest\n")
+    addopts = "-p no:schemathesis -p no:hypothesispytest"
+    (folder / "pytest.ini").write_text(f"[pytest]\nmarkers =\n  alone\n  long\naddopts = {addopts}\n")
     for name, text in files.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", *options, "."]
