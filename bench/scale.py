@@ -29,7 +29,7 @@ from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton import triton_backend
 from gateway.triton.balancing import power_of_two_choice
-from gateway.triton.health.probes import Schedule
+from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Replica, Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal

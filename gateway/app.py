@@ -53,10 +53,9 @@ from gateway.settings import Settings
 from gateway.time_slices import keep_what_was_made
 from gateway.tracing import require_sdk
 from gateway.triton.footprint import check_load
-from gateway.triton.health.probes import Schedule
-from gateway.triton.notes import Notes
+from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
-from gateway.triton.quarantine import Quarantine
+from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 

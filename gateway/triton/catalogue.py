@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
@@ -36,6 +36,7 @@ from gateway.triton.contract import (
 from gateway.triton.descriptions import ALL_CLASSES, READY, REMEMBERED_SECONDS, Descriptions, Traits
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
+from gateway.triton.health.state import HealthState
 from gateway.triton.model_config import parameters, steps
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
@@ -44,36 +45,15 @@ NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reaso
 T = TypeVar("T")
 
 
-class HealthObserver(Protocol):
-    """Gets the results of requests, as evidence of the health of models."""
-
-    def answered(self, ensemble: str, sent_at: float) -> None:
-        """A request, sent at a moment of time.monotonic, was answered."""
-        ...
-
-    def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
-        """A request, sent at a moment of time.monotonic, failed."""
-        ...
-
-    def lacks(self, model_name: str, model_version: str = "") -> bool:
-        """Whether a model should be served and is not."""
-        ...
-
-    def lacking(self) -> Sequence[str]:
-        """The ensembles that should be served and are not."""
-        ...
-
-    def expect(self, models: Collection[str]) -> None:
-        """Models should be served from now on."""
-        ...
-
-
 class Models:
-    """What one Triton serves; every method raises errors of gateway.errors only."""
+    """What one Triton serves; every method raises errors of gateway.errors only.
 
-    def __init__(self, endpoint: TritonEndpoint, observer: HealthObserver | None = None) -> None:
+    The results of requests are recorded in `health`; a model that should be served and is not gets ModelUnavailable.
+    """
+
+    def __init__(self, endpoint: TritonEndpoint, health: HealthState | None = None) -> None:
         self._endpoint = endpoint
-        self._observer = observer
+        self._health = health
         self._descriptions = Descriptions(endpoint)
         self._resizes: dict[tuple[str, str], tuple[float, Resize | None]] = {}
         self._answered: set[str] = set()
@@ -92,7 +72,7 @@ class Models:
 
     async def _infer(self, call: Call) -> InferResult:
         model_name, model_version = call.model_name, call.model_version
-        observer = None if call.best_effort else self._observer
+        health = None if call.best_effort else self._health
         missing = ModelNotFound()
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
@@ -111,11 +91,11 @@ class Models:
             except NoFeatures:
                 raise
             except GatewayError as exc:
-                if observer is not None:
-                    observer.suspect(ensemble, exc, sent_at)
+                if health is not None:
+                    health.suspect(ensemble, exc, sent_at)
                 raise
-            if observer is not None:
-                observer.answered(ensemble, sent_at)
+            if health is not None:
+                health.answered(ensemble, sent_at)
             self._answered.add(model_name)
             if ensemble == model_name:
                 self._pinned.discard((model_name, model_version))
@@ -135,7 +115,7 @@ class Models:
         index = await self._endpoint.index()
         found = await asyncio.gather(*(self._descriptions.describe(name, index) for name in sorted(_names(index))))
         described = {info.name: info for info in found if info is not None}
-        lacking = self._observer.lacking() if self._observer else ()
+        lacking = self._health.lacking() if self._health else ()
         for name in lacking:
             if not any(name in pinned_versions(other, [name]) for other in _names(index)):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
@@ -172,7 +152,7 @@ class Models:
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:
-            if self._observer is not None and self._observer.lacks(name):
+            if self._health is not None and self._health.lacks(name):
                 raise ModelUnavailable(NOT_LOADED) from exc
             raise ModelNotFound(
                 f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
@@ -189,8 +169,8 @@ class Models:
         """
         index = await self._index_with(name)
         models = (name, *pinned_versions(name, _names(index)))
-        if self._observer is not None:
-            self._observer.expect(models)
+        if self._health is not None:
+            self._health.expected.expect(models)
         try:
             # Triton loads the steps with the ensemble, including changed files.
             for model in models:
@@ -238,7 +218,7 @@ class Models:
 
     def _not_served(self, model_name: str, model_version: str, error: ModelNotFound) -> GatewayError:
         """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
-        if self._observer is not None and self._observer.lacks(model_name, model_version):
+        if self._health is not None and self._health.lacks(model_name, model_version):
             unavailable = ModelUnavailable(NOT_LOADED)
             unavailable.__cause__ = error.__cause__
             return unavailable

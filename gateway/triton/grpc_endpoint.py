@@ -19,9 +19,7 @@ from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
-from gateway.triton.infer_request import infer_request
-from gateway.triton.infer_response import read_answer
-from gateway.triton.stepping import read_step, step_request
+from gateway.triton.messages import infer_request, read_answer, read_step, step_request
 
 T = TypeVar("T")
 

@@ -2,24 +2,24 @@
 
 import asyncio
 import os
+import random
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
 from gateway import metrics
 from gateway.triton.addresses import Addresses, Lookup, look_up
-from gateway.triton.balancing import Load, rendezvous_order, subset_size
-from gateway.triton.call_gate import CallGate
+from gateway.triton.balancing import Load, power_of_two_choice, rendezvous_order, subset_size
 from gateway.triton.catalogue import Models
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.expected import ExpectedModels, Shares
-from gateway.triton.health.probes import Schedule
 from gateway.triton.health.reloading import ModelReloader
+from gateway.triton.health.state import HealthState, Schedule
 
 log = structlog.get_logger("gateway")
 
@@ -39,11 +39,58 @@ class Share:
     """Identifies this process among those that use the same Tritons."""
 
 
+class CallGate:
+    """A readers-writer lock: calls share it, and an image that may crash a process gets it exclusively.
+
+    If a process crashes during an exclusive call, that image was the cause, and no other image is refused instead. The
+    gate covers the calls of one gateway process.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._open, self._idle = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self._idle.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call can enter without waiting."""
+        return self._open.is_set()
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Run a call while the gate is open."""
+        self._calls += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def opened(self) -> None:
+        """Wait until the gate is open."""
+        while not self._open.is_set():
+            await self._open.wait()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Close the gate and wait for the calls inside to end; one task at a time may do so."""
+        self._open.clear()
+        try:
+            await self._idle.wait()
+            yield
+        finally:
+            self._open.set()
+
+
 @dataclass(slots=True)
 class Replica:
     """One Triton in use."""
 
     endpoint: TritonEndpoint
+    health: HealthState
     checker: HealthChecker
     models: Models
     load: Load
@@ -86,6 +133,7 @@ class TritonPool:
         self.known: list[str] = []
         """Every address, in this gateway's order."""
         self._replicas: dict[str, Replica] = {}
+        self._generator = random.Random()  # noqa: S311  # no secret
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -108,28 +156,47 @@ class TritonPool:
         """The replicas in use."""
         return list(self._replicas.values())
 
+    @property
+    def supports_cancellation(self) -> bool:
+        """Whether every Triton in use supports cancellation."""
+        return all(replica.endpoint.supports_cancellation for replica in self._replicas.values())
+
+    def choose(self, model_name: str, model_version: str = "", tried: Collection[str] = ()) -> Replica:
+        """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
+        replicas = self.replicas
+        if len(replicas) > 1:
+            if ready := self.ready(model_name, model_version, tried):
+                # A replica with a closed gate would make the call wait.
+                replicas = [replica for replica in ready if replica.gate.is_open] or ready
+            else:
+                serving = self.serving(model_name, model_version)
+                replicas = [replica for replica in serving if replica.address not in tried] or serving
+        return self.least_loaded(replicas)
+
+    def least_loaded(self, replicas: Sequence[Replica]) -> Replica:
+        """One of some replicas, by power of two choices."""
+        return power_of_two_choice(replicas, self._generator)
+
     def ready(self, model_name: str, model_version: str, but: Collection[str] = ()) -> list[Replica]:
         """The replicas that are ready for a model, except the addresses in `but`."""
-        serving = self.serving(model_name, model_version)
         return [
             replica
-            for replica in serving
-            if replica.address not in but and replica.checker.answers(model_name, model_version)
+            for replica in self.serving(model_name, model_version)
+            if replica.address not in but and replica.health.answers(model_name, model_version)
         ]
 
     def serving(self, model_name: str, model_version: str) -> list[Replica]:
         """The replicas that probe a model, ready or not; all if none does."""
-        return [
-            replica for replica in self.replicas if replica.checker.knows(model_name, model_version)
-        ] or self.replicas
+        replicas = self.replicas
+        return [replica for replica in replicas if replica.health.serving(model_name, model_version)] or replicas
 
     def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
         """Whether a model that one Triton does not have is temporarily missing at another."""
-        others = (replica.checker for replica in self.replicas if replica is not without)
+        others = (replica.health for replica in self.replicas if replica is not without)
         return any(
-            checker.lacks(model_name, model_version)
-            or (checker.knows(model_name, model_version) and not checker.answers(model_name, model_version))
-            for checker in others
+            health.lacks(model_name, model_version)
+            or (health.serving(model_name, model_version) and not health.answers(model_name, model_version))
+            for health in others
         )
 
     @asynccontextmanager
@@ -178,20 +245,16 @@ class TritonPool:
             wanted.append(address)
             replica = self._replicas.get(address)
             # A new replica counts as ready, or a gateway would start with all of them.
-            left -= replica is None or replica.checker.ready or not replica.checker.probed
+            left -= replica is None or replica.health.ready or not replica.health.probed
         return wanted
 
     def _join(self, address: str) -> Replica:
         endpoint = self._connect(address)
-        checker = HealthChecker(
-            endpoint,
-            model_name=self._model_name,
-            schedule=self._schedule,
-            reloader=ModelReloader(endpoint) if self._recovery_enabled else None,
-            expected=ExpectedModels(self._model_name, splits=self._splits, load=self._load),
-            model_changed=self._report_model,
-        )
-        replica = Replica(endpoint, checker, Models(endpoint, checker), Load())
+        expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load)
+        health = HealthState(address, expected, self._schedule)
+        reloader = ModelReloader(endpoint) if self._recovery_enabled else None
+        checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=self._report_model)
+        replica = Replica(endpoint, health, checker, Models(endpoint, health), Load())
         replica.task = asyncio.create_task(_run_checker(checker))
         return replica
 
@@ -199,7 +262,6 @@ class TritonPool:
         replica = self._replicas.pop(address)
         if replica.task is not None:
             replica.task.cancel()
-        metrics.forget_triton(address)
         replica.checker.forget_metrics()
         retirement = asyncio.create_task(_retire(replica.endpoint))
         self._retiring.add(retirement)
@@ -207,9 +269,9 @@ class TritonPool:
 
     def _report_model(self, model: str) -> None:
         """Update the metric that shows whether any Triton is ready for a model."""
-        checkers = [replica.checker for replica in self._replicas.values() if replica.checker.knows(model)]
-        if checkers:
-            metrics.MODEL_READY.labels(model).set(any(checker.answers(model) for checker in checkers))
+        serving = [replica.health for replica in self._replicas.values() if replica.health.serving(model)]
+        if serving:
+            metrics.MODEL_READY.labels(model).set(any(health.answers(model) for health in serving))
         else:
             metrics.forget_model(model)
 
@@ -220,7 +282,7 @@ async def _run_checker(checker: HealthChecker) -> None:
         try:
             await checker.run()
         except Exception:
-            log.exception("watch_fault", triton=checker.endpoint.address)
+            log.exception("watch_fault", triton=checker.state.address)
         metrics.WATCH_FAULTS.inc()
         await asyncio.sleep(RESTART_SECONDS)
 

@@ -3,15 +3,55 @@
 Images are known by the codes of gateway.triton.seal, so that no client can make an image with the code of another.
 """
 
+import contextlib
+import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-
-from gateway.triton.notes import Notes
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 SUSPECT, CONVICT, ACQUIT = "suspect", "convict", "acquit"
 REMEMBERED = 10_000
 """Upper bound of images of each kind; the oldest are dropped first."""
+MOST_BYTES = 4 * 2**20
+"""Size from which nothing is written to the file: it takes hours of crashes, and each worker keeps its own record."""
+
+
+class Notes:
+    """Lines in a file shared by processes that trust each other.
+
+    Without a path, or if the file cannot be used, nothing is written or read.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: int | None = None
+        if path is not None:
+            with contextlib.suppress(OSError):
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._read_bytes = 0
+
+    def write(self, kind: str, code: bytes, until: float) -> None:
+        """Append a line for all workers, including this one (see `new`); an append of one line is atomic."""
+        if self._file is not None and os.fstat(self._file).st_size < MOST_BYTES:
+            with contextlib.suppress(OSError):  # such as a full disk
+                os.write(self._file, f"{kind} {code.hex()} {until!r}\n".encode())
+
+    def new(self) -> Iterator[tuple[str, bytes, float]]:
+        """The lines written by any worker since the last call: kind, code, and the time until which it is valid."""
+        if self._file is None or os.fstat(self._file).st_size == self._read_bytes:
+            return
+        lines = os.pread(self._file, 2 * MOST_BYTES, self._read_bytes)
+        self._read_bytes += len(lines)
+        for line in lines.splitlines():
+            with contextlib.suppress(ValueError):  # a line truncated by a full disk
+                kind, code, until = line.decode().split()
+                yield kind, bytes.fromhex(code), float(until)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 class Quarantine:
@@ -41,12 +81,22 @@ class Quarantine:
         if self.is_suspect(code):
             self._note(ACQUIT, code)
 
+    def suspicious(self, codes: Sequence[bytes]) -> list[int]:
+        """The positions of the images that are refused, or have to be sent alone."""
+        self._read_notes()
+        if not self._suspects and not self._convicts:
+            return []
+        kept = (self._suspects, self._convicts)
+        return [row for row, code in enumerate(codes) if any(self._holds(each, code) for each in kept)]
+
     def is_suspect(self, code: bytes) -> bool:
         """Whether an image has to be sent alone."""
+        self._read_notes()
         return self._holds(self._suspects, code)
 
     def is_convicted(self, code: bytes) -> bool:
         """Whether an image is refused."""
+        self._read_notes()
         return self._holds(self._convicts, code)
 
     def close(self) -> None:
@@ -69,9 +119,11 @@ class Quarantine:
         while len(kept) > REMEMBERED:
             kept.popitem(last=False)
 
-    def _holds(self, kept: "OrderedDict[bytes, float]", code: bytes) -> bool:
+    def _read_notes(self) -> None:
         for note in self._notes.new():
             self._remember(*note)
+
+    def _holds(self, kept: "OrderedDict[bytes, float]", code: bytes) -> bool:
         until = kept.get(code)
         if until is None:
             return False

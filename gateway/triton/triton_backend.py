@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -22,11 +23,9 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
-from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
-from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
 from gateway.triton.triton_sequence import TritonSequence
 
@@ -41,6 +40,29 @@ SEALED_INLINE_BYTES = 2**20
 """A larger batch is sealed on a thread, so that it does not block the event loop."""
 
 
+class RetryBudget:
+    """Limits retries, so that they do not overload a failing server.
+
+    Each request earns a fraction of a retry, and each retry costs one; a reserve covers the loss of a server.
+    """
+
+    def __init__(self, earned: float = 0.2, reserve: float = 256.0) -> None:
+        self._earned = earned
+        self._reserve = reserve
+        self._balance = reserve
+
+    def deposit(self) -> None:
+        """Count a request."""
+        self._balance = min(self._reserve, self._balance + self._earned)
+
+    def withdraw(self) -> bool:
+        """Whether a retry is allowed now; if so, it is paid for."""
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
+
+
 class TritonBackend:
     """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
 
@@ -50,7 +72,7 @@ class TritonBackend:
 
     def __init__(
         self,
-        tritons: TritonPool,
+        pool: TritonPool,
         *,
         model_name: str,
         seal: Seal,
@@ -58,33 +80,32 @@ class TritonBackend:
         hold_seconds: float = 0.0,
         check_load: Callable[[str], str | None] | None = None,
     ) -> None:
-        self._tritons = tritons
+        self._pool = pool
         self._hold_seconds = hold_seconds
         self._check_load = check_load
         self._model_name = model_name
         self._seal = seal
         self._quarantine = quarantine
         self._budget = RetryBudget()
-        self._generator = random.Random()  # noqa: S311  # no secret
         self._one_suspect = asyncio.Lock()
 
     async def start(self) -> None:
         """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
-        await self._tritons.start()
+        await self._pool.start()
 
     async def close(self) -> None:
         """Stop the health checkers and close every channel; calls in flight are cancelled."""
-        await self._tritons.close()
+        await self._pool.close()
         self._quarantine.close()
 
     @property
     def supports_cancellation(self) -> bool:
         """Whether every Triton in use supports cancellation."""
-        return all(replica.endpoint.supports_cancellation for replica in self._tritons.replicas)
+        return self._pool.supports_cancellation
 
     def health(self) -> Sequence[EndpointHealth]:
         """The health of each Triton in use."""
-        return [replica.checker.health() for replica in self._tritons.replicas]
+        return [replica.checker.health() for replica in self._pool.replicas]
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
@@ -99,14 +120,10 @@ class TritonBackend:
             codes = self._seal.apply(call.batch)
         if call.best_effort:
             return await self._infer_best_effort(call, codes)
-        await self._hold(call)
+        if self._hold_seconds:
+            await self._hold(call)
         self._budget.deposit()
-        suspects = [
-            row
-            for row, code in enumerate(codes)
-            if self._quarantine.is_convicted(code) or self._quarantine.is_suspect(code)
-        ]
-        if not suspects:
+        if not (suspects := self._quarantine.suspicious(codes)):
             return await self._infer_batch(call, codes)
         results = [(row, await self._infer_alone(_rows(call, [row]), codes[row], ())) for row in suspects]
         if others := [row for row in range(len(codes)) if row not in suspects]:
@@ -116,14 +133,14 @@ class TritonBackend:
 
     async def models(self) -> Sequence[ModelInfo]:
         """Every ensemble that keeps the contract, as one Triton has it."""
-        return await self._choose(()).models.all()
+        return await self._choose().models.all()
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
         found = {info.name: info for info in await self.models()}
         if name in found:
             return found[name]
-        if any(replica.checker.lacks(name) for replica in self._tritons.replicas):
+        if any(replica.health.lacks(name) for replica in self._pool.replicas):
             raise ModelUnavailable(NOT_LOADED)
         near = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
@@ -131,45 +148,41 @@ class TritonBackend:
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
-        return await self._choose((), model_name, model_version).models.labels(model_name, model_version)
+        return await self._choose(model_name, model_version).models.labels(model_name, model_version)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized; see Backend.resize."""
-        return await self._choose((), model_name, model_version).models.resize(model_name, model_version)
+        return await self._choose(model_name, model_version).models.resize(model_name, model_version)
 
     async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
         """A new sequence of frames; see Backend.sequence."""
-
-        def places(tried: Collection[str]) -> list[Replica]:
-            return self._tritons.ready(model_name, model_version, tried)
-
-        name = await self._choose((), model_name, model_version).models.sequence_model(model_name, model_version)
-        return TritonSequence(name, places, self._generator)
+        name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
+        return TritonSequence(name, partial(self._pool.ready, model_name, model_version))
 
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""
         if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
             log.warning("memory_may_run_out", model=name, reason=warning)
-        for address in list(self._tritons.known):
-            async with self._tritons.models_at(address) as models:
+        for address in list(self._pool.known):
+            async with self._pool.models_at(address) as models:
                 await models.load(name)
 
     async def unload(self, name: str) -> None:
         """Unload a model on every Triton; see Backend.unload."""
-        for address in list(self._tritons.known):
-            async with self._tritons.models_at(address) as models:
-                self._tritons.forget(address, await models.unload(name))
+        for address in list(self._pool.known):
+            async with self._pool.models_at(address) as models:
+                self._pool.forget(address, await models.unload(name))
 
     async def _infer_best_effort(self, call: Call, codes: Sequence[bytes]) -> InferResult:
         """Run a best-effort call once on a ready Triton.
 
         It uses no retry, records no suspects, and is refused for images that may crash a process.
         """
-        if any(self._quarantine.is_convicted(code) or self._quarantine.is_suspect(code) for code in codes):
+        if self._quarantine.suspicious(codes):
             raise ImageQuarantined
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
-        replica = power_of_two_choice(ready, self._generator)
+        replica = self._pool.least_loaded(ready)
         if not replica.gate.is_open:
             raise ModelUnavailable
         with replica.gate.enter():
@@ -180,7 +193,7 @@ class TritonBackend:
         until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
         # Polling, since Tritons are added and removed, each with its own health checker.
         while time.monotonic() < until and not any(  # noqa: ASYNC110
-            replica.checker.ready for replica in self._tritons.replicas
+            replica.health.ready for replica in self._pool.replicas
         ):
             await asyncio.sleep(HOLD_STEP_SECONDS)
 
@@ -225,7 +238,7 @@ class TritonBackend:
         ready = self._ready(tried, call)
         if not ready:
             raise ModelUnavailable
-        replica = power_of_two_choice(ready, self._generator)
+        replica = self._pool.least_loaded(ready)
         try:
             async with asyncio.timeout(call.deadline.left_seconds), replica.gate.alone():
                 if await replica.checker.fails_anywhere(call.model_name, call.model_version):
@@ -243,7 +256,7 @@ class TritonBackend:
     async def _infer_with_retries(self, call: Call, tried: list[str]) -> InferResult:
         """Call one Triton after another while a retry is safe; adds them to `tried`. StubDied is not retried."""
         while True:
-            replica = self._choose(tried, call.model_name, call.model_version)
+            replica = self._pool.choose(call.model_name, call.model_version, tried)
             tried.append(replica.address)
             try:
                 if not replica.gate.is_open:
@@ -274,7 +287,7 @@ class TritonBackend:
         try:
             result = await replica.models.infer(call)
         except ModelNotFound as error:
-            if self._tritons.may_return(call.model_name, call.model_version, replica):
+            if self._pool.may_return(call.model_name, call.model_version, replica):
                 raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
             near = None
@@ -290,20 +303,13 @@ class TritonBackend:
         replica.load.observe(time.monotonic() - started)
         return result
 
+    def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
+        """A Triton for a model, the default model if none is named."""
+        return self._pool.choose(model_name or self._model_name, model_version)
+
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that are ready for a model, except those in `tried`."""
-        return self._tritons.ready(call.model_name, call.model_version, tried)
-
-    def _choose(self, tried: Collection[str], model_name: str = "", model_version: str = "") -> Replica:
-        """A ready Triton that is not in `tried`; if there is none, any, so that its error is reported."""
-        model_name = model_name or self._model_name
-        replicas = self._tritons.serving(model_name, model_version)
-        fresh = [replica for replica in replicas if replica.address not in tried] or replicas
-        ready = self._tritons.ready(model_name, model_version, tried)
-        # A Triton with a closed gate would make the call wait.
-        return power_of_two_choice(
-            [replica for replica in ready if replica.gate.is_open] or ready or fresh, self._generator
-        )
+        return self._pool.ready(call.model_name, call.model_version, tried)
 
 
 def _rows(call: Call, rows: Sequence[int]) -> Call:

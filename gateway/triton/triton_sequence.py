@@ -30,11 +30,14 @@ class TritonSequence:
     """
 
     def __init__(
-        self, model_name: str, replicas: Callable[[Collection[str]], list[Replica]], generator: random.Random
+        self,
+        model_name: str,
+        replicas: Callable[[Collection[str]], list[Replica]],
+        generator: random.Random | None = None,
     ) -> None:
         self.model_name = model_name
         self._replicas = replicas
-        self._generator = generator
+        self._generator = generator or random.Random()  # noqa: S311  # no secret
         self._replica: Replica | None = None
         self._id = 0
         self._begun = False
@@ -68,7 +71,7 @@ class TritonSequence:
                 self._leave()
                 tried.append(replica.address)
                 if isinstance(error, StubDied):
-                    replica.checker.process_died(self.model_name)
+                    replica.health.process_died(self.model_name)
                 if attempt + 1 == MAX_ATTEMPTS or not self._replicas(tried):
                     raise
             else:

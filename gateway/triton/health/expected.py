@@ -31,7 +31,7 @@ class ExpectedModels:
     """
 
     def __init__(self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = ()) -> None:
-        self._default = default
+        self.default = default
         self._wanted = {*load} - {ALL}
         self._all = ALL in load
         self._versions = list(
@@ -63,7 +63,7 @@ class ExpectedModels:
         failed = {each.name for versions in rows.values() for each in versions if has_failed(each)}
         failed |= loading & {each.name for each in self.missing if each.version}
         missing: list[ModelState] = []
-        expected = {self._default, *self._wanted, *self._known, *self.kept}
+        expected = {self.default, *self._wanted, *self._known, *self.kept}
         for name in sorted(expected):
             versions = rows.get(name, ())
             if name in loading:
@@ -94,7 +94,7 @@ class ExpectedModels:
         if self._all:
             self._known.update(rows)
             # The repository is complete once the default model is served. Models added later are loaded by a request.
-            self._all = not any(each.state == READY for each in rows.get(self._default, ()))
+            self._all = not any(each.state == READY for each in rows.get(self.default, ()))
         self._known &= rows.keys()
         self.kept &= rows.keys()
         for name, versions in rows.items():
@@ -128,7 +128,7 @@ class ExpectedModels:
 
     def forget(self, names: Iterable[str]) -> None:
         """Stop expecting models that were unloaded on purpose."""
-        names = {*names} - {self._default}
+        names = {*names} - {self.default}
         self._declined |= names
         self._known -= names
         self._wanted -= names

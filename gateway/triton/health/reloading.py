@@ -1,21 +1,24 @@
 """Reloads models whose process died or that fail every request; Triton 2.51 to 26.07 does not restart them."""
 
 import asyncio
+import hashlib
+import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Container
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from enum import Enum, auto
+from pathlib import Path
 
 import structlog
 
 from gateway import metrics
 from gateway.errors import GatewayError
+from gateway.files import locked
 from gateway.inference.backend import ModelState
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import LoadNotAllowed
 from gateway.triton.health.expected import LOADING, READY, faults
-from gateway.triton.health.machine_lock import machine_lock
 
 log = structlog.get_logger("gateway")
 
@@ -24,6 +27,7 @@ JITTER_SECONDS = 0.3
 """Upper bound of a random delay: gateways on other machines, which share no lock, then see the first one's reload."""
 LOAD_JITTER = 0.15
 """Random variation of the intervals between attempts to load, as a fraction."""
+OTHERS_RELOAD = "another gateway is reloading"
 NOT_ALLOWED = (
     "this Triton does not accept requests to load models: restart it, or start it with "
     "--model-control-mode=explicit --load-model=*"
@@ -40,6 +44,60 @@ class ReloadOutcome(Enum):
     """Another gateway is reloading."""
     STALE = auto()
     """Nothing fails any more once the lock is held."""
+
+
+def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """A folder of this user alone: no other user can hold a lock in it or replace it with a link."""
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "triton-image-gateway"
+    cache = environment.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "triton-image-gateway" / "locks"
+
+
+@contextmanager
+def machine_lock(address: str, folder: Path | None = None) -> Iterator[bool]:
+    """Try to take the lock of the Triton at an address; yields whether this process holds it until the context ends.
+
+    Without a writable folder, as in a container with a read-only file system, every process gets the lock: gateways
+    then avoid each other as they do on different machines, see ModelReloader.
+    """
+    name = hashlib.sha256(address.encode()).hexdigest()[:16]
+    with ExitStack() as stack:
+        try:
+            folder = folder or lock_folder()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            held = stack.enter_context(locked(folder / f"heal-{name}.lock", busy=lambda: False))
+        except (OSError, RuntimeError):  # RuntimeError: the user has no home
+            held = True
+        yield held
+
+
+class Backoff:
+    """Growing intervals between attempts, for each key by itself."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next: dict[Hashable, tuple[float, float]] = {}
+        """By key: the time of the next attempt, and the interval after it in seconds."""
+
+    def is_due(self, key: Hashable) -> bool:
+        """Whether an attempt may be made now."""
+        return key not in self._next or self._clock() >= self._next[key][0]
+
+    def delay(self, key: Hashable, longest_seconds: float = LAST_BACKOFF_SECONDS, jitter: float = 0.0) -> None:
+        """Delay the next attempt: the interval doubles each time, up to `longest_seconds`; `jitter` is a fraction."""
+        _, seconds = self._next.get(key, (0.0, FIRST_BACKOFF_SECONDS))
+        pause_seconds = seconds * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311  # no secret
+        self._next[key] = (self._clock() + pause_seconds, max(seconds, min(2 * seconds, longest_seconds)))
+
+    def reset(self, key: Hashable) -> None:
+        """Begin again with the first interval."""
+        self._next[key] = (self._clock() + FIRST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS)
+
+    def reset_except(self, keys: Container[Hashable]) -> None:
+        """Allow an attempt now for every key that is not in `keys`."""
+        self._next = {key: kept for key, kept in self._next.items() if key in keys}
 
 
 class ModelReloader:
@@ -63,10 +121,8 @@ class ModelReloader:
         self._jitter_seconds = jitter_seconds
         self._clock = clock
         self._take_lock = take_lock
-        self._backoffs: dict[tuple[str, ...], tuple[float, float]] = {}
-        """By set of steps: the time before which it is not reloaded, and the next interval in seconds."""
-        self._load_backoffs: dict[str, tuple[float, float]] = {}
-        """The same for loading missing models."""
+        self._reload_backoff, self._load_backoff = Backoff(clock), Backoff(clock)
+        """By set of steps; by missing model."""
         self._left_unloaded: set[str] = set()
         """Steps that this gateway has unloaded and could not load: no other gateway loads them."""
 
@@ -83,27 +139,25 @@ class ModelReloader:
         With `rolling` nothing is unloaded: the old instances answer until the new ones are loaded.
         """
         key = tuple(sorted(steps))
-        if self._clock() < self._backoffs.get(key, (0.0, 0.0))[0]:
+        if not self._reload_backoff.is_due(key):
             return ReloadOutcome.TOO_EARLY
-        with self._take_lock(self._endpoint.address) as locked:
+        with self._take_lock(self._endpoint.address) as held:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
-            if not locked:
-                self.status = "another gateway is reloading"
+            if not held:
+                self.status = OTHERS_RELOAD
                 return ReloadOutcome.OTHERS
             try:
                 in_service = await self._in_service()
+                if not self._left_unloaded.intersection(steps):
+                    # still_fails may take seconds, in which another gateway may have begun.
+                    if in_service.issuperset(steps) and not await still_fails():
+                        self.status = "idle"
+                        return ReloadOutcome.STALE
+                    if not (await self._in_service()).issuperset(steps):
+                        self.status = OTHERS_RELOAD
+                        return ReloadOutcome.OTHERS
             except GatewayError:
                 return ReloadOutcome.TOO_EARLY  # Triton is unreachable; after a restart it has new processes
-            if not self._left_unloaded.intersection(steps):
-                if not in_service.issuperset(steps):
-                    self.status = "another gateway is reloading"
-                    return ReloadOutcome.OTHERS
-                if not await still_fails():
-                    self.status = "idle"
-                    return ReloadOutcome.STALE
-                if not (await self.states()).issuperset(steps):  # still_fails may take seconds
-                    self.status = "another gateway is reloading"
-                    return ReloadOutcome.OTHERS
             # Unloaded models must be loaded again, even if this gateway stops meanwhile.
             reloading = asyncio.ensure_future(
                 self._reload(key, sorted(in_service.intersection(ensembles)), rolling=rolling)
@@ -120,12 +174,12 @@ class ModelReloader:
         With an ensemble, Triton loads its steps; with a step, the ensembles that wait for it. Each model has its own
         backoff between attempts, up to LAST_BACKOFF_SECONDS. Raises LoadNotAllowed.
         """
-        if self._clock() < self._load_backoffs.get(model, (0.0, 0.0))[0]:
+        if not self._load_backoff.is_due(model):
             return False
         # A lock for each model: a load that hangs must not delay the others.
-        with self._take_lock(f"{self._endpoint.address} {model}") as locked:
+        with self._take_lock(f"{self._endpoint.address} {model}") as held:
             await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
-            if not locked:
+            if not held:
                 return False
             try:
                 rows = [each for each in (await self._endpoint.index()).models if each.name == model]
@@ -136,41 +190,37 @@ class ModelReloader:
                 return False
             self.status = f"loading {model}"
             log.warning("loading_missing", triton=self._endpoint.address, model=model)
-            _, seconds = self._load_backoffs.get(model, (0.0, FIRST_BACKOFF_SECONDS))
             try:
                 await self._endpoint.load(model)
             except GatewayError as exc:
-                self._load_failed(model, exc)
-                if isinstance(exc, LoadNotAllowed):
+                allowed = not isinstance(exc, LoadNotAllowed)
+                status = f"{model} cannot be loaded, retrying" if allowed else NOT_ALLOWED
+                self._failed("loading_failed", exc, status, model=model)
+                if not allowed:
                     raise
             else:
                 self.status = f"loaded {model}"
             finally:
-                pause_seconds = seconds * random.uniform(1 - LOAD_JITTER, 1 + LOAD_JITTER)  # noqa: S311  # no secret
-                self._load_backoffs[model] = (self._clock() + pause_seconds, min(2 * seconds, LAST_BACKOFF_SECONDS))
+                self._load_backoff.delay(model, jitter=LOAD_JITTER)
         return True
 
     def reset_backoff_except(self, missing: Container[str]) -> None:
         """Reset the load backoff of every model that is not in `missing`."""
-        self._load_backoffs = {model: kept for model, kept in self._load_backoffs.items() if model in missing}
+        self._load_backoff.reset_except(missing)
 
-    async def states(self) -> set[str]:
-        """The models of which a version is READY; empty if Triton does not answer."""
-        try:
-            return await self._in_service()
-        except GatewayError:
-            return set()
+    def report_effect(self, steps: Collection[str], failing: Collection[str]) -> None:
+        """Report the models that still fail after a reload of their steps, and retry at growing intervals.
 
-    def report_effective(self, steps: Collection[str]) -> None:
-        """Reset the backoff of steps that answer after their reload."""
-        self._backoffs[tuple(sorted(steps))] = (self._clock() + FIRST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS)
-
-    def report_ineffective(self, steps: Collection[str], models: Collection[str]) -> None:
-        """Report models that still fail after a reload of their steps, and retry at growing intervals."""
-        self.status = f"reloading does not repair {', '.join(sorted(models))}: restart this Triton"
+        If none fails, the backoff of these steps is reset.
+        """
+        key = tuple(sorted(steps))
+        if not failing:
+            self._reload_backoff.reset(key)
+            return
+        self.status = f"reloading does not repair {', '.join(sorted(failing))}: restart this Triton"
         metrics.HEALINGS.labels("in vain").inc()
-        log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(models))
-        self._back_off(tuple(sorted(steps)), INEFFECTIVE_BACKOFF_SECONDS)
+        log.error("healing_in_vain", triton=self._endpoint.address, models=sorted(failing))
+        self._reload_backoff.delay(key, INEFFECTIVE_BACKOFF_SECONDS)
 
     async def _reload(self, steps: tuple[str, ...], ensembles: Collection[str], *, rolling: bool) -> ReloadOutcome:
         started = self._clock()
@@ -188,29 +238,22 @@ class ModelReloader:
             for ensemble in ensembles:
                 await self._endpoint.load(ensemble)
         except GatewayError as exc:
-            self._failed(steps, exc)
+            metrics.HEALINGS.labels("failed").inc()
+            self._failed("healing_failed", exc, f"failed: {exc.message}")
+            self._reload_backoff.delay(steps)
             return ReloadOutcome.FAILED
         seconds = self._clock() - started
         self.status = f"reloaded in {seconds:.1f} s"
         metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
-        # Until report_effective resets it, the backoff slows down reloads of a model that dies at once.
-        self._back_off(steps)
+        # Until report_effect resets it, the backoff slows down reloads of a model that dies at once.
+        self._reload_backoff.delay(steps)
         return ReloadOutcome.RELOADED
 
     async def _in_service(self) -> set[str]:
+        """The models of which a version is READY."""
         return {model.name for model in (await self._endpoint.index()).models if model.state == READY}
 
-    def _failed(self, key: tuple[str, ...], error: GatewayError) -> None:
-        self.status = f"failed: {error.message}"
-        metrics.HEALINGS.labels("failed").inc()
-        log.error("healing_failed", triton=self._endpoint.address, cause=str(error.__cause__ or error))
-        self._back_off(key)
-
-    def _load_failed(self, model: str, error: GatewayError) -> None:
-        self.status = NOT_ALLOWED if isinstance(error, LoadNotAllowed) else f"{model} cannot be loaded, retrying"
-        log.error("loading_failed", triton=self._endpoint.address, model=model, cause=str(error.__cause__ or error))
-
-    def _back_off(self, key: tuple[str, ...], longest: float = LAST_BACKOFF_SECONDS) -> None:
-        _, seconds = self._backoffs.get(key, (0.0, FIRST_BACKOFF_SECONDS))
-        self._backoffs[key] = (self._clock() + seconds, max(seconds, min(2 * seconds, longest)))
+    def _failed(self, event: str, error: GatewayError, status: str, **fields: str) -> None:
+        self.status = status
+        log.error(event, triton=self._endpoint.address, cause=str(error.__cause__ or error), **fields)

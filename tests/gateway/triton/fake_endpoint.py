@@ -24,7 +24,7 @@ from gateway.triton.contract import (
     SEQUENCE_PREDICTION,
 )
 from gateway.triton.error_table import SequenceLost, StubDied, translate
-from gateway.triton.steps import NEWEST
+from gateway.triton.health.state import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 KILLER = b"kills the process"

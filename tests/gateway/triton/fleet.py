@@ -10,9 +10,8 @@ from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.expected import ExpectedModels, Shares
-from gateway.triton.health.machine_lock import machine_lock
-from gateway.triton.health.probes import Schedule
-from gateway.triton.health.reloading import ModelReloader
+from gateway.triton.health.reloading import ModelReloader, machine_lock
+from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
@@ -38,17 +37,17 @@ def checker_of(
     triton: FakeTriton,
     *,
     heal: bool = True,
-    schedule: Schedule = SCHEDULE,
     jitter_seconds: float = 0.0,
     take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     splits: Sequence[Shares] = (),
     load: Sequence[str] = (),
-    **options: object,
+    clock: Callable[[], float] = time.monotonic,
+    endpoint: FakeEndpoint | None = None,
 ) -> HealthChecker:
-    endpoint = FakeEndpoint("10.0.0.1:8001", triton)
+    endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
     reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock) if heal else None
-    expected = ExpectedModels(MODEL, splits=splits, load=load)
-    return HealthChecker(endpoint, model_name=MODEL, schedule=schedule, reloader=reloader, expected=expected, **options)
+    state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits, load=load), SCHEDULE, clock)
+    return HealthChecker(endpoint, state, reloader=reloader)
 
 
 class Fleet:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.triton.call_gate import CallGate
+from gateway.triton.pool import CallGate
 from tests.gateway.triton.fleet import run
 
 

@@ -255,7 +255,7 @@ def test_missing_model_is_logged_once_and_counted():
             assert gauge._value.get() == 0
         events = [event for event in captured if event["event"] == "model_missing" and event["model"] == "net"]
         assert [event["cause"] for event in events] == ["no memory"]
-        assert checker.ready
+        assert checker.state.ready
 
     run(test())
 
@@ -267,10 +267,10 @@ def test_triton_that_lets_nobody_load_models_is_reported():
         checker = checker_of(triton)
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
-        assert checker.lacks(MODEL)
+        assert checker.state.lacks(MODEL)
         triton.loads_by_itself, triton.refuses_to_load = False, set()
         triton.restart()  # by its operator
-        await wait_until(lambda: checker.ready)
+        await wait_until(lambda: checker.state.ready)
         task.cancel()
 
     run(test())
@@ -284,7 +284,7 @@ def test_without_recovery_nothing_is_loaded():
         await checker.probe_all()
         await checker.load_missing()
         assert triton.done == []
-        assert checker.lacks(MODEL)
+        assert checker.state.lacks(MODEL)
 
     run(test())
 
@@ -311,7 +311,7 @@ def test_triton_stays_ready_for_the_served_versions():
         checker = checker_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
         await checker.probe_all()
         assert lacking(checker)
-        assert checker.ready
+        assert checker.state.ready
 
     run(test())
 

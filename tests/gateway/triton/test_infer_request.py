@@ -14,7 +14,7 @@ from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.ingest.padding import pad
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
-from gateway.triton.infer_request import infer_request
+from gateway.triton.messages import infer_request
 from gateway.triton.seal import SEAL_BYTES, Seal
 
 TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}

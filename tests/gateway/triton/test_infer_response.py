@@ -11,7 +11,7 @@ from gateway.errors import InferenceFailed
 from gateway.inference.backend import InferResult
 from gateway.inference.prediction import Prediction
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
-from gateway.triton.infer_response import Labels, read_answer
+from gateway.triton.messages import Labels, read_answer
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:

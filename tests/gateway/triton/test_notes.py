@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.server.workers import shared_file, sharing
-from gateway.triton import notes as module
-from gateway.triton.notes import Notes
-from gateway.triton.quarantine import Quarantine
+from gateway.triton import quarantine as module
+from gateway.triton.quarantine import Notes, Quarantine
 
 
 @pytest.fixture

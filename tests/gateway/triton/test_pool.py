@@ -1,6 +1,7 @@
 """A gateway uses and probes its subset of many Tritons."""
 
 import asyncio
+from types import SimpleNamespace
 
 from gateway import metrics
 from gateway.triton import pool
@@ -62,7 +63,7 @@ def test_health_checker_that_ends_is_counted_and_restarted(monkeypatch):
     monkeypatch.setattr(pool, "RESTART_SECONDS", 0.01)
 
     class Ends:
-        endpoint = type("Endpoint", (), {"address": "10.0.0.1:8001"})
+        state = SimpleNamespace(address="10.0.0.1:8001")
         runs = 0
 
         async def run(self) -> None:

@@ -1,6 +1,6 @@
 """Retries cover the loss of a server, and never overload a failing one."""
 
-from gateway.triton.retries import RetryBudget
+from gateway.triton.triton_backend import RetryBudget
 
 
 def allowed(budget: RetryBudget) -> int:

@@ -16,7 +16,7 @@ from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 SCORES = np.array([0.25, 0.75], np.float32)
 
 
-class Watch:
+class Health:
     def __init__(self) -> None:
         self.dead: list[str] = []
 
@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self, address: str) -> None:
         self.endpoint = FakeEndpoint(address, FakeTriton())
-        self.checker, self.load, self.address = Watch(), Load(), address
+        self.health, self.load, self.address = Health(), Load(), address
 
     @property
     def triton(self) -> FakeTriton:
@@ -104,7 +104,7 @@ def test_dead_stateful_process_is_reported_and_left(places, sequence):
     first = at(places, sequence)
     first.triton.dead.add("sequence_model")
     assert add(sequence) == [(1, True)]
-    assert first.checker.dead == ["sequence_model"]
+    assert first.health.dead == ["sequence_model"]
     assert at(places, sequence) is not first
 
 

@@ -44,9 +44,9 @@ def with_versions(test: Callable[[FakeTriton, HealthChecker], Awaitable[None]], 
 def test_dead_version_gets_a_rolling_reload():
     async def test(triton: FakeTriton, checker: HealthChecker) -> None:
         triton.kill("net:2")
-        checker.suspect(f"{MODEL}.v2", StubDied("net"), float("inf"))
+        checker.state.suspect(f"{MODEL}.v2", StubDied("net"), float("inf"))
         assert ready(checker) == {MODEL, f"{MODEL}.v1"}
-        assert checker.ready
+        assert checker.state.ready
         await tried(checker)
         assert ready(checker) == set(VERSIONS)
         assert ("force_reload", "net") in triton.done
@@ -61,7 +61,7 @@ def test_other_versions_answer_during_a_rolling_reload():
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: "reloading" in checker.health().healing)
         while "reloading" in checker.health().healing:
-            assert checker.ready
+            assert checker.state.ready
             assert triton.answer(call_of(b"image")).rows
             await asyncio.sleep(0.005)
         await wait_until(lambda: ready(checker) == set(VERSIONS))
@@ -76,7 +76,7 @@ def test_rolling_reload_is_limited_to_the_failing_step():
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: triton.done.count(("force_reload", "net")) == 1)
         await wait_until(lambda: "does not repair" in checker.health().healing)
-        assert checker.ready
+        assert checker.state.ready
         assert {what for what, _ in triton.done} <= {"force_reload", "load"}
         assert ("force_reload", "preprocessor") not in triton.done
         task.cancel()
@@ -87,7 +87,7 @@ def test_rolling_reload_is_limited_to_the_failing_step():
 def test_step_shared_by_all_versions_is_unloaded_and_loaded():
     async def test(triton: FakeTriton, checker: HealthChecker) -> None:
         triton.kill("preprocessor")
-        checker.suspect(f"{MODEL}.v2", StubDied("preprocessor"), float("inf"))
+        checker.state.suspect(f"{MODEL}.v2", StubDied("preprocessor"), float("inf"))
         assert ready(checker) == set()
         await tried(checker)
         assert ready(checker) == set(VERSIONS)
@@ -100,7 +100,7 @@ def test_single_reload_recovers_all_dead_versions():
     async def test(triton: FakeTriton, checker: HealthChecker) -> None:
         triton.dead = {"net:1", "net:2"}
         for name in VERSIONS:
-            checker.suspect(name, StubDied("net"), float("inf"))
+            checker.state.suspect(name, StubDied("net"), float("inf"))
         assert ready(checker) == set()
         await tried(checker)
         assert ready(checker) == set(VERSIONS)
@@ -118,13 +118,13 @@ def test_failed_rolling_reload_unloads_only_models_in_use(asked):
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: triton.done.count(("force_reload", "net")) >= 1)
         if asked:
-            checker.suspect(f"{MODEL}.v2", ModelUnavailable(), float("inf"))
+            checker.state.suspect(f"{MODEL}.v2", ModelUnavailable(), float("inf"))
             await wait_until(lambda: triton.reloads("net") == 1)
             await wait_until(lambda: ready(checker) == set(VERSIONS))
         else:
             await wait_until(lambda: triton.done.count(("force_reload", "net")) >= 2)
             assert triton.reloads("net") == 0
-            assert checker.ready
+            assert checker.state.ready
         task.cancel()
 
     with_versions(test)

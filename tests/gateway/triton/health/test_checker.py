@@ -7,9 +7,10 @@ import pytest
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
+from gateway.inference.backend import Call, InferResult
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.recovery import FRESH_SECONDS
-from tests.gateway.triton.fake_endpoint import FakeTriton
+from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, run, wait_until
 
 THREE = {
@@ -17,6 +18,22 @@ THREE = {
     "flowers": ("flowers_preprocessor", "flowers_net"),
     "flowers.v1": ("flowers_preprocessor", "flowers_net"),
 }
+
+
+class LateEndpoint(FakeEndpoint):
+    """Delivers one answer only once `delivered` is set."""
+
+    def __init__(self, address: str, triton: FakeTriton) -> None:
+        super().__init__(address, triton)
+        self.answer_is_late, self.delivered = False, asyncio.Event()
+
+    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
+        try:
+            return await super().infer(call, class_count=class_count, vectors=vectors)
+        finally:
+            if self.answer_is_late:
+                self.answer_is_late = False
+                await self.delivered.wait()
 
 
 async def settled(checker) -> None:
@@ -46,7 +63,7 @@ def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
         await settled(checker)
         triton.kill(step)
         using = {name for name, steps in THREE.items() if step in steps}
-        checker.suspect(next(iter(using)), StubDied(step), float("inf"))
+        checker.state.suspect(next(iter(using)), StubDied(step), float("inf"))
         assert {name for name, answers in ready(checker).items() if not answers} == using
         await settled(checker)
         assert ready(checker) == dict.fromkeys(THREE, True)
@@ -65,9 +82,9 @@ def test_other_models_stay_ready_when_the_default_model_dies():
         for _ in range(4):
             await checker.probe_all()
             await asyncio.sleep(0.02)
-        assert not checker.ready
-        assert checker.answers("flowers")
-        assert checker.answers("flowers", "1")
+        assert not checker.state.ready
+        assert checker.state.answers("flowers")
+        assert checker.state.answers("flowers", "1")
 
     run(test())
 
@@ -80,7 +97,7 @@ def test_model_that_fails_every_request_is_reloaded():
         triton.failing.add("net")
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: triton.reloads("net") == 1)
-        await wait_until(lambda: checker.ready)
+        await wait_until(lambda: checker.state.ready)
         task.cancel()
         assert triton.reloads("flowers_net") == 0
 
@@ -99,7 +116,7 @@ def test_single_failed_probe_does_not_reload():
             await checker.recover()
         triton.failing.clear()
         await settled(checker)
-        assert checker.ready
+        assert checker.state.ready
         assert triton.done == []
 
     run(test())
@@ -134,7 +151,7 @@ def test_unrecoverable_model_does_not_delay_other_recoveries():
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: "does not repair" in checker.health().healing)
         triton.kill("flowers_net")
-        await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.answers("flowers"))
+        await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
         task.cancel()
 
     run(test())
@@ -148,9 +165,9 @@ def test_failed_load_of_a_step_is_retried():
         triton.kill("net")
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: ("load", "net") in triton.done)
-        assert not checker.ready
+        assert not checker.state.ready
         triton.refuses_to_load.clear()
-        await wait_until(lambda: checker.ready)
+        await wait_until(lambda: checker.state.ready)
         task.cancel()
 
     run(test())
@@ -162,10 +179,10 @@ def test_outdated_failure_report_does_not_reload():
         triton = FakeTriton()
         checker = checker_of(triton, clock=lambda: clock[0])
         await settled(checker)
-        checker.suspect(MODEL, StubDied("net"), float("inf"))
+        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
         clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
         await settled(checker)
-        assert checker.ready
+        assert checker.state.ready
         assert triton.done == []
 
     run(test())
@@ -173,30 +190,23 @@ def test_outdated_failure_report_does_not_reload():
 
 def test_probe_sent_before_a_reload_is_ignored():
     async def test() -> None:
-        triton, over = FakeTriton(), asyncio.Event()
-        checker = checker_of(triton)
+        triton = FakeTriton()
+        endpoint = LateEndpoint("10.0.0.1:8001", triton)
+        checker = checker_of(triton, endpoint=endpoint)
         await settled(checker)
         triton.kill("net")
-        run_trial = checker._probes.run
-
-        async def slowly(record):
-            checker._probes.run = run_trial  # the next one takes no longer than it does
-            tried = await run_trial(record)
-            await over.wait()
-            return tried
-
-        checker._probes.run = slowly
-        checker.suspect(MODEL, StubDied("net"), float("inf"))
-        trial = asyncio.create_task(checker.probe_all())
-        await wait_until(lambda: checker._probes.run is run_trial)
+        endpoint.answer_is_late = True
+        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+        probe = asyncio.create_task(checker.probe_all())
+        await wait_until(lambda: not endpoint.answer_is_late)
         await checker.recover()
         assert triton.reloads("net") == 1
-        assert checker.ready
-        over.set()
-        await trial
-        assert checker.ready
+        assert checker.state.ready
+        endpoint.delivered.set()
+        await probe
+        assert checker.state.ready
         await settled(checker)
-        assert checker.ready
+        assert checker.state.ready
         assert triton.reloads("net") == 1
 
     run(test())
@@ -208,13 +218,13 @@ def test_death_is_probed_again_after_another_gateway_reloads():
         checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(turns[0]))
         await settled(checker)
         triton.kill("net")
-        checker.suspect(MODEL, StubDied("net"), float("inf"))
+        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
         await checker.recover()
         triton.dead.clear()  # the other one has reloaded it, and here a late answer comes from before that
         turns[0] = True
-        checker.suspect(MODEL, StubDied("net"), float("inf"))
+        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
         await settled(checker)
-        assert checker.ready
+        assert checker.state.ready
         assert triton.done == []
 
     run(test())
@@ -226,10 +236,10 @@ def test_only_one_of_two_gateways_reloads():
         # They run on different machines.
         checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
         tasks = [asyncio.create_task(checker.run()) for checker in checkers]
-        await wait_until(lambda: all(checker.ready for checker in checkers))
+        await wait_until(lambda: all(checker.state.ready for checker in checkers))
         triton.kill("net")
         await wait_until(lambda: triton.reloads("net") > 0)
-        await wait_until(lambda: all(checker.ready for checker in checkers))
+        await wait_until(lambda: all(checker.state.ready for checker in checkers))
         for task in tasks:
             task.cancel()
         assert not triton.dead
@@ -244,8 +254,8 @@ def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
         await settled(checker)
         triton.unloaded.add("net")
         task = asyncio.create_task(checker.run())
-        await wait_until(lambda: not checker.ready)
-        await wait_until(lambda: checker.ready)
+        await wait_until(lambda: not checker.state.ready)
+        await wait_until(lambda: checker.state.ready)
         task.cancel()
         assert triton.unloaded == set()
 
@@ -261,7 +271,7 @@ def test_health_loop_survives_exceptions():
         task = asyncio.create_task(checker.run())
         await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
         triton.ensembles = {MODEL: ("preprocessor", "net")}
-        await wait_until(lambda: checker.ready)
+        await wait_until(lambda: checker.state.ready)
         task.cancel()
 
     run(test())
@@ -276,9 +286,9 @@ def test_client_answers_reduce_but_do_not_replace_probes():
         trials = len(triton.calls)
         for _ in range(200):
             clock[0] += SCHEDULE.interval_seconds / 10
-            checker.answered(MODEL, clock[0])
+            checker.state.answered(MODEL, clock[0])
             await checker.probe_all()
-        assert checker.ready
+        assert checker.state.ready
         # 20 intervals: every fourth has a trial.
         assert 4 <= len(triton.calls) - trials <= 8
 
@@ -307,13 +317,13 @@ def test_failed_request_brings_the_next_probe_forward():
         checker = checker_of(triton, clock=lambda: clock[0])
         await settled(checker)
         triton.away = True
-        checker.suspect(MODEL, TritonUnreachable(), 1.0)
-        assert not checker.ready
+        checker.state.suspect(MODEL, TritonUnreachable(), 1.0)
+        assert not checker.state.ready
         trials = len(triton.calls)
         triton.away = False
         await checker.probe_all()
         assert len(triton.calls) == trials + 1
-        assert checker.ready
+        assert checker.state.ready
 
     run(test())
 
@@ -322,8 +332,8 @@ def test_single_failed_request_keeps_the_model_ready():
     async def test() -> None:
         checker = checker_of(FakeTriton())
         await settled(checker)
-        checker.suspect(MODEL, InferenceFailed(), float("inf"))
-        assert checker.ready
+        checker.state.suspect(MODEL, InferenceFailed(), float("inf"))
+        assert checker.state.ready
 
     run(test())
 
@@ -352,10 +362,10 @@ def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
         await settled(checker)
         triton.unloaded.add("flowers.v1")
         triton.kill("flowers_net")
-        checker.suspect("flowers", StubDied("flowers_net"), float("inf"))
+        checker.state.suspect("flowers", StubDied("flowers_net"), float("inf"))
         await settled(checker)
         assert "flowers.v1" in triton.unloaded
-        assert checker.answers("flowers")
+        assert checker.state.answers("flowers")
 
     run(test())
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.triton.health.machine_lock import lock_folder, machine_lock
+from gateway.triton.health.reloading import lock_folder, machine_lock
 
 
 def test_lock_is_held_by_one_and_then_the_next(tmp_path):

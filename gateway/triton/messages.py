@@ -1,0 +1,220 @@
+"""The gRPC messages of inferences: batches of images, and steps of sequences.
+
+A request with images is encoded here, since protobuf's own message would copy every image three times on its way to the
+socket. In protobuf's encoding, two concatenated messages are one message with the fields of both, so the constant part
+is encoded once, and the tensors are appended without a copy.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+
+from gateway.errors import InferenceFailed
+from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.prediction import Predictions
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.time_slices import TimeSlice
+from gateway.triton.contract import (
+    FEATURES,
+    IMAGE_STATUS,
+    PREDICTION,
+    RAW_IMAGE,
+    RAW_IMAGE_LENGTH,
+    SEQUENCE_FRAMES,
+    SEQUENCE_PREDICTION,
+)
+from gateway.triton.seal import with_vectors
+
+_TENSOR = bytes([ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2])
+"""The key of a tensor's bytes; 2 is the wire type of length-delimited fields."""
+CLASSES_AT_ONCE = 500
+"""Classes read between two checks of the time slice."""
+MOST_LABELS = 100_000
+"""Upper bound of stored labels, after which the store is cleared: labels of removed models are released."""
+
+
+def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, vectors: bool = False) -> bytes:
+    """The request for the `class_count` best classes of each image, or for all scores if None.
+
+    With `vectors` it also requests the embeddings. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
+    zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings, another seal.
+    """
+    batch = call.batch
+    if vectors:
+        batch = replace(batch, seals=[with_vectors(code) for code in batch.seals])
+    rows, width = len(batch), max(map(len, batch.images)) + len(batch.seals[0] if batch.seals else b"")
+    request = ModelInferRequest(id=call.request_id)
+    request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
+    request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
+    request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
+    return b"".join(
+        (
+            _model_and_outputs(call.model_name, call.model_version, class_count, vectors),
+            request.SerializeToString(),
+            _TENSOR,
+            _varint(rows * width),
+            *_padded(batch, width),
+            _TENSOR,
+            _varint(4 * rows),
+            struct.pack(f"<{rows}i", *map(len, batch.images)),
+        )
+    )
+
+
+@lru_cache(256)
+def _model_and_outputs(model_name: str, model_version: str, class_count: int | None, vectors: bool) -> bytes:  # noqa: FBT001
+    """The model and the requested outputs."""
+    request = ModelInferRequest(model_name=model_name, model_version=model_version)
+    prediction = request.outputs.add(name=PREDICTION)
+    if class_count is not None:
+        prediction.parameters["classification"].int64_param = class_count
+    request.outputs.add(name=IMAGE_STATUS)
+    if vectors:
+        request.outputs.add(name=FEATURES)
+    return bytes(request.SerializeToString())
+
+
+def _padded(batch: Batch, width: int) -> Iterator[bytes]:
+    for image, seal in zip(batch.images, batch.seals or [b""] * len(batch), strict=True):
+        yield image
+        yield bytes(width - len(image) - len(seal))
+        yield seal
+
+
+def _varint(number: int) -> bytes:
+    """A length as a varint: seven bits per byte, lowest first; all bytes but the last have the eighth bit set."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+class Labels:
+    """Decoded labels, each stored once per process."""
+
+    def __init__(self, most: int = MOST_LABELS) -> None:
+        self._most = most
+        self._texts: dict[bytes, str] = {}
+
+    def text(self, raw: bytes) -> str:
+        """A label in UTF-8 as text."""
+        text = self._texts.get(raw)
+        if text is None:
+            if len(self._texts) >= self._most:
+                self._texts.clear()
+            text = self._texts[raw] = raw.decode("utf-8", "replace")
+        return text
+
+
+_LABELS = Labels()
+
+
+async def read_answer(
+    response: ModelInferResponse, *, rows: int, classified: bool, vectors: bool = False
+) -> InferResult:
+    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and with `vectors` FEATURES, FP32 [N, size].
+
+    PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
+    """
+    outputs = {
+        output.name: (output.datatype, list(output.shape), raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)
+    }
+    nothing: tuple[str, list[int], bytes] = ("", [], b"")
+    datatype, shape, raw = outputs.get(PREDICTION, nothing)
+    status_type, status_shape, statuses = outputs.get(IMAGE_STATUS, nothing)
+    if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2) or (
+        (status_type, status_shape) != ("INT32", [rows, 1])
+    ):
+        raise InferenceFailed from ValueError("the response lacks PREDICTION or IMAGE_STATUS, or its rows differ")
+    try:
+        codes = struct.unpack(f"<{rows}i", statuses)
+        if classified:
+            answers = await _classes(raw, rows, shape[1])
+        else:
+            answers = [Row(decoded=True, scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
+        if vectors:
+            embeddings = _vectors(*outputs.get(FEATURES, nothing), rows)
+            answers = [replace(row, vector=vector) for row, vector in zip(answers, embeddings, strict=True)]
+    except (ValueError, OverflowError, struct.error) as exc:
+        raise InferenceFailed from exc
+    return InferResult(
+        model_name=response.model_name,
+        model_version=response.model_version,
+        rows=tuple(row if code == 0 else Row(decoded=False) for code, row in zip(codes, answers, strict=True)),
+    )
+
+
+def _vectors(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:
+    """FEATURES of a response; raises ValueError."""
+    if (datatype, shape[:1], len(shape)) != ("FP32", [rows], 2):
+        raise ValueError("the response lacks FEATURES, or its rows differ")
+    return np.frombuffer(raw, np.float32).reshape(shape)
+
+
+async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
+    """Read BYTES [N, k], each text preceded by its length, uint32 little-endian.
+
+    A batch of 8 from a model with 21,000 classes has 168,000 texts, so it pauses after each time slice.
+    """
+    time_slice = TimeSlice()
+    answers, position = [], 0
+    for _ in range(rows):
+        labels, class_ids, scores = [], array("i"), array("d")
+        for number in range(class_count):
+            begin = position + 4
+            position = begin + int.from_bytes(raw[position:begin], "little")
+            # "score:class id:label"; the label may hold colons or be absent
+            score, _, rest = raw[begin:position].partition(b":")
+            class_id, _, label = rest.partition(b":")
+            scores.append(float(score))
+            class_ids.append(int(class_id))
+            labels.append(_LABELS.text(label or class_id))
+            if number % CLASSES_AT_ONCE == 0:
+                await time_slice.pause_if_over()
+        answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
+    return answers
+
+
+def step_request(step: SequenceStep, timeout_seconds: float) -> ModelInferRequest:
+    """The request: PREDICTION fp32 [1, classes], Triton's sequence parameters, and the model's own."""
+    request = ModelInferRequest(model_name=step.model_name, id=step.request_id)
+    for name, value in step.parameters.items():
+        if isinstance(value, str):
+            request.parameters[name].string_param = value
+        elif isinstance(value, int):
+            request.parameters[name].int64_param = value
+        else:
+            request.parameters[name].double_param = value
+    request.parameters["sequence_id"].int64_param = step.sequence_id
+    request.parameters["sequence_start"].bool_param = step.start
+    request.parameters["sequence_end"].bool_param = step.end
+    request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # microseconds, in Triton's queue
+    request.inputs.add(name=PREDICTION, datatype="FP32", shape=[1, len(step.scores)])
+    request.raw_input_contents.append(np.ascontiguousarray(step.scores, "<f4").tobytes())
+    for name in (SEQUENCE_PREDICTION, SEQUENCE_FRAMES):
+        request.outputs.add(name=name)
+    return request
+
+
+def read_step(response: ModelInferResponse, step: SequenceStep) -> SequenceScores:
+    """The answer: SEQUENCE_PREDICTION fp32 [1, classes], SEQUENCE_FRAMES int32 [1, 1]; raises InferenceFailed."""
+    given = {
+        output.name: np.frombuffer(raw, "<f4" if output.datatype == "FP32" else "<i4")
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+        if output.datatype in {"FP32", "INT32"}
+    }
+    scores, frames = given.get(SEQUENCE_PREDICTION), given.get(SEQUENCE_FRAMES)
+    if scores is None or frames is None or scores.size != step.scores.size or frames.size != 1:
+        raise InferenceFailed from ValueError(
+            f"{step.model_name!r} lacks {SEQUENCE_PREDICTION} or {SEQUENCE_FRAMES}, or has other shapes"
+        )
+    return SequenceScores(scores.astype(np.float32, copy=False), int(frames[0]))
