@@ -25,7 +25,7 @@ PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models trit
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help ready install up test test-long check test-python coverage lint fmt docs bench figures attack fuzz sanitize clean
+.PHONY: help ready install up test test-long check test-python coverage lint fmt docs site bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -45,7 +45,7 @@ $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 # With all that .installed has: one run of pip instead of two.
 $(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed-native | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts, torch, and what tests, lint and benchmarks need (a few GB the first time)"
-	@$(PIP_INSTALL) --no-compile -e '.[local,bench,dev]'
+	@$(PIP_INSTALL) --no-compile -e '.[local,bench,dev,docs]'
 	@$(COMPILE)
 	@touch $(VENV)/.installed $@
 
@@ -113,6 +113,10 @@ fmt: ready ## format the code
 docs: ready ## rewrite what is made from code: the tables of docs/reference, the client's errors, the chart's files
 	@$(BIN)/python docs/tables.py
 	@$(BIN)/python docs/client_errors.py
+
+site: ready ## build the documentation's site into build/site, without a network; a broken link is an error
+	@$(BIN)/sphinx-build -c docs -E -W --keep-going -q . build/site
+	@echo "open build/site/index.html"
 
 bench: ready ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)

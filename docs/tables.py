@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from click import Command
 from typer.main import get_command
@@ -89,14 +90,18 @@ def error_codes() -> str:
     return table(("code", "status", "meaning"), rows)
 
 
+def openapi() -> dict[str, Any]:
+    """The schema of the service, with the endpoints that need an admin key, which are off by default."""
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as admins:
+        print(f"docs:{'0' * 64}", file=admins, flush=True)
+        return create_app(Settings(_env_file=None, admin_keys_file=Path(admins.name))).openapi()
+
+
 def endpoints() -> str:
     """Every endpoint of the OpenAPI page."""
-    with tempfile.NamedTemporaryFile("w", suffix=".keys") as admins:  # whose endpoints are off by default
-        print(f"docs:{'0' * 64}", file=admins, flush=True)
-        paths = create_app(Settings(_env_file=None, admin_keys_file=Path(admins.name))).openapi()["paths"]
     rows = (
         (f"`{method.upper()} {path}`", operation["summary"])
-        for path, operations in paths.items()
+        for path, operations in openapi()["paths"].items()
         for method, operation in operations.items()
     )
     return table(("endpoint", ""), rows)

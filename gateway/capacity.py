@@ -1,4 +1,4 @@
-"""How to divide a machine's cores and GPUs among the processes: pure arithmetic, explained in docs/guides/gpu.md.
+"""How to divide a machine's cores and GPUs among the processes: pure arithmetic, explained in docs/guides/sizing.md.
 
 Every image costs processor time in four places: the gateway (HTTP, multipart, gRPC), Triton itself, the preprocessor
 (decoding and resizing) and, on a machine without a GPU, the network. A GPU takes over only the

@@ -1,6 +1,6 @@
 """One log event per request, with fields: JSON lines in a container, readable text on a terminal.
 
-docs/guides/monitoring.md describes each event and field.
+docs/reference/log.md describes each event and field.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The gateway's metrics for Prometheus. Several workers share their values through PROMETHEUS_MULTIPROC_DIR.
 
 Labels take few values: routes, statuses, error codes, and models that have responded; never text from clients.
-docs/guides/monitoring.md explains the use of each metric.
+docs/reference/metrics.md explains the use of each metric.
 """
 
 import contextlib

@@ -41,7 +41,7 @@ def capacity(
         Output, typer.Option("--format", help="`env` prints only the GATEWAY_ variables, for .env.")
     ] = Output.TEXT,
 ) -> None:
-    """Compute settings for a machine that runs the gateway and Triton; docs/guides/gpu.md has the arithmetic.
+    """Compute settings for a machine that runs the gateway and Triton; docs/guides/sizing.md has the arithmetic.
 
     gateway capacity --cores 16 --gpus 1
 

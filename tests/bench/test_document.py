@@ -52,8 +52,8 @@ def test_document_without_markers_is_unchanged(tmp_path):
                 "bench.large",
             },
         ),
-        ("reference/images.md", {"bench.scores"}),
-        ("explanation/reliability.md", {"make attack"}),
+        ("explanation/fidelity.md", {"bench.scores"}),
+        ("explanation/attacks.md", {"make attack"}),
     ],
 )
 def test_every_command_that_writes_a_table_has_markers(tmp_path, page, commands):

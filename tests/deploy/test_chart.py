@@ -392,7 +392,7 @@ def test_runbook_links_lead_to_the_documents(releases):
     (group,) = find(releases["monitoring"], "PrometheusRule", "-gateway")["spec"]["groups"]
     urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
     assert urls
-    assert all(url.startswith("https://git.example/tig/blob/main/docs/guides/monitoring.md#") for url in urls)
+    assert all(url.startswith("https://git.example/tig/blob/main/docs/guides/alerts.md#") for url in urls)
 
 
 def test_dashboards_are_config_maps_with_the_sidecars_label(releases):

@@ -1,8 +1,9 @@
-"""The examples of docs/reference/http-api.md get exactly the responses that it shows."""
+"""The requests of the first tutorial and of the HTTP interface get exactly the responses that are shown."""
 
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -10,8 +11,10 @@ from tests.processes import PROJECT, Gateway
 
 pytestmark = pytest.mark.triton
 
-TEXT = (PROJECT / "docs" / "reference" / "http-api.md").read_text()
-EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
+TUTORIAL, TEXT = (
+    (PROJECT / "docs" / page).read_text() for page in ("tutorials/first-service.md", "reference/http-api.md")
+)
+EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TUTORIAL + TEXT, re.MULTILINE)
 
 
 def matches(documented: object, answer: object) -> bool:
@@ -41,7 +44,7 @@ def values(text: str) -> list[object]:
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == TEXT.count("```\n$ ") >= 10
+    assert len(EXAMPLES) == (TUTORIAL + TEXT).count("```\n$ ") >= 13
 
 
 @pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
@@ -49,6 +52,14 @@ def test_documented_example_gets_its_documented_response(gateway: Gateway, comma
     command = command.replace("http://127.0.0.1:8080", gateway.url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     assert matches(values(documented), values(answer)), answer
+
+
+def test_python_of_the_tutorial_prints_what_it_says(gateway: Gateway):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
+    code = code.replace("http://127.0.0.1:8080", gateway.url)
+    run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert all(f"`{line}`" in TUTORIAL for line in run.stdout.splitlines())
+    assert len(run.stdout.splitlines()) == 2
 
 
 def test_every_parameter_is_documented():

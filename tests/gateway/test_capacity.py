@@ -1,4 +1,4 @@
-"""The arithmetic of docs/guides/gpu.md."""
+"""The arithmetic of docs/guides/sizing.md."""
 
 import pytest
 
