@@ -77,7 +77,9 @@ def test_log_field_table_matches_the_code(tmp_path):
 def test_event_table_has_every_event():
     sources = [path.read_text() for path in (PROJECT / "gateway").rglob("*.py")]
     known = {
-        name for source in sources for name in re.findall(r'(?:\b(?:log\.\w+|level)\(\s*|"event": )"(\w+)"', source)
+        name
+        for source in sources
+        for name in re.findall(r'(?:\b(?:log\.\w+|level|self\._failed)\(\s*|"event": )"(\w+)"', source)
     }
     told = {row[0].strip("`") for row in rows(LOG_PAGE, "event")}
     assert told | {"request"} == known
