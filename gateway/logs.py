@@ -161,8 +161,6 @@ def configure_logs(settings: Settings) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.captureWarnings(capture=True)
-    # A malformed form is reported in the response to the client.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     logging.getLogger("websockets.server").setLevel(logging.WARNING)  # the gateway logs its own event for each stream
     server = logging.getLogger("uvicorn.error")

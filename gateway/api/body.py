@@ -1,7 +1,7 @@
 """The body of a request as it arrives, and its upload timeouts."""
 
-from collections.abc import MutableMapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -64,35 +64,31 @@ class Body:
 
     async def __anext__(self) -> bytes:
         """The next chunk, which is not empty."""
+        buffer, pace = self._buffer, self._buffer.pace
         while not self._ended:
-            message = await self._receive()
+            if buffer.refusal is not None:
+                raise buffer.refusal
+            started = anyio.current_time()
+            idle_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
+            spare_seconds = pace.wait()
+            with anyio.move_on_after(max(0.0, min(idle_seconds, spare_seconds))) as scope:
+                buffer.on_refusal = scope.cancel
+                message = await self._request.receive()
+            if scope.cancelled_caught:
+                raise buffer.refusal or (self._too_slow() if spare_seconds < idle_seconds else self._timed_out())
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             chunk: bytes = message.get("body", b"")
+            pace.receive(len(chunk))
+            self._left_seconds = max(0.001, self._left_seconds - (anyio.current_time() - started))
             if not message.get("more_body", False):
                 self._ended = True
                 self._context.body_read.set()
-            self._context.tally.received_bytes += len(chunk)
-            metrics.BYTES_RECEIVED.inc(len(chunk))
             if chunk:
+                self._context.tally.received_bytes += len(chunk)
+                metrics.BYTES_RECEIVED.inc(len(chunk))
                 return chunk
         raise StopAsyncIteration
-
-    async def _receive(self) -> MutableMapping[str, Any]:
-        if self._buffer.refusal is not None:
-            raise self._buffer.refusal
-        pace = self._buffer.pace
-        started = anyio.current_time()
-        idle_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
-        spare_seconds = pace.spare_seconds
-        with anyio.move_on_after(max(0.0, min(idle_seconds, spare_seconds))) as scope:
-            self._buffer.on_refusal = scope.cancel
-            pace.wait()
-            message = await self._request.receive()
-            pace.receive(len(message.get("body", b"")))
-            self._left_seconds = max(0.001, self._left_seconds - (anyio.current_time() - started))
-            return message
-        raise self._buffer.refusal or (self._too_slow() if spare_seconds < idle_seconds else self._timed_out())
 
     def _too_slow(self) -> GatewayError:
         value = self._settings.min_upload_bytes_per_second

@@ -42,12 +42,13 @@ class Pace:
         weight = RECENT_SECONDS * -math.expm1(-age_seconds / RECENT_SECONDS)
         return self._recent_bytes * math.exp(-waiting_seconds / RECENT_SECONDS) / weight
 
-    def wait(self) -> None:
-        """It is the client's turn."""
+    def wait(self) -> float:
+        """Begin to wait for the client; returns `spare_seconds`."""
         self._waiting_since = self._now()
+        return self._spare_seconds
 
     def receive(self, nbytes: int) -> None:
-        """It has sent `nbytes`."""
+        """The client has sent `nbytes`: stop waiting."""
         seconds, self._waiting_since = self._waiting_seconds, None
         self._waited_seconds += seconds
         self._recent_bytes = self._recent_bytes * math.exp(-seconds / RECENT_SECONDS) + nbytes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError, RequestTooLarge, TooManyFiles
 from gateway.ingest.header_params import form_filename, parse_header
-from gateway.ingest.multipart import MAX_PARAMETER_BYTES, MAX_PARAMETERS, Parameter, read_multipart
+from gateway.ingest.multipart import MAX_PARAMETER_BYTES, MAX_PARAMETERS, MAX_PART_HEADERS, Parameter, read_multipart
 from gateway.ingest.upload import Upload, clean_filename
 from tests.gateway.ingest.reading import (
     BOUNDARY,
@@ -208,6 +208,29 @@ def test_part_headers_past_the_limit_are_refused(header, size):
         assert error.details == {"limit": "max_part_header_bytes", "value": 1_000}
 
 
+@pytest.mark.parametrize("size", [1, 65_536])
+def test_part_headers_at_the_limit_are_accepted(size):
+    """Counted are names, values, and for each header its colon, a space and the end of its line."""
+    headers = b'Content-Disposition: form-data; name="f"; filename="a"\r\nX: '
+    filler = b"x" * (1_000 - len(headers + b"\r\n"))
+    read(form(headers + filler + b"\r\n\r\ndata"), limits=limits(max_part_header_bytes=1_000), sizes=(size,))
+    _, error = refusal(
+        form(headers + filler + b"x\r\n\r\ndata"), limits=limits(max_part_header_bytes=1_000), sizes=(size,)
+    )
+    assert isinstance(error, HeadersTooLarge)
+
+
+def test_part_has_at_most_32_headers():
+    def part(count):
+        others = b"".join(b"X-%d: x\r\n" % number for number in range(count - 1))
+        return others + disposition('form-data; name="f"; filename="a"')
+
+    assert len(read(form(part(MAX_PART_HEADERS)))) == 1
+    _, error = refusal(form(part(MAX_PART_HEADERS + 1)))
+    assert isinstance(error, HeadersTooLarge)
+    assert str(MAX_PART_HEADERS) in error.message
+
+
 def test_headers_without_an_end_are_refused_before_they_are_held():
     async def endless():
         yield f"--{BOUNDARY}\r\nX: ".encode()
@@ -266,6 +289,9 @@ def test_a_content_type_without_a_boundary_is_refused(content_type, words):
         (disposition('form-data; name="a"; filename="a"\r\nContent-Transfer-Encoding: base64'), "Transfer-Encoding"),
         (disposition('form-data; name="a"\r\nContent-Transfer-Encoding: quoted-printable'), "Transfer-Encoding"),
         (b"Content-Disposition form-data\r\n\r\nx", "malformed"),
+        # Folded: RFC 9112 deprecates it, and to join the lines takes quadratic time.
+        (b'Content-Disposition: form-data;\r\n name="a"\r\n\r\nx', "malformed"),
+        (disposition('form-data; name="a"\r\nContent-Length: 5'), "malformed"),
         (b'Content-Disposition: form-data; name="a"\rX\r\n\r\nx', "malformed"),
     ],
 )
@@ -273,6 +299,10 @@ def test_a_malformed_part_is_refused_in_words(part, words):
     _, error = refusal(form(part))
     assert isinstance(error, InvalidMultipart)
     assert words in error.message
+
+
+def test_content_length_of_a_part_is_accepted_if_it_is_true():
+    assert read(form(disposition('form-data; name="a"\r\nContent-Length: 4'))) == [Parameter("a", "data")]
 
 
 @pytest.mark.parametrize("encoding", ["binary", "8bit", "7bit", "Binary"])
