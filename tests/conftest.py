@@ -175,6 +175,12 @@ def lean_applications() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop of asynchronous tests."""
+    return "asyncio"
+
+
 @pytest.fixture
 def cold_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the processes of jobs as outside of tests."""

@@ -1,24 +1,19 @@
 """The simulated Tritons speak enough of Triton's gRPC for the gateway's own client."""
 
-import asyncio
-
 from bench.scale import Client, gateway, one_slow, simulated
 
 
-def test_gateway_uses_all_simulated_tritons():
-    async def test() -> None:
-        with simulated(2, seconds=0.001) as tritons:
-            async with gateway(list(tritons.addresses), aperture=0) as (backend, members):
-                client = Client(backend)
-                await client.run(rate=50, seconds=0.5)
-                assert len(client.latencies) == client.sent > 0
-                assert client.failed == 0
-                assert all(replica.load.seconds is not None for replica in members.replicas)
-
-    asyncio.run(test())
+async def test_gateway_uses_all_simulated_tritons():
+    with simulated(2, seconds=0.001) as tritons:
+        async with gateway(list(tritons.addresses), aperture=0) as (backend, members):
+            client = Client(backend)
+            await client.run(rate=50, seconds=0.5)
+            assert len(client.latencies) == client.sent > 0
+            assert client.failed == 0
+            assert all(replica.load.seconds is not None for replica in members.replicas)
 
 
-def test_table_row_has_an_entry_for_each_column():
-    row = asyncio.run(one_slow("round robin", 1.0, rate=40, seconds=0.5))
+async def test_table_row_has_an_entry_for_each_column():
+    row = await one_slow("round robin", 1.0, rate=40, seconds=0.5)
     assert len(row) == 6
     assert row[0] == "round robin"

@@ -21,17 +21,14 @@ async def work(told: list[str], name: str, steps: int) -> None:
         await turn.pause_if_over()
 
 
-def test_those_that_work_long_take_turns_in_order():
+async def test_those_that_work_long_take_turns_in_order():
     told: list[str] = []
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(work(told, name, 3) for name in "abc"))
-
-    asyncio.run(all_of_them())
+    await asyncio.gather(*(work(told, name, 3) for name in "abc"))
     assert "".join(told) == "abc" * 3
 
 
-def test_what_is_quick_is_served_between_any_two_turns():
+async def test_what_is_quick_is_served_between_any_two_turns():
     told: list[str] = []
 
     async def quick() -> None:
@@ -39,16 +36,13 @@ def test_what_is_quick_is_served_between_any_two_turns():
             told.append(".")
             await asyncio.sleep(0)
 
-    async def all_of_them() -> None:
-        await asyncio.gather(quick(), *(work(told, name, 5) for name in "abcdefgh"))
-
-    asyncio.run(all_of_them())
+    await asyncio.gather(quick(), *(work(told, name, 5) for name in "abcdefgh"))
     first_turns, rest = "".join(told)[:9], "".join(told)[9:]
     assert set(first_turns) == set(".abcdefgh")  # nobody had worked yet
     assert max(map(len, rest.split("."))) <= 1
 
 
-def test_one_that_is_cancelled_while_it_waits_holds_nobody_up():
+async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up():
     told: list[str] = []
 
     async def all_of_them() -> None:
@@ -57,33 +51,27 @@ def test_one_that_is_cancelled_while_it_waits_holds_nobody_up():
         tasks[0].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    asyncio.run(asyncio.wait_for(all_of_them(), 30))
+    await asyncio.wait_for(all_of_them(), 30)
     assert told.count("b") == told.count("c") == 100
 
 
-def test_a_turn_that_is_not_over_does_not_wait(monkeypatch):
+async def test_a_turn_that_is_not_over_does_not_wait(monkeypatch):
     monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 60.0)
 
-    async def alone() -> None:
-        turn, began = TimeSlice(), time.perf_counter()
-        pausing = turn.pause_if_over()
-        with pytest.raises(StopIteration):
-            pausing.send(None)
-        assert time.perf_counter() - began < 60
-
-    asyncio.run(alone())
+    turn, began = TimeSlice(), time.perf_counter()
+    pausing = turn.pause_if_over()
+    with pytest.raises(StopIteration):
+        pausing.send(None)
+    assert time.perf_counter() - began < 60
 
 
-def test_when_the_round_is_late_short_turns_are_over_as_well(monkeypatch):
+async def test_when_the_round_is_late_short_turns_are_over_as_well(monkeypatch):
     monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 60.0)
     monkeypatch.setattr(time_slices, "LATE_SECONDS", 0.0)
     told: list[str] = []
 
-    async def all_of_them() -> None:
-        time_slices.beat()
-        await asyncio.gather(*(work(told, name, 3) for name in "abc"))
-        time_slices.rest()
-        await asyncio.gather(*(work(told, name, 3) for name in "def"))
-
-    asyncio.run(all_of_them())
+    time_slices.beat()
+    await asyncio.gather(*(work(told, name, 3) for name in "abc"))
+    time_slices.rest()
+    await asyncio.gather(*(work(told, name, 3) for name in "def"))
     assert "".join(told) == "abc" * 3 + "dddeeefff"

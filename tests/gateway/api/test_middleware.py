@@ -147,7 +147,7 @@ def test_an_unexpected_exception_is_logged_once_with_its_traceback_and_the_reque
     assert exception["request_id"] == request["request_id"] == answer.json()["request_id"]
 
 
-def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(events):
+async def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(events):
     async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("boom")
@@ -157,7 +157,7 @@ def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(events):
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     with pytest.raises(AlreadyLogged):
-        asyncio.run(RequestContextMiddleware(break_off)(scope, nothing, nothing))
+        await RequestContextMiddleware(break_off)(scope, nothing, nothing)
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 

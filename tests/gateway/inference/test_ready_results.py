@@ -15,18 +15,15 @@ MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREA
 
 
 @pytest.mark.parametrize(("results", "waits"), [(4, False), (5, True)])
-def test_queue_blocks_past_its_limit(results, waits):
-    async def fill() -> None:
-        ready = ReadyResults()
-        for number in range(results):
-            ready.put(Result(number, "x", predictions=MANY))
-        waiting = asyncio.ensure_future(ready.fewer_than_too_many())
-        await asyncio.sleep(0)
-        assert waiting.done() is not waits
-        await ready.take()
-        await waiting
-
-    asyncio.run(fill())
+async def test_queue_blocks_past_its_limit(results, waits):
+    ready = ReadyResults()
+    for number in range(results):
+        ready.put(Result(number, "x", predictions=MANY))
+    waiting = asyncio.ensure_future(ready.fewer_than_too_many())
+    await asyncio.sleep(0)
+    assert waiting.done() is not waits
+    await ready.take()
+    await waiting
 
 
 def test_request_stops_reading_until_results_are_taken():

@@ -32,14 +32,8 @@ from tests.films import (
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
-pytestmark = pytest.mark.anyio
 MAX_SIDE = 256
 DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
-
-
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")

@@ -26,15 +26,9 @@ from tests.encoders import png_bomb
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph, samples
 
-pytestmark = pytest.mark.anyio
 MAX_SIDE = 256
 DOT = encode(photograph().resize((1, 1)), "BMP")
 DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 def decoders(count=1, limits=DECODE_LIMITS):

@@ -244,20 +244,20 @@ def test_a_raw_body_past_the_limit_is_refused_and_the_limit_named():
     assert error.details == {"limit": "max_file_bytes", "value": 10}
 
 
-def test_blanks_are_neither_kept_nor_read_twice():
+async def test_blanks_are_neither_kept_nor_read_twice():
     async def blanks():
         for _ in range(200):
             yield b" " * 65_536
 
     tracemalloc.start()
     source = JsonSource(blanks(), LIMITS)
-    assert asyncio.run(source.symbol()) == b""
+    assert await source.symbol() == b""
     most_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most_bytes < 1_000_000
 
 
-def test_reading_lets_others_have_their_turn():
+async def test_reading_lets_others_have_their_turn():
     body = json.dumps({"images": [{"b64": ""}] * 1_000}).encode()
     turns = 0
 
@@ -274,5 +274,5 @@ def test_reading_lets_others_have_their_turn():
         return len(uploads)
 
     with mock.patch("gateway.time_slices.TIME_SLICE_SECONDS", 0.0):
-        assert asyncio.run(read_beside_another()) == 1_000
+        assert await read_beside_another() == 1_000
     assert turns >= 1_000

@@ -90,7 +90,7 @@ def test_a_cut_body_never_loses_its_last_file_silently(data):
     assert isinstance(error, InvalidMultipart)
 
 
-def test_a_file_is_yielded_when_its_last_byte_has_arrived():
+async def test_a_file_is_yielded_when_its_last_byte_has_arrived():
     async def scenario():
         first, rest = form(CAT, closed=False) + f"--{BOUNDARY}\r\n".encode(), asyncio.Event()
 
@@ -104,7 +104,7 @@ def test_a_file_is_yielded_when_its_last_byte_has_arrived():
         rest.set()
         return seen + [item async for item in stream]
 
-    assert [upload.index for upload in asyncio.run(scenario())] == [0, 1]
+    assert [upload.index for upload in await scenario()] == [0, 1]
 
 
 @pytest.mark.parametrize("field", ["files", "file", "image", "files[]", ""])

@@ -17,14 +17,8 @@ from gateway.limits.account import (
     Account,
 )
 
-pytestmark = pytest.mark.anyio
 BASE, MOST = 3.0, 3.0
 MEGAPIXELS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
 
 
 def account(seconds=BASE, most=MOST):

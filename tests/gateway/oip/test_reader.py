@@ -1,6 +1,5 @@
 """Requests of the Open Inference Protocol, read as tritonclient writes them and as nobody should."""
 
-import asyncio
 import base64
 import json
 import tracemalloc
@@ -148,7 +147,7 @@ def test_members_may_come_in_any_order(first):
     assert reader.request == InferenceRequest("7", 5, (RequestedOutput("STATUS", binary=False),))
 
 
-def test_each_image_comes_as_soon_as_it_is_complete():
+async def test_each_image_comes_as_soon_as_it_is_complete():
     body, header = written([b"first", b"second"])
 
     async def stop_after_the_first():
@@ -162,7 +161,7 @@ def test_each_image_comes_as_soon_as_it_is_complete():
         assert reader.request.outputs
         return upload
 
-    assert asyncio.run(first()).data == b"first"
+    assert (await first()).data == b"first"
 
 
 def test_outputs_are_as_tritonclient_asks_for_them():
@@ -378,7 +377,7 @@ def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
     assert most < 2.3 * size
 
 
-def test_many_images_are_not_held_at_once():
+async def test_many_images_are_not_held_at_once():
     count, size = 200, 2**18
 
     async def read_on() -> int:
@@ -395,7 +394,7 @@ def test_many_images_are_not_held_at_once():
         return sum([len(upload.data) async for upload in uploads])
 
     tracemalloc.start()
-    total = asyncio.run(read_on())
+    total = await read_on()
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert total == count * size

@@ -225,43 +225,34 @@ async def broken_stream_phases() -> set[Phase]:
         return set(connection.phases)
 
 
-def test_every_phase_has_a_timer_or_a_task():
+async def test_every_phase_has_a_timer_or_a_task():
     """A walk through every phase of both protocols; each connection is also looked at after each of its events."""
 
-    async def walk() -> set[Phase]:
-        walks = (request_phases, flushing_phases, upload_phases, stream_phases, broken_stream_phases)
-        return set().union(*[await each() for each in walks])
-
-    seen = asyncio.run(walk())
+    walks = (request_phases, flushing_phases, upload_phases, stream_phases, broken_stream_phases)
+    seen = set().union(*[await each() for each in walks])
     assert seen | {Phase.CLOSED} == set(Phase)
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 5\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
-def test_handshake_with_a_body_is_a_plain_request(framing: bytes):
+async def test_handshake_with_a_body_is_a_plain_request(framing: bytes):
     """A WebSocket's handshake has no body: the request is served as HTTP, and its body is bounded as any other."""
 
-    async def scenario() -> None:
-        async with service(respond) as running:
-            running.go_on.set()
-            reader, _, _ = await running.connect(UPGRADE + framing)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-
-    asyncio.run(scenario())
+    async with service(respond) as running:
+        running.go_on.set()
+        reader, _, _ = await running.connect(UPGRADE + framing)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("wrong", [(b"==", b""), (b": 13", b": 8")])
-def test_bytes_behind_a_refused_handshake(wrong: tuple[bytes, bytes]):
-    async def scenario() -> None:
-        async with service(respond) as running:
-            reader, writer, _ = await running.connect(UPGRADE.replace(*wrong) + b"\r\n" + b"x" * 1_000)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
-            writer.write(b"y" * 1_000)
-            await reader.read()  # to its end
-
-    asyncio.run(scenario())
+async def test_bytes_behind_a_refused_handshake(wrong: tuple[bytes, bytes]):
+    async with service(respond) as running:
+        reader, writer, _ = await running.connect(UPGRADE.replace(*wrong) + b"\r\n" + b"x" * 1_000)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+        writer.write(b"y" * 1_000)
+        await reader.read()  # to its end
 
 
-def test_reset_after_the_handshake_is_a_disconnect():
+async def test_reset_after_the_handshake_is_a_disconnect():
     """The application accepts a client that has gone, and receives the disconnect instead of an exception."""
     received = []
 
@@ -271,36 +262,30 @@ def test_reset_after_the_handshake_is_a_disconnect():
         await send({"type": "websocket.accept"})
         received.append((await receive())["type"])
 
-    async def scenario() -> None:
-        async with service(application) as running:
-            _, writer, connection = await running.connect(UPGRADE + b"\r\n")
-            await reaches(connection, Phase.SERVING)
-            writer.transport.abort()
-            await reaches(connection, Phase.CLOSED)
-            running.go_on.set()
-            await until(lambda: not running.state.tasks)
-
-    asyncio.run(scenario())
+    async with service(application) as running:
+        _, writer, connection = await running.connect(UPGRADE + b"\r\n")
+        await reaches(connection, Phase.SERVING)
+        writer.transport.abort()
+        await reaches(connection, Phase.CLOSED)
+        running.go_on.set()
+        await until(lambda: not running.state.tasks)
     assert received == ["websocket.connect", "websocket.disconnect"]
 
 
-def test_messages_that_wait_stop_the_reading():
+async def test_messages_that_wait_stop_the_reading():
     """While the application takes no message, the connection reads no more than it can hold."""
 
-    async def scenario() -> None:
-        async with service(echo_nothing) as running:
-            _, writer, connection = await running.connect(UPGRADE + b"\r\n")
-            await reaches(connection, Phase.OPEN)
-            flood = frame(1, b"{}") * 100_000
-            writer.transport.set_write_buffer_limits(0)
-            for _ in range(40):
-                writer.write(flood)  # 32 MB in all, more than the sockets hold
-            await until(lambda: not connection.transport.is_reading())
-            assert writer.transport.get_write_buffer_size() > len(flood)
-            running.go_on.set()
-            await until(connection.transport.is_reading)
-
-    asyncio.run(scenario())
+    async with service(echo_nothing) as running:
+        _, writer, connection = await running.connect(UPGRADE + b"\r\n")
+        await reaches(connection, Phase.OPEN)
+        flood = frame(1, b"{}") * 100_000
+        writer.transport.set_write_buffer_limits(0)
+        for _ in range(40):
+            writer.write(flood)  # 32 MB in all, more than the sockets hold
+        await until(lambda: not connection.transport.is_reading())
+        assert writer.transport.get_write_buffer_size() > len(flood)
+        running.go_on.set()
+        await until(connection.transport.is_reading)
 
 
 class Held(Entrance):
@@ -333,5 +318,5 @@ async def served_after_leaving(request: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("request_bytes", [GET, POST], ids=["GET", "POST"])
-def test_request_of_a_client_that_left_is_not_begun(request_bytes):
-    assert asyncio.run(served_after_leaving(request_bytes)) == []
+async def test_request_of_a_client_that_left_is_not_begun(request_bytes):
+    assert await served_after_leaving(request_bytes) == []

@@ -204,20 +204,17 @@ def test_connection_removed_twice_counts_once(connections):
     assert (len(connections), counted()) == (0, before)
 
 
-def test_crowd_enters_a_few_at_a_time():
-    async def scenario() -> None:
-        entrance = Entrance(4)
-        entered: list[int] = []
-        at_once = [number for number in range(20) if entrance.enter(lambda number=number: entered.append(number))]
-        assert at_once == list(range(4))
-        while len(entered) < 16:
-            before = len(entered)
-            await asyncio.sleep(0)
-            assert len(entered) - before <= 4
-        assert entered == list(range(4, 20)), "in the order in which they came"
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert entrance.enter(lambda: None), "when the crowd is in, one enters at once"
-        await entrance.wait()
-
-    asyncio.run(scenario())
+async def test_crowd_enters_a_few_at_a_time():
+    entrance = Entrance(4)
+    entered: list[int] = []
+    at_once = [number for number in range(20) if entrance.enter(lambda number=number: entered.append(number))]
+    assert at_once == list(range(4))
+    while len(entered) < 16:
+        before = len(entered)
+        await asyncio.sleep(0)
+        assert len(entered) - before <= 4
+    assert entered == list(range(4, 20)), "in the order in which they came"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert entrance.enter(lambda: None), "when the crowd is in, one enters at once"
+    await entrance.wait()

@@ -59,9 +59,9 @@ def test_unresolved_name_stays_a_name():
     assert seen(OSError("no such name"), [ONE], lookups=2) == [["triton:8001"], [ONE]]
 
 
-def test_ip_address_is_not_looked_up():
+async def test_ip_address_is_not_looked_up():
     addresses = Addresses(["127.0.0.1:8001", "[::1]:8001"], Dns(OSError("asked")))
-    assert asyncio.run(addresses.current()) == ["127.0.0.1:8001", "[::1]:8001"]
+    assert await addresses.current() == ["127.0.0.1:8001", "[::1]:8001"]
 
 
 def test_tritons_stay_in_use_while_dns_fails():

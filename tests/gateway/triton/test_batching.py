@@ -147,8 +147,8 @@ def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
-def test_model_keeps_running_on_all_instances_under_load(url, model):
-    assert asyncio.run(comes_to(lambda most: most == INSTANCES, url, model))
+async def test_model_keeps_running_on_all_instances_under_load(url, model):
+    assert await comes_to(lambda most: most == INSTANCES, url, model)
 
 
 @pytest.mark.triton
@@ -167,9 +167,9 @@ def test_queue_policy_delays_requests_while_an_instance_is_free(url):
 
 
 @pytest.mark.triton
-def test_queue_policy_with_a_delay_loses_instances(url):
+async def test_queue_policy_with_a_delay_loses_instances(url):
     assert has_queue_policy(slow(BOUNDED["impatient"]))
-    assert asyncio.run(comes_to(lambda most: most < INSTANCES, url, "impatient"))
+    assert await comes_to(lambda most: most < INSTANCES, url, "impatient")
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ def triton():
     return FakeTriton({"good": ("preprocessor", "net"), "bad": ("preprocessor", "broken")}, failing={"broken"})
 
 
-def test_failed_model_does_not_break_the_list(triton):
-    bad, good = asyncio.run(Models(FakeEndpoint("10.0.0.1:8001", triton)).all())
+async def test_failed_model_does_not_break_the_list(triton):
+    bad, good = await Models(FakeEndpoint("10.0.0.1:8001", triton)).all()
     assert (good.name, good.ready, good.labels) == ("good", True, ("cat", "dog"))
     assert (bad.name, bad.ready, bad.labels) == ("bad", False, ())
     assert bad.reason
@@ -29,17 +29,17 @@ def test_failed_model_does_not_break_the_list(triton):
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("goood", "good"), ("zzz", None), ("good", None), ("brokn", None)])
-def test_unknown_name_suggests_models_and_never_steps(triton, asked, meant):
-    assert asyncio.run(Models(FakeEndpoint("10.0.0.1:8001", triton)).near(asked)) == meant
+async def test_unknown_name_suggests_models_and_never_steps(triton, asked, meant):
+    assert await Models(FakeEndpoint("10.0.0.1:8001", triton)).near(asked) == meant
 
 
 @pytest.mark.parametrize(
     ("data_type", "tensor"),
     [(DataType.TYPE_FP32, "fp32"), (DataType.TYPE_UINT8, "uint8"), (DataType.TYPE_FP16, None)],
 )
-def test_model_reports_its_input_tensor(data_type, tensor):
+async def test_model_reports_its_input_tensor(data_type, tensor):
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)))
-    (good,) = asyncio.run(models.all())
+    (good,) = await models.all()
     assert (good.tensor, good.input_height, good.input_width) == (tensor, 224, 224)
 
 
@@ -55,43 +55,43 @@ def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given)
     assert info.vector_size == size
 
 
-def test_model_without_embeddings_raises_an_error_with_the_command():
+async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     evidence = SimpleNamespace(suspect=lambda *told: seen.append(told), answered=lambda *told: seen.append(told))
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), evidence)
     with pytest.raises(NoFeatures, match="gateway model add … --features auto"):
-        asyncio.run(models.infer(call(Vectors.NEEDED)))
+        await models.infer(call(Vectors.NEEDED))
     assert seen == []
 
 
-def test_version_is_described_by_its_own_ensemble():
+async def test_version_is_described_by_its_own_ensemble():
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good.v2": ("preprocessor", "net")})))
-    assert asyncio.run(models.labels("good", "2")) == ("cat", "dog")
-    assert asyncio.run(models.sequence_model("good", "2")) == SEQUENCE_MODEL
+    assert await models.labels("good", "2") == ("cat", "dog")
+    assert await models.sequence_model("good", "2") == SEQUENCE_MODEL
     for read in (models.labels, models.resize, models.sequence_model):
         with pytest.raises(ModelNotFound):
-            asyncio.run(read("good", "3"))
+            await read("good", "3")
 
 
-def test_model_is_loaded_and_unloaded_with_versions_and_own_steps():
+async def test_model_is_loaded_and_unloaded_with_versions_and_own_steps():
     ensembles = {"good": ("shared", "net"), "good.v2": ("shared", "net:2"), "other": ("shared", "its own")}
     triton = FakeTriton(ensembles)
     models = Models(FakeEndpoint("10.0.0.1:8001", triton))
-    asyncio.run(models.load("good"))
+    await models.load("good")
     assert set(triton.done) == {("load", "good"), ("load", "good.v2")}
     triton.done.clear()
-    assert asyncio.run(models.unload("good")) == {"good", "good.v2"}
+    assert await models.unload("good") == {"good", "good.v2"}
     assert set(triton.done) == {("unload", "good"), ("unload", "good.v2"), ("unload", "net")}
 
 
-def test_failed_load_reports_the_reason_of_triton():
+async def test_failed_load_reports_the_reason_of_triton():
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(refuses_to_load={"ensemble_model"})))
     with pytest.raises(
         LoadFailed, match=r"Triton cannot load 'ensemble_model': load failed for model 'ensemble_model': no memory"
     ):
-        asyncio.run(models.load("ensemble_model"))
+        await models.load("ensemble_model")
     with pytest.raises(ModelNotFound, match=r"no model 'nothing' in Triton's repository"):
-        asyncio.run(models.load("nothing"))
+        await models.load("nothing")
 
 
 def call(vectors: Vectors) -> Call:

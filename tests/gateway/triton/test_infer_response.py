@@ -55,20 +55,20 @@ def test_labels_of_removed_models_are_released():
     assert len(labels._texts) == 2
 
 
-def test_requested_embeddings_are_read():
+async def test_requested_embeddings_are_read():
     response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
     response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    rows = asyncio.run(read_answer(response, rows=2, classified=True, vectors=True)).rows
+    rows = (await read_answer(response, rows=2, classified=True, vectors=True)).rows
     assert [row.vector.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
-    assert [row.vector for row in asyncio.run(read_answer(response, rows=2, classified=True)).rows] == [None, None]
+    assert [row.vector for row in (await read_answer(response, rows=2, classified=True)).rows] == [None, None]
 
 
 @pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
-def test_response_without_requested_embeddings_is_an_error(datatype, shape):
+async def test_response_without_requested_embeddings_is_an_error(datatype, shape):
     response = answer_of([b"0.7:1:cat"])
     if datatype:
         response.outputs.add(name=FEATURES, datatype=datatype, shape=shape)
         response.raw_output_contents.append(bytes(4 * int(np.prod(shape))))
     with pytest.raises(InferenceFailed):
-        asyncio.run(read_answer(response, rows=1, classified=True, vectors=True))
+        await read_answer(response, rows=1, classified=True, vectors=True)

@@ -51,152 +51,132 @@ class Reloading:
         return await self.reloader.reload(steps, ENSEMBLE, tried)
 
 
-def test_steps_are_reloaded_before_their_ensembles():
+async def test_steps_are_reloaded_before_their_ensembles():
     reloading = Reloading()
-    assert asyncio.run(reloading.reload()) is ReloadOutcome.RELOADED
+    assert await reloading.reload() is ReloadOutcome.RELOADED
     assert reloading.triton.done == RELOAD
     assert reloading.locked == ["10.0.0.1:8001"]
     assert reloading.reloader.status == "reloaded in 0.0 s"
 
 
-def test_unloaded_ensemble_stays_unloaded():
+async def test_unloaded_ensemble_stays_unloaded():
     reloading = Reloading(FakeTriton(unloaded={"ensemble_model"}))
-    assert asyncio.run(reloading.reload()) is ReloadOutcome.RELOADED
+    assert await reloading.reload() is ReloadOutcome.RELOADED
     assert reloading.triton.done == RELOAD[:2]
 
 
-def test_nothing_is_reloaded_without_the_lock():
+async def test_nothing_is_reloaded_without_the_lock():
     reloading = Reloading(gets_lock=False)
-    assert asyncio.run(reloading.reload()) is ReloadOutcome.OTHERS
+    assert await reloading.reload() is ReloadOutcome.OTHERS
     assert reloading.triton.done == []
     assert reloading.reloader.status == "another gateway is reloading"
 
 
-def test_step_unloaded_by_another_gateway_is_left_alone():
+async def test_step_unloaded_by_another_gateway_is_left_alone():
     reloading = Reloading(FakeTriton(unloaded={"net"}))
-    assert asyncio.run(reloading.reload()) is ReloadOutcome.OTHERS
+    assert await reloading.reload() is ReloadOutcome.OTHERS
     assert reloading.triton.done == []
 
 
-def test_model_that_recovers_before_the_lock_is_not_reloaded():
+async def test_model_that_recovers_before_the_lock_is_not_reloaded():
     reloading = Reloading()
-    assert asyncio.run(reloading.reload(still_fails=False)) is ReloadOutcome.STALE
+    assert await reloading.reload(still_fails=False) is ReloadOutcome.STALE
     assert reloading.triton.done == []
     assert reloading.reloader.status == "idle"
 
 
-def test_unreachable_triton_is_not_reloaded():
+async def test_unreachable_triton_is_not_reloaded():
     reloading = Reloading(FakeTriton(away=True))
-    assert asyncio.run(reloading.reload()) is ReloadOutcome.TOO_EARLY
+    assert await reloading.reload() is ReloadOutcome.TOO_EARLY
 
 
 @pytest.mark.parametrize(("proved", "longest"), [(False, LAST_BACKOFF_SECONDS), (True, FIRST_BACKOFF_SECONDS)])
-def test_reload_intervals_grow_until_a_reload_is_effective(proved, longest):
-    async def test() -> None:
-        reloading, intervals = Reloading(), []
-        for _ in range(10):
-            assert await reloading.reload() is ReloadOutcome.RELOADED
-            if proved:
-                reloading.reloader.report_effect(STEPS, [])
-            before = reloading.now
-            while await reloading.reload() is ReloadOutcome.TOO_EARLY:
-                reloading.now += 0.5
-            intervals.append(reloading.now - before)
-            reloading.now += 2 * LAST_BACKOFF_SECONDS
-        assert intervals[0] == FIRST_BACKOFF_SECONDS
-        assert intervals == sorted(intervals)
-        assert intervals[-1] == longest
-
-    asyncio.run(test())
-
-
-def test_ineffective_reload_has_a_longer_backoff():
-    async def test() -> None:
-        reloading = Reloading()
-        for _ in range(20):
-            reloading.reloader.report_effect(STEPS, ENSEMBLE)
-        assert reloading.reloader.status == "reloading does not repair ensemble_model: restart this Triton"
-        reloading.now += INEFFECTIVE_BACKOFF_SECONDS - 1
-        assert await reloading.reload() is ReloadOutcome.TOO_EARLY
-        reloading.now += 1
+async def test_reload_intervals_grow_until_a_reload_is_effective(proved, longest):
+    reloading, intervals = Reloading(), []
+    for _ in range(10):
         assert await reloading.reload() is ReloadOutcome.RELOADED
-
-    asyncio.run(test())
-
-
-def test_each_set_of_steps_has_its_own_backoff():
-    async def test() -> None:
-        reloading = Reloading()
-        reloading.reloader.report_effect(["preprocessor"], ENSEMBLE)
-        assert await reloading.reload(steps=["preprocessor"]) is ReloadOutcome.TOO_EARLY
-        assert await reloading.reload(steps=["net"]) is ReloadOutcome.RELOADED
-
-    asyncio.run(test())
+        if proved:
+            reloading.reloader.report_effect(STEPS, [])
+        before = reloading.now
+        while await reloading.reload() is ReloadOutcome.TOO_EARLY:
+            reloading.now += 0.5
+        intervals.append(reloading.now - before)
+        reloading.now += 2 * LAST_BACKOFF_SECONDS
+    assert intervals[0] == FIRST_BACKOFF_SECONDS
+    assert intervals == sorted(intervals)
+    assert intervals[-1] == longest
 
 
-def test_step_left_unloaded_is_loaded_at_the_next_attempt():
-    async def test() -> None:
-        reloading = Reloading(FakeTriton(refuses_to_load={"net"}))
-        assert await reloading.reload() is ReloadOutcome.FAILED
-        assert reloading.reloader.status.startswith("failed: ")
-        assert await reloading.reload() is ReloadOutcome.TOO_EARLY
-        reloading.triton.refuses_to_load.clear()
-        reloading.now += FIRST_BACKOFF_SECONDS
-        # Not READY, and no other gateway's work all the same.
-        assert await reloading.reload() is ReloadOutcome.RELOADED
-        assert await reloading.in_service() == {"ensemble_model", "preprocessor", "net"}
-
-    asyncio.run(test())
+async def test_ineffective_reload_has_a_longer_backoff():
+    reloading = Reloading()
+    for _ in range(20):
+        reloading.reloader.report_effect(STEPS, ENSEMBLE)
+    assert reloading.reloader.status == "reloading does not repair ensemble_model: restart this Triton"
+    reloading.now += INEFFECTIVE_BACKOFF_SECONDS - 1
+    assert await reloading.reload() is ReloadOutcome.TOO_EARLY
+    reloading.now += 1
+    assert await reloading.reload() is ReloadOutcome.RELOADED
 
 
-def test_reload_is_completed_when_the_gateway_stops():
-    async def test() -> None:
-        reloading = Reloading(FakeTriton(load_seconds=0.05))
-        attempt = asyncio.ensure_future(reloading.reload())
-        for _ in range(100):
-            if reloading.triton.done:
-                break
-            await asyncio.sleep(0)
-        assert reloading.triton.done == [("unload", "net")]
-        attempt.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await attempt
-        assert reloading.triton.done == RELOAD
-
-    asyncio.run(test())
+async def test_each_set_of_steps_has_its_own_backoff():
+    reloading = Reloading()
+    reloading.reloader.report_effect(["preprocessor"], ENSEMBLE)
+    assert await reloading.reload(steps=["preprocessor"]) is ReloadOutcome.TOO_EARLY
+    assert await reloading.reload(steps=["net"]) is ReloadOutcome.RELOADED
 
 
-def test_missing_model_is_loaded_at_growing_intervals():
+async def test_step_left_unloaded_is_loaded_at_the_next_attempt():
+    reloading = Reloading(FakeTriton(refuses_to_load={"net"}))
+    assert await reloading.reload() is ReloadOutcome.FAILED
+    assert reloading.reloader.status.startswith("failed: ")
+    assert await reloading.reload() is ReloadOutcome.TOO_EARLY
+    reloading.triton.refuses_to_load.clear()
+    reloading.now += FIRST_BACKOFF_SECONDS
+    # Not READY, and no other gateway's work all the same.
+    assert await reloading.reload() is ReloadOutcome.RELOADED
+    assert await reloading.in_service() == {"ensemble_model", "preprocessor", "net"}
+
+
+async def test_reload_is_completed_when_the_gateway_stops():
+    reloading = Reloading(FakeTriton(load_seconds=0.05))
+    attempt = asyncio.ensure_future(reloading.reload())
+    for _ in range(100):
+        if reloading.triton.done:
+            break
+        await asyncio.sleep(0)
+    assert reloading.triton.done == [("unload", "net")]
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    assert reloading.triton.done == RELOAD
+
+
+async def test_missing_model_is_loaded_at_growing_intervals():
     """They grow to LAST_BACKOFF_SECONDS, and no further, for as long as the model cannot be loaded."""
 
-    async def test() -> None:
-        reloading, intervals = Reloading(FakeTriton(failed={"net": "no memory"}, refuses_to_load={"net"})), []
-        assert await reloading.reloader.load("net")
-        for _ in range(12):
-            before = reloading.now
-            while not await reloading.reloader.load("net"):
-                reloading.now += 0.1
-            intervals.append(reloading.now - before)
-        assert (
-            FIRST_BACKOFF_SECONDS * (1 - LOAD_JITTER) <= intervals[0] <= FIRST_BACKOFF_SECONDS * (1 + LOAD_JITTER) + 1
-        )
-        assert intervals[3] > 2 * intervals[1]
-        assert LAST_BACKOFF_SECONDS * (1 - LOAD_JITTER) <= intervals[-1] <= LAST_BACKOFF_SECONDS * (1 + LOAD_JITTER) + 1
-        reloading.triton.refuses_to_load.clear()
-        reloading.now += 2 * LAST_BACKOFF_SECONDS
-        assert await reloading.reloader.load("net")
-        assert "net" in await reloading.in_service()
-
-    asyncio.run(test())
+    reloading, intervals = Reloading(FakeTriton(failed={"net": "no memory"}, refuses_to_load={"net"})), []
+    assert await reloading.reloader.load("net")
+    for _ in range(12):
+        before = reloading.now
+        while not await reloading.reloader.load("net"):
+            reloading.now += 0.1
+        intervals.append(reloading.now - before)
+    assert FIRST_BACKOFF_SECONDS * (1 - LOAD_JITTER) <= intervals[0] <= FIRST_BACKOFF_SECONDS * (1 + LOAD_JITTER) + 1
+    assert intervals[3] > 2 * intervals[1]
+    assert LAST_BACKOFF_SECONDS * (1 - LOAD_JITTER) <= intervals[-1] <= LAST_BACKOFF_SECONDS * (1 + LOAD_JITTER) + 1
+    reloading.triton.refuses_to_load.clear()
+    reloading.now += 2 * LAST_BACKOFF_SECONDS
+    assert await reloading.reloader.load("net")
+    assert "net" in await reloading.in_service()
 
 
-def test_served_model_is_not_loaded_again():
+async def test_served_model_is_not_loaded_again():
     reloading = Reloading()
-    assert not asyncio.run(reloading.reloader.load("net"))
+    assert not await reloading.reloader.load("net")
     assert reloading.triton.done == []
 
 
-def test_missing_model_that_another_gateway_loads_is_left_to_it():
+async def test_missing_model_that_another_gateway_loads_is_left_to_it():
     reloading = Reloading(FakeTriton(failed={"net": "no memory"}), gets_lock=False)
-    assert not asyncio.run(reloading.reloader.load("net"))
+    assert not await reloading.reloader.load("net")
     assert reloading.triton.done == []
