@@ -49,6 +49,7 @@ The message is public: it states what is wrong and what to do, without internal 
 the exception's cause (`raise … from exc`), which is logged.
 """
 
+import traceback
 from http import HTTPStatus
 from typing import ClassVar, Self
 
@@ -375,3 +376,18 @@ class InternalError(ServiceError):
 
 class UserError(Exception):
     """Stops a command; its message is printed unchanged, and states what to do."""
+
+
+def clear_frames(error: BaseException) -> None:
+    """Clear the local variables that an error's tracebacks keep alive, such as parts of an upload.
+
+    The error may live until the client has read the response. If one of the variables holds the error itself, all of
+    them live until the next full garbage collection, which blocks the event loop.
+    """
+    errors, seen = [error], set[int]()
+    while errors:
+        found = errors.pop()
+        if id(found) not in seen:
+            seen.add(id(found))
+            traceback.clear_frames(found.__traceback__)
+            errors += filter(None, (found.__cause__, found.__context__))

@@ -17,7 +17,7 @@ from gateway.api import request_context as request_contexts
 from gateway.api.problems import note, problem
 from gateway.api.request_context import RequestContext
 from gateway.api.server_span import begin, finish
-from gateway.errors import GatewayError, InternalError
+from gateway.errors import GatewayError, InternalError, clear_frames
 from gateway.inference.request_stats import RequestStats
 from gateway.logs import AlreadyLogged
 from gateway.streams.messages import error_message
@@ -147,9 +147,10 @@ class RequestContextMiddleware:
 
         try:
             await self._app(scope, receive_unless_gone, send_with_id)
-        except WebSocketDisconnect:
-            pass  # the client disconnected before the handshake was complete
+        except WebSocketDisconnect as gone:  # the client disconnected before the handshake was complete
+            clear_frames(gone)
         except GatewayError as error:
+            clear_frames(error)
             await _end_websocket(error, context, scope, send_with_id, accepted=status == SWITCHED)
         except Exception:
             log.exception("unexpected_error")

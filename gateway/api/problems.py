@@ -1,7 +1,6 @@
 """Error responses: RFC 9457 problem documents, and the Open Inference Protocol's errors under /v2."""
 
 import re
-import traceback
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 
@@ -18,7 +17,15 @@ from gateway.api.parameters import PredictParameters
 from gateway.api.request_context import request_context_of
 from gateway.api.vectors import PATH as EMBED
 from gateway.api.vectors import EmbeddingParameters
-from gateway.errors import GatewayError, InternalError, InvalidParameter, MethodNotAllowed, NotFound, ServiceError
+from gateway.errors import (
+    GatewayError,
+    InternalError,
+    InvalidParameter,
+    MethodNotAllowed,
+    NotFound,
+    ServiceError,
+    clear_frames,
+)
 from gateway.near import TOLD_CHARACTERS, near
 from gateway.problem import MEDIA_TYPE, members
 from gateway.validation import fault
@@ -111,20 +118,6 @@ async def _gateway_error(request: Request, exc: Exception) -> Response:
     note(request_context_of(request.scope).event, exc)
     clear_frames(exc)
     return problem(exc, request.scope)
-
-
-def clear_frames(error: BaseException) -> None:
-    """Clear the local variables that an error's tracebacks keep alive, such as parts of an upload.
-
-    The error lives until the client has read the response, which may take long.
-    """
-    errors, seen = [error], set[int]()
-    while errors:
-        found = errors.pop()
-        if id(found) not in seen:
-            seen.add(id(found))
-            traceback.clear_frames(found.__traceback__)
-            errors += filter(None, (found.__cause__, found.__context__))
 
 
 async def _validation_error(request: Request, exc: Exception) -> Response:

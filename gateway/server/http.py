@@ -250,15 +250,15 @@ class HttpHandler:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:  # it may happen once a request
                 data = data[upgrade.args[0] :]
-                if self._opens_websocket():
-                    self._open_websocket(data)
-                    return
-                request = self._without_offer()
-                if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
-                    self._parser = self._new_parser()
-                self._parser.feed_data(request)
             else:
                 return
+            if self._opens_websocket():
+                self._open_websocket(data)
+                return
+            request = self._without_offer()
+            if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
+                self._parser = self._new_parser()
+            self._parser.feed_data(request)
 
     def _without_offer(self) -> bytes:
         line = self._parser.get_method(), self._url, self._parser.get_http_version().encode()

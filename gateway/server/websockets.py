@@ -14,7 +14,7 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from gateway.errors import InternalError, Overloaded
+from gateway.errors import InternalError, Overloaded, clear_frames
 from gateway.logs import AlreadyLogged
 from gateway.server.handler import Phase
 from gateway.server.responses import error_response, head, whole
@@ -105,7 +105,11 @@ class WebSocketHandler:
         """Check the handshake, and run the application; refuse the connection where the handshake is wrong."""
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._scope["headers"]]
         path = self._scope["raw_path"].decode("ascii")
-        response = ServerProtocol().accept(Request(path, Headers(headers)))
+        protocol = ServerProtocol()
+        response = protocol.accept(Request(path, Headers(headers)))
+        if protocol.handshake_exc is not None:
+            clear_frames(protocol.handshake_exc)
+            protocol.handshake_exc = None  # its traceback keeps this frame
         self._handshake = _encoded(item for item in response.headers.raw_items() if item[0] != "Date")
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             self._disconnect = _disconnect(ABNORMAL)
@@ -169,11 +173,18 @@ class WebSocketHandler:
         self._lost = True
         self._drop()
         self._leave(ABNORMAL)
+        # As in HttpHandler.lost: these would refer to each other until the next full garbage collection.
+        self._buffer.on_refusal = _ignore
+        self._protocol.receive_eof()
+        if self._protocol.parser_exc is not None:
+            clear_frames(self._protocol.parser_exc)
 
     async def _run(self) -> None:
         code = INTERNAL
         try:
             await self._connection.pool.first_requests.wait()
+            if self._lost:  # meanwhile
+                return
             await self._connection.app(self._scope, self._receive, self._send)
             code = NORMAL
         except ClientDisconnected:
@@ -347,6 +358,10 @@ class WebSocketHandler:
 
     def _new_protocol(self) -> ServerProtocol:
         return ServerProtocol(state=OPEN, max_size=self._connection.settings.stream_frame_bytes)
+
+
+def _ignore() -> None:
+    """Do nothing."""
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

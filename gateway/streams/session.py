@@ -44,6 +44,13 @@ class StreamTally:
     failed: int = 0
     dropped: int = 0
     restarted: int = 0
+    dropped_since_result: int = 0
+
+    def drop(self) -> None:
+        """Count a frame that is dropped."""
+        self.dropped += 1
+        self.dropped_since_result += 1
+        metrics.STREAM_FRAMES.labels("dropped").inc()
 
 
 class StreamSession:
@@ -73,7 +80,8 @@ class StreamSession:
         self._is_allowed = is_allowed
         self._sequence: FrameSequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
-        self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self._drop)
+        self.tally = StreamTally()
+        self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self.tally.drop)
         self._in_progress: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._account = service.stream_account()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
@@ -84,8 +92,6 @@ class StreamSession:
         """Time at which the next text message may be read, by TEXTS_PER_SECOND."""
         self._stop_error: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
         self._number = 0
-        self._dropped = 0
-        self.tally = StreamTally()
 
     @property
     def idle_seconds(self) -> float:
@@ -141,7 +147,7 @@ class StreamSession:
             self._buffer.hold(0)
             await self.close()
         if failures:
-            raise failures[0]
+            raise failures.pop(0)  # a list that keeps its errors would keep their tracebacks, and these the stream
 
     async def close(self) -> None:
         """End the sequence in Triton; only needed if `run` is not called."""
@@ -216,11 +222,6 @@ class StreamSession:
         self._number += 1
         await self._waiting.put(frame)
 
-    def _drop(self) -> None:
-        self._dropped += 1
-        self.tally.dropped += 1
-        metrics.STREAM_FRAMES.labels("dropped").inc()
-
     async def _work(self, scope: Scope) -> None:
         """Start the classification of frames, at most `stream_frames_in_flight` at once."""
         while True:
@@ -265,7 +266,7 @@ class StreamSession:
             outcome = await frame.result
             if isinstance(outcome, Exception):
                 raise outcome
-            dropped, self._dropped = self._dropped, 0
+            dropped, self.tally.dropped_since_result = self.tally.dropped_since_result, 0
             message = await self._result_message(frame, outcome, dropped)
             self._slots.release()
             await send(message)

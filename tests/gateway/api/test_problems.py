@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from gateway.api.problems import clear_frames
+from gateway.errors import clear_frames
 
 
 class Upload:

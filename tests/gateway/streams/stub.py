@@ -86,11 +86,13 @@ class FrameBackend(StubBackend):
 
 
 @contextmanager
-def stream_service(backend: StubBackend, **settings: Any) -> Iterator[tuple[str, uvicorn.Server]]:
+def stream_service(
+    backend: StubBackend, *, loop: str = "asyncio", **settings: Any
+) -> Iterator[tuple[str, uvicorn.Server]]:
     """The host and port of a gateway that runs in a thread of this process, as it is served, and its server."""
     chosen = Settings(_env_file=None, port=free_port(), **settings)
     app = create_app(chosen, backend)
-    server = uvicorn.Server(uvicorn.Config(app, **{**server_options(chosen), "loop": "asyncio"}))
+    server = uvicorn.Server(uvicorn.Config(app, **{**server_options(chosen), "loop": loop}))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
