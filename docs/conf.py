@@ -18,7 +18,6 @@ SWAGGER_UI = Path(fastapi_swagger.__file__).parent / "resources"
 OPENAPI_PAGE = "docs/reference/endpoints"
 
 project = "Triton image gateway"
-author = "The authors of Triton image gateway"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md", "deploy/helm/**.md", "examples/*.md", "gateway_client/*.md", "native/*.md"]
@@ -39,6 +38,7 @@ html_css_files = ["site.css"]
 html_extra_path = ["root"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 
 copybutton_prompt_text = "$ "

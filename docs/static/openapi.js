@@ -4,7 +4,7 @@ globalThis.SwaggerUIBundle({
   spec: OPENAPI,
   dom_id: "#openapi",
   defaultModelsExpandDepth: 0,
-  docExpansion: "none",
+  docExpansion: "list",
   supportedSubmitMethods: [],
 });
 
