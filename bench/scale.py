@@ -27,7 +27,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.triton import triton_backend
+from gateway.triton import pool
 from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Replica, Share, TritonPool
@@ -183,7 +183,7 @@ async def coming_and_going(number: int, rate: float) -> list[str]:
             await asyncio.sleep(2)
             counts: Counter[str] = Counter()
             choose = Counting(counts)
-            with mock.patch.object(triton_backend, "power_of_two_choice", choose):
+            with mock.patch.object(pool, "power_of_two_choice", choose):
                 new = tritons.addresses[-1]
                 addresses.append(new)
                 started = time.perf_counter()
@@ -242,7 +242,7 @@ async def one_slow(policy: str, slow: float, rate: float, seconds: float) -> lis
     choose = {"round robin": InTurn(), "less loaded of two": power_of_two_choice}[policy]
     with (
         simulated(4, seconds=0.04, slow=slow) as tritons,
-        mock.patch.object(triton_backend, "power_of_two_choice", choose),
+        mock.patch.object(pool, "power_of_two_choice", choose),
     ):
         async with gateway(list(tritons.addresses), aperture=0) as (backend, _):
             client = Client(backend)

@@ -9,9 +9,9 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
-from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.prediction import Prediction
+from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.contract import (
     DIMS,
@@ -29,6 +29,10 @@ from gateway.triton.health.state import NEWEST
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 KILLER = b"kills the process"
 """An image that begins with this crashes the process of the first step that gets it."""
+FAILS, SLOW, UNDECODABLE = b"fails", b"takes a second", b"cannot be decoded"
+"""Images that begin with these fail their call, take a second, or are not decoded."""
+LABELS, SCORES = ("cat", "dog"), (0.9, 0.1)
+EMBEDDING_SIZE = 3
 
 
 @dataclass
@@ -109,6 +113,10 @@ class FakeTriton:
         """The model of every step."""
         return {_model(step) for steps in self.ensembles.values() for step in steps}
 
+    def models(self) -> set[str]:
+        """Every model of the repository but SEQUENCE_MODEL."""
+        return {*self.ensembles, *self.steps()}
+
     def recover(self, model: str) -> None:
         """Give a model new processes."""
         self.dead = {step for step in self.dead if _model(step) != model}
@@ -136,27 +144,34 @@ class FakeTriton:
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 
-    def answer(self, call: Call, *, vectors: bool = False) -> InferResult:
+    def answer(self, call: Call, class_count: int | None, *, vectors: bool = False) -> InferResult:
         """The answer to a request; raises what TritonEndpoint.infer raises."""
         steps = self.ensembles.get(call.model_name)
-        if steps is None or call.model_name in self.never_loaded:
+        if steps is None or call.model_name in self.never_loaded or call.model_version not in {"", "1"}:
             raise ModelNotFound
-        if self.failed.keys() & {call.model_name, *map(_model, steps)}:
+        if (self.failed.keys() | self.unloaded) & {call.model_name, *map(_model, steps)}:
             raise ModelUnavailable
-        if self.unloaded.intersection((call.model_name, *map(_model, steps))):
-            raise ModelUnavailable
+        if class_count == 0 or (vectors and not self.vector_size):
+            raise InferenceFailed
         self._requests += 1
+        images = call.batch.images
         for step in steps:
             first_instance = self._requests % self.instances == 0
-            if first_instance and any(image.startswith(KILLER) for image in call.batch.images):
+            if first_instance and any(image.startswith(KILLER) for image in images):
                 self.kill(step)
             if step in self.dead and first_instance:
                 raise StubDied(_model(step))
-            if step in self.failing:
+            if step in self.failing or any(image.startswith(FAILS) for image in images):
                 raise InferenceFailed
-        known = (Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1))
-        row = Row(decoded=True, predictions=known, vector=np.ones(self.vector_size, np.float32) if vectors else None)
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
+        vector = np.ones(self.vector_size, np.float32) if vectors else None
+        if class_count is None:
+            row = Row(decoded=True, scores=np.array(SCORES, np.float32), vector=vector)
+        else:
+            best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
+            row = Row(decoded=True, predictions=Predictions.of(best), vector=vector)
+        refused = Row(decoded=False)
+        rows = tuple(refused if image.startswith(UNDECODABLE) else row for image in images)
+        return InferResult(call.model_name, "1", rows)
 
 
 class FakeEndpoint:
@@ -173,9 +188,13 @@ class FakeEndpoint:
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)
-        if self.triton.latency_seconds is not None:
-            await asyncio.sleep(self.triton.latency_seconds())
-        return self.triton.answer(call, vectors=vectors)
+        seconds = self.triton.latency_seconds() if self.triton.latency_seconds else 0.0
+        seconds += any(image.startswith(SLOW) for image in call.batch.images)
+        if seconds:
+            await asyncio.sleep(min(seconds, call.deadline.left_seconds))
+            if call.deadline.passed:
+                raise DeadlineExceeded
+        return self.triton.answer(call, class_count, vectors=vectors)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Return the frame's own scores; raises SequenceLost unless the sequence was started here."""
@@ -201,7 +220,7 @@ class FakeEndpoint:
         """The models and their states."""
         await self._reach()
         index = RepositoryIndexResponse()
-        for name in sorted({*self.triton.ensembles, *self.triton.steps()}):
+        for name in sorted(self.triton.models()):
             steps = {name, *map(_model, self.triton.ensembles.get(name, ()))}
             if name in self.triton.never_loaded:
                 index.models.add(name=name)
@@ -216,7 +235,8 @@ class FakeEndpoint:
     async def config(self, name: str, version: str = "") -> ModelConfig:  # each has one version
         """A model's configuration."""
         await self._reach()
-        if name not in {*self.triton.ensembles, *self.triton.steps(), SEQUENCE_MODEL} - self.triton.never_loaded:
+        known = {*self.triton.models(), SEQUENCE_MODEL} - self.triton.never_loaded
+        if name not in known or version not in {"", "1"}:
             raise ModelNotFound
         if {name, *map(_model, self.triton.ensembles.get(name, ()))} & (
             self.triton.unloaded | self.triton.failed.keys()
@@ -232,6 +252,8 @@ class FakeEndpoint:
         if self.triton.loads_by_itself:
             words = "explicit model load / unload is not allowed if polling is enabled"
             raise translate(error := InferenceServerException(words, "StatusCode.UNAVAILABLE")) from error
+        if name not in self.triton.models() | {SEQUENCE_MODEL}:
+            raise InferenceFailed
         self.triton.load(name)
 
     async def force_reload(self, name: str) -> None:
@@ -239,6 +261,7 @@ class FakeEndpoint:
         await self._reach()
         await asyncio.sleep(self.triton.load_seconds)
         self.triton.done.append(("force_reload", name))
+        await self.config(name)
         if name in self.triton.refuses_force_reload:
             raise InferenceFailed
         self.triton.recover(name)
@@ -256,10 +279,7 @@ class FakeEndpoint:
     async def _reach(self) -> None:
         await asyncio.sleep(0)
         if self.triton.away:
-            raise self._unreachable()
-
-    def _unreachable(self) -> GatewayError:
-        return TritonUnreachable()
+            raise TritonUnreachable
 
 
 def _model(step: str) -> str:

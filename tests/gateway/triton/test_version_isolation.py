@@ -62,7 +62,7 @@ def test_other_versions_answer_during_a_rolling_reload():
         await wait_until(lambda: "reloading" in checker.health().healing)
         while "reloading" in checker.health().healing:
             assert checker.state.ready
-            assert triton.answer(call_of(b"image")).rows
+            assert triton.answer(call_of(b"image"), 1).rows
             await asyncio.sleep(0.005)
         await wait_until(lambda: ready(checker) == set(VERSIONS))
         task.cancel()
