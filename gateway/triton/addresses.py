@@ -19,11 +19,6 @@ Lookup = Callable[[str, int], Awaitable[list[str]]]
 """From a name and a port to host:port of each address; raises OSError."""
 
 
-async def resolve(urls: Iterable[str]) -> list[str]:
-    """Each `host:port` as the current addresses of its name, in a stable order; a name without any stays a name."""
-    return await Addresses(urls).current()
-
-
 async def look_up(host: str, port: int) -> list[str]:
     """Resolve with the system's resolver; raises OSError."""
     async with asyncio.timeout(LOOKUP_SECONDS):

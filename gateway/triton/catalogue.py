@@ -6,7 +6,8 @@ import difflib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
@@ -33,7 +34,7 @@ from gateway.triton.contract import (
     pinned,
     pinned_versions,
 )
-from gateway.triton.descriptions import ALL_CLASSES, READY, REMEMBERED_SECONDS, Descriptions, Traits
+from gateway.triton.descriptions import ALL_CLASSES, READY, Traits, describe, read_labels, read_resize, read_traits
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.health.state import HealthState
@@ -41,8 +42,29 @@ from gateway.triton.model_config import parameters, steps
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Pauses before a retry of a model that answered before and is not found."""
+REMEMBERED_SECONDS, LABELS_REMEMBERED_SECONDS = 10.0, 60.0
 NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reason to clients with a key."
 T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """Values that were read from Triton, each for `seconds`: another model may be loaded under the same name."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._values: dict[tuple[str, str], tuple[float, T]] = {}
+
+    async def get(self, key: tuple[str, str], read: Callable[[str, str], Awaitable[T]]) -> T:
+        """The value of a name and a version; `read` is called if it is not known."""
+        known = self._values.get(key)
+        if known is None or time.monotonic() >= known[0]:
+            value = await read(*key)
+            known = self._values[key] = (time.monotonic() + self._seconds, value)
+        return known[1]
+
+    def forget(self, name: str) -> None:
+        """Read the values of a name again."""
+        self._values = {key: known for key, known in self._values.items() if key[0] != name}
 
 
 class Models:
@@ -54,8 +76,9 @@ class Models:
     def __init__(self, endpoint: TritonEndpoint, health: HealthState | None = None) -> None:
         self._endpoint = endpoint
         self._health = health
-        self._descriptions = Descriptions(endpoint)
-        self._resizes: dict[tuple[str, str], tuple[float, Resize | None]] = {}
+        self._traits: Remembered[Traits] = Remembered(REMEMBERED_SECONDS)
+        self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
+        self._labels: Remembered[tuple[str, ...]] = Remembered(LABELS_REMEMBERED_SECONDS)
         self._answered: set[str] = set()
         self._pinned: set[tuple[str, str]] = set()
         """Models and versions that were last answered by an ensemble of their own."""
@@ -77,7 +100,7 @@ class Models:
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
             try:
-                traits = await self._descriptions.traits(ensemble)
+                traits = await self._traits.get((ensemble, ""), self._read_traits)
                 vectors = _wants_vectors(call, traits)
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
@@ -113,7 +136,8 @@ class Models:
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""
         index = await self._endpoint.index()
-        found = await asyncio.gather(*(self._descriptions.describe(name, index) for name in sorted(_names(index))))
+        names = sorted(_names(index))
+        found = await asyncio.gather(*(describe(self._endpoint, name, index, self._ensemble_labels) for name in names))
         described = {info.name: info for info in found if info is not None}
         lacking = self._health.lacking() if self._health else ()
         for name in lacking:
@@ -121,29 +145,26 @@ class Models:
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
         return [described[name] for name in sorted(described)]
 
-    async def near(self, name: str) -> str | None:
-        """The most similar model name; None if the model exists, or if no name is similar."""
-        index = await self._endpoint.index()
-        names = _names(index)
-        if name in names:
-            return None
-        for close in difflib.get_close_matches(name, names, n=3):
-            config = await self._endpoint.config(close)
-            if not breaches(config) and parameters(config).get(MODEL_PARAMETER, close) == close:
-                return close
-        return None
+    async def suggestion(self, name: str) -> str:
+        """A question that suggests the model with the most similar name; "" if the model exists, or none is similar."""
+        names = _names(await self._endpoint.index())
+        similar = [] if name in names else difflib.get_close_matches(name, names, n=3)
+        for each in similar:
+            config = await self._endpoint.config(each)
+            if not breaches(config) and parameters(config).get(MODEL_PARAMETER, each) == each:
+                return f"did you mean {each!r}?"
+        return ""
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
-        return await self._first(model_name, model_version, self._descriptions.labels)
+        return await self._first(model_name, model_version, self._ensemble_labels)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, by its preprocessor's parameters; see Backend.resize."""
-        until, resize = self._resizes.get((model_name, model_version), (0.0, None))
-        if time.monotonic() >= until:
-            resize = await self._first(model_name, model_version, self._descriptions.resize)
-            self._resizes[model_name, model_version] = (time.monotonic() + REMEMBERED_SECONDS, resize)
-        return resize
+        read = partial(read_resize, self._endpoint)
+        return await self._resizes.get(
+            (model_name, model_version), lambda name, version: self._first(name, version, read)
+        )
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
@@ -206,6 +227,12 @@ class Models:
             both.append((pinned(model_name, model_version), ""))
         return iter(both[::-1] if (model_name, model_version) in self._pinned else both)
 
+    async def _read_traits(self, ensemble: str, _version: str) -> Traits:
+        return await read_traits(self._endpoint, ensemble)
+
+    async def _ensemble_labels(self, ensemble: str, version: str) -> tuple[str, ...]:
+        return await self._labels.get((ensemble, version), partial(read_labels, self._endpoint))
+
     async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
         """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
         missing = ModelNotFound()
@@ -231,8 +258,8 @@ class Models:
         return index
 
     def _forget(self, name: str) -> None:
-        self._descriptions.forget(name)
-        self._resizes = {key: kept for key, kept in self._resizes.items() if key[0] != name}
+        for remembered in (self._traits, self._resizes, self._labels):
+            remembered.forget(name)
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:

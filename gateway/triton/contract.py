@@ -6,9 +6,9 @@
 Every ensemble's config.pbtxt has the same names; nothing else couples the two.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelOutput
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER = "ensemble_model", "preprocessor", "classifier"
 """The models of the default repository."""
@@ -107,27 +107,6 @@ def breaches(config: ModelConfig) -> list[str]:
 def vector_size(config: ModelConfig) -> int:
     """Size of the embeddings of a model that keeps the contract; 0 if it has none."""
     return next((int(output.dims[0]) for output in config.output if output.name == FEATURES), 0)
-
-
-def mismatches(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:
-    """Steps of an ensemble whose input differs from the output of the step before, one message each."""
-    given: dict[str, tuple[str, str]] = {}
-    found = []
-    for step in configs[name].ensemble_scheduling.step:
-        if step.model_name not in configs:
-            continue
-        for tensor in configs[step.model_name].input:
-            giver, what = given.get(step.input_map.get(tensor.name, ""), ("", _described(tensor)))
-            if what != _described(tensor):
-                takes = f"{step.model_name} takes it as {tensor.name}, {_described(tensor)}"
-                found.append(f"{name}: {giver} gives {what}, and {takes}")
-        for tensor in configs[step.model_name].output:
-            given[step.output_map.get(tensor.name, "")] = (f"{step.model_name}'s {tensor.name}", _described(tensor))
-    return found
-
-
-def _described(tensor: ModelInput | ModelOutput) -> str:
-    return f"{DataType.Name(tensor.data_type)} {list(tensor.dims)}"
 
 
 def has_labels(step: ModelConfig) -> bool:

@@ -1,15 +1,13 @@
-"""Cached descriptions of ensembles from Triton: configuration, labels and traits."""
+"""Reads descriptions of ensembles from Triton: configuration, labels and traits."""
 
-import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.deadline import Deadline
-from gateway.errors import (
-    GatewayError,
-)
+from gateway.errors import GatewayError
 from gateway.inference.backend import Call, ModelInfo
 from gateway.inference.probe import probe
 from gateway.ingest.resizing import Resize, resize_of, sizes
@@ -29,11 +27,8 @@ from gateway.triton.contract import (
 from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
 
-REMEMBERED_SECONDS = 10.0
-"""How long a configuration is cached: another model may be loaded under the same name."""
 ALL_CLASSES = 2**31 - 1
 """A class count above that of any model: Triton returns all classes."""
-LABELS_REMEMBERED_SECONDS = 60.0
 READY = "READY"
 
 
@@ -45,91 +40,83 @@ class Traits:
     vector_size: int
 
 
-class Descriptions:
-    """Reads the configurations of one Triton's models; every method raises errors of gateway.errors only."""
+async def describe(
+    endpoint: TritonEndpoint,
+    name: str,
+    index: RepositoryIndexResponse,
+    labels_of: Callable[[str, str], Awaitable[tuple[str, ...]]],
+) -> ModelInfo | None:
+    """A model of Triton's index; None where no version is ready, or it is not an ensemble of the contract.
 
-    def __init__(self, endpoint: TritonEndpoint) -> None:
-        self._endpoint = endpoint
-        self._traits: dict[str, tuple[float, Traits]] = {}
-        self._labels: dict[tuple[str, str], tuple[float, tuple[str, ...]]] = {}
+    `labels_of` gets the labels of an ensemble and a version.
+    """
+    versions = [model.version for model in index.models if model.name == name and model.state == READY]
+    if not versions:
+        return None
+    config = await endpoint.config(name, versions[-1])
+    values = parameters(config)
+    if breaches(config) or values.get(MODEL_PARAMETER, name) != name:
+        return None  # a version's own ensemble is listed with its model
+    others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
+    names = steps(config)
+    info = ModelInfo(
+        name,
+        versions=tuple(sorted({*versions, *others.values()}, key=int)),
+        version=versions[-1],
+        ready=True,
+        classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
+        precision=values.get(PRECISION_PARAMETER),
+        multi_label=_is_multi_label(config),
+        vector_size=vector_size(config),
+        decode=values.get(DECODE_PARAMETER, EXACT),
+        steps=names,
+    )
+    try:
+        height, width, tensor = await _input_of(endpoint, names[-1]) if names else (None, None, None)
+        resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())
+        labels = await labels_of(name, versions[-1])
+    except GatewayError as error:
+        # A failed model must not break the list or the descriptions of other models.
+        return replace(info, ready=False, reason=error.message)
+    info = replace(info, input_height=height, input_width=width, tensor=tensor)
+    return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
-    async def describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
-        """A model of Triton's index; None where no version is ready, or it is not an ensemble of the contract."""
-        versions = [model.version for model in index.models if model.name == name and model.state == READY]
-        if not versions:
-            return None
-        config = await self._endpoint.config(name, versions[-1])
-        values = parameters(config)
-        if breaches(config) or values.get(MODEL_PARAMETER, name) != name:
-            return None  # a version's own ensemble is listed with its model
-        others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
-        names = steps(config)
-        info = ModelInfo(
-            name,
-            versions=tuple(sorted({*versions, *others.values()}, key=int)),
-            version=versions[-1],
-            ready=True,
-            classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
-            precision=values.get(PRECISION_PARAMETER),
-            multi_label=_is_multi_label(config),
-            vector_size=vector_size(config),
-            decode=values.get(DECODE_PARAMETER, EXACT),
-            steps=names,
-        )
-        try:
-            height, width, tensor = await self._input_of(names[-1]) if names else (None, None, None)
-            resize, crop = await self._sizes_of(names[0]) if names else ((), ())
-            labels = await self.labels(name, versions[-1])
-        except GatewayError as error:
-            # A failed model must not break the list or the descriptions of other models.
-            return replace(info, ready=False, reason=error.message)
-        info = replace(info, input_height=height, input_width=width, tensor=tensor)
-        return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
-    async def labels(self, name: str, version: str) -> tuple[str, ...]:
-        """The labels of an ensemble's classes, by class id."""
-        # Triton returns labels only with scores, so a probe image is classified with every class.
-        until, labels = self._labels.get((name, version), (0.0, ()))
-        if time.monotonic() >= until:
-            call = Call(probe(), name, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
-            result = await self._endpoint.infer(call, class_count=ALL_CLASSES)
-            by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
-            labels = tuple(by_id[class_id] for class_id in sorted(by_id))
-            self._labels[name, version] = (time.monotonic() + LABELS_REMEMBERED_SECONDS, labels)
-        return labels
+async def read_traits(endpoint: TritonEndpoint, ensemble: str) -> Traits:
+    """The traits of an ensemble."""
+    config = await endpoint.config(ensemble)
+    return Traits(_is_multi_label(config), vector_size(config))
 
-    async def resize(self, ensemble: str, version: str) -> Resize | None:
-        """How an ensemble's images are resized, by its preprocessor's parameters."""
-        config = await self._endpoint.config(ensemble, version)
-        names = steps(config)
-        values = parameters(await self._endpoint.config(names[0])) if names else {}
-        return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
-    async def _input_of(self, step: str) -> tuple[int | None, int | None, str | None]:
-        """Height and width in pixels of a step's input, and its type; None for each if it is no image."""
-        image = (await self._endpoint.config(step)).input[0]
-        if len(image.dims) != 3:
-            return None, None, None
-        return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
+async def read_labels(endpoint: TritonEndpoint, ensemble: str, version: str) -> tuple[str, ...]:
+    """The labels of an ensemble's classes, by class id."""
+    # Triton returns labels only with scores, so a probe image is classified with every class.
+    call = Call(probe(), ensemble, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
+    result = await endpoint.infer(call, class_count=ALL_CLASSES)
+    by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
+    return tuple(by_id[class_id] for class_id in sorted(by_id))
 
-    async def _sizes_of(self, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The resize size and crop size in a preprocessor's config.pbtxt."""
-        values = parameters(await self._endpoint.config(preprocessor))
-        return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
 
-    async def traits(self, ensemble: str) -> Traits:
-        """The traits of an ensemble, at most REMEMBERED_SECONDS old."""
-        until, traits = self._traits.get(ensemble, (0.0, None))
-        if traits is None or time.monotonic() >= until:
-            config = await self._endpoint.config(ensemble)
-            traits = Traits(_is_multi_label(config), vector_size(config))
-            self._traits[ensemble] = (time.monotonic() + REMEMBERED_SECONDS, traits)
-        return traits
+async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> Resize | None:
+    """How an ensemble's images are resized, by its preprocessor's parameters."""
+    config = await endpoint.config(ensemble, version)
+    names = steps(config)
+    values = parameters(await endpoint.config(names[0])) if names else {}
+    return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
-    def forget(self, name: str) -> None:
-        """Drop everything cached of a model: another one may be loaded under its name."""
-        self._traits.pop(name, None)
-        self._labels = {key: kept for key, kept in self._labels.items() if key[0] != name}
+
+async def _input_of(endpoint: TritonEndpoint, step: str) -> tuple[int | None, int | None, str | None]:
+    """Height and width in pixels of a step's input, and its type; None for each if it is no image."""
+    image = (await endpoint.config(step)).input[0]
+    if len(image.dims) != 3:
+        return None, None, None
+    return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
+
+
+async def _sizes_of(endpoint: TritonEndpoint, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The resize size and crop size in a preprocessor's config.pbtxt."""
+    values = parameters(await endpoint.config(preprocessor))
+    return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
 
 
 def _is_multi_label(config: ModelConfig) -> bool:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 
-__all__ = ["DataType", "ModelConfig", "ModelInstanceGroup"]
+__all__ = ["DataType", "ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelOutput"]
 
 HOLDS_BACK = "with a queue policy, Triton can delay requests by half a second while an instance is free"
 REMEDY = "remove default_queue_policy; the gateway limits the number of waiting requests and their time"

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import difflib
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -23,6 +22,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
+from gateway.near import near
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
@@ -36,6 +36,7 @@ RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
+LIST_HINT = "GET /models lists the models."
 SEALED_INLINE_BYTES = 2**20
 """A larger batch is sealed on a thread, so that it does not block the event loop."""
 
@@ -142,9 +143,7 @@ class TritonBackend:
             return found[name]
         if any(replica.health.lacks(name) for replica in self._pool.replicas):
             raise ModelUnavailable(NOT_LOADED)
-        near = difflib.get_close_matches(name, found, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "GET /models lists the models."
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint}")
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {near(name, found) or LIST_HINT}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
@@ -290,11 +289,10 @@ class TritonBackend:
             if self._pool.may_return(call.model_name, call.model_version, replica):
                 raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
-            near = None
+            hint = ""
             with contextlib.suppress(GatewayError):  # a failed hint must not replace the error
-                near = await replica.models.near(call.model_name)
-            hint = f"did you mean {near!r}?" if near else "GET /models lists the models."
-            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint}") from error
+                hint = await replica.models.suggestion(call.model_name)
+            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint or LIST_HINT}") from error
         except DeadlineExceeded:
             replica.load.observe(time.monotonic() - started)
             raise

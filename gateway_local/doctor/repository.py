@@ -6,12 +6,15 @@ from pathlib import Path
 
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import names_release
-from gateway.triton.contract import CLASSIFIER, breaches, mismatches, pinned
+from gateway.triton.contract import CLASSIFIER, breaches, pinned
 from gateway.triton.footprint import Need, need
 from gateway.triton.model_config import (
     HOLDS_BACK,
     REMEDY,
+    DataType,
     ModelConfig,
+    ModelInput,
+    ModelOutput,
     has_queue_policy,
     parameters,
     read_model_config,
@@ -183,3 +186,24 @@ def instances(repository: Path, configs: Configs) -> int:
 def memory(repository: Path, configs: Configs) -> Need:
     """The memory that these processes take."""
     return measured_need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpu_count())
+
+
+def mismatches(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:
+    """Steps of an ensemble whose input differs from the output of the step before, one message each."""
+    given: dict[str, tuple[str, str]] = {}
+    found = []
+    for step in configs[name].ensemble_scheduling.step:
+        if step.model_name not in configs:
+            continue
+        for tensor in configs[step.model_name].input:
+            giver, what = given.get(step.input_map.get(tensor.name, ""), ("", _described(tensor)))
+            if what != _described(tensor):
+                takes = f"{step.model_name} takes it as {tensor.name}, {_described(tensor)}"
+                found.append(f"{name}: {giver} gives {what}, and {takes}")
+        for tensor in configs[step.model_name].output:
+            given[step.output_map.get(tensor.name, "")] = (f"{step.model_name}'s {tensor.name}", _described(tensor))
+    return found
+
+
+def _described(tensor: ModelInput | ModelOutput) -> str:
+    return f"{DataType.Name(tensor.data_type)} {list(tensor.dims)}"

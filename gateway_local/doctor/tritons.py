@@ -7,7 +7,7 @@ from gateway.errors import GatewayError, ModelNotFound
 from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
-from gateway.triton.addresses import resolve
+from gateway.triton.addresses import Addresses
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
@@ -61,7 +61,7 @@ FAULTS = (
 async def tritons(settings: Settings) -> list[Finding]:
     """The findings about every Triton."""
     found = []
-    for address in await resolve(settings.triton_url):
+    for address in await Addresses(settings.triton_url).current():
         endpoint = GrpcEndpoint(address)
         try:
             found += await check_endpoint(endpoint, settings)

@@ -28,9 +28,11 @@ async def test_failed_model_does_not_break_the_list(triton):
     assert (bad.classes, bad.versions, bad.steps) == (2, ("1",), ("preprocessor", "broken"))
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("goood", "good"), ("zzz", None), ("good", None), ("brokn", None)])
-async def test_unknown_name_suggests_models_and_never_steps(triton, asked, meant):
-    assert await Models(FakeEndpoint("10.0.0.1:8001", triton)).near(asked) == meant
+@pytest.mark.parametrize(
+    ("name", "hint"), [("goood", "did you mean 'good'?"), ("zzz", ""), ("good", ""), ("brokn", "")]
+)
+async def test_unknown_name_suggests_models_and_never_steps(triton, name, hint):
+    assert await Models(FakeEndpoint("10.0.0.1:8001", triton)).suggestion(name) == hint
 
 
 @pytest.mark.parametrize(
