@@ -27,13 +27,14 @@ async def get_ready(request: Request) -> Response:
     If API keys are required, only requests with a key get `models` and `endpoints`.
     """
     parts = state(request)
-    health = parts["service"].backend.health() if request_context(request).shows_details else ()
-    ready = is_ready(parts)
+    health = parts["service"].backend.health()
+    ready = any(each.ready for each in health) and not parts["draining"]
+    details = health if request_context(request).shows_details else ()
     body = Ready(
         status="ready" if ready else "draining" if parts["draining"] else "not ready",
         model=parts["settings"].model,
-        models=models_out(health),
-        endpoints=[endpoint_out(each) for each in health],
+        models=models_out(details),
+        endpoints=[endpoint_out(each) for each in details],
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gateway import metrics
 from gateway.triton.addresses import Addresses
-from tests.gateway.triton.fleet import fleet_of, run, wait_until
+from tests.gateway.triton.fleet import fleet_of, wait_until
 
 ONE, TWO = "10.0.0.1:8001", "10.0.0.2:8001"
 
@@ -64,16 +64,13 @@ async def test_ip_address_is_not_looked_up():
     assert await addresses.current() == ["127.0.0.1:8001", "[::1]:8001"]
 
 
-def test_tritons_stay_in_use_while_dns_fails():
-    async def test() -> None:
-        async with fleet_of(3) as fleet:
-            addresses = fleet.addresses
-            fleet.addresses = []
-            failures = metrics.DNS_FAILURES._value.get()
-            await wait_until(lambda: metrics.DNS_FAILURES._value.get() > failures + 5)
-            assert len(fleet.backend.health()) == 3
-            assert not any(endpoint.closed for endpoint in fleet.endpoints)
-            fleet.addresses = addresses[:1]
-            await wait_until(lambda: len(fleet.backend.health()) == 1)
-
-    run(test())
+async def test_tritons_stay_in_use_while_dns_fails():
+    async with fleet_of(3) as fleet:
+        addresses = fleet.addresses
+        fleet.addresses = []
+        failures = metrics.DNS_FAILURES._value.get()
+        await wait_until(lambda: metrics.DNS_FAILURES._value.get() > failures + 5)
+        assert len(fleet.backend.health()) == 3
+        assert not any(endpoint.closed for endpoint in fleet.endpoints)
+        fleet.addresses = addresses[:1]
+        await wait_until(lambda: len(fleet.backend.health()) == 1)

@@ -3,48 +3,41 @@
 import asyncio
 
 from gateway.triton.pool import CallGate
-from tests.gateway.triton.fleet import run
 
 
-def test_lone_call_waits_for_the_others_and_they_for_it():
-    async def test() -> None:
-        gate, order = CallGate(), []
-        first = gate.enter()
-        first.__enter__()
+async def test_lone_call_waits_for_the_others_and_they_for_it():
+    gate, order = CallGate(), []
+    first = gate.enter()
+    first.__enter__()
 
-        async def alone() -> None:
-            async with gate.alone():
-                order.append("alone")
-                await asyncio.sleep(0)
-                order.append("alone ends")
+    async def alone() -> None:
+        async with gate.alone():
+            order.append("alone")
+            await asyncio.sleep(0)
+            order.append("alone ends")
 
-        async def together() -> None:
-            await gate.opened()
-            with gate.enter():
-                order.append("together")
+    async def together() -> None:
+        await gate.opened()
+        with gate.enter():
+            order.append("together")
 
-        lone = asyncio.create_task(alone())
+    lone = asyncio.create_task(alone())
+    await asyncio.sleep(0)
+    assert not gate.is_open
+    later = asyncio.create_task(together())
+    await asyncio.sleep(0)
+    assert order == []
+    first.__exit__(None, None, None)
+    await asyncio.gather(lone, later)
+    assert order == ["alone", "alone ends", "together"]
+
+
+async def test_lone_call_that_is_cancelled_while_it_waits_opens_the_gate():
+    gate = CallGate()
+    with gate.enter():
+        lone = asyncio.create_task(gate.alone().__aenter__())
         await asyncio.sleep(0)
         assert not gate.is_open
-        later = asyncio.create_task(together())
-        await asyncio.sleep(0)
-        assert order == []
-        first.__exit__(None, None, None)
-        await asyncio.gather(lone, later)
-        assert order == ["alone", "alone ends", "together"]
-
-    run(test())
-
-
-def test_lone_call_that_is_cancelled_while_it_waits_opens_the_gate():
-    async def test() -> None:
-        gate = CallGate()
-        with gate.enter():
-            lone = asyncio.create_task(gate.alone().__aenter__())
-            await asyncio.sleep(0)
-            assert not gate.is_open
-            lone.cancel()
-            await asyncio.gather(lone, return_exceptions=True)
-            assert gate.is_open
-
-    run(test())
+        lone.cancel()
+        await asyncio.gather(lone, return_exceptions=True)
+        assert gate.is_open

@@ -1,8 +1,7 @@
 """The contract of TritonEndpoint, which the fake endpoint keeps like the real one at a real Triton."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
-    GatewayError,
     InferenceFailed,
     ModelNotFound,
     ModelUnavailable,
@@ -36,11 +34,11 @@ from tests.gateway.triton.fake_endpoint import (
     FakeEndpoint,
     FakeTriton,
 )
-from tests.gateway.triton.fleet import MODEL, run
+from tests.gateway.triton.fleet import MODEL
 from tests.gateway.triton.small_repository import write_repository
 from tests.tritons import running_triton
 
-Connect = Callable[[], TritonEndpoint]
+FAKE = "10.0.0.1:8001"
 
 
 @pytest.fixture(scope="module")
@@ -50,30 +48,16 @@ def real_address(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.triton)])
-def connect(request: pytest.FixtureRequest) -> Connect:
-    """Makes an endpoint inside the event loop of a test."""
-    if request.param == "real":
-        address = request.getfixturevalue("real_address")
-        return lambda: GrpcEndpoint(address)
-    triton = FakeTriton(vector_size=EMBEDDING_SIZE)
-    return lambda: FakeEndpoint("10.0.0.1:8001", triton)
+def address(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue("real_address") if request.param == "real" else FAKE
 
 
-@asynccontextmanager
-async def opened(connect: Connect) -> AsyncIterator[TritonEndpoint]:
-    endpoint = connect()
-    try:
-        yield endpoint
-    finally:
-        await endpoint.close()
-
-
-def contract(test: Callable[[TritonEndpoint], Awaitable[None]], connect: Connect) -> None:
-    async def inside() -> None:
-        async with opened(connect) as endpoint:
-            await test(endpoint)
-
-    run(inside())
+@pytest.fixture
+async def endpoint(address: str) -> AsyncIterator[TritonEndpoint]:
+    fake = FakeEndpoint(address, FakeTriton(vector_size=EMBEDDING_SIZE))
+    made: TritonEndpoint = fake if address == FAKE else GrpcEndpoint(address)
+    yield made
+    await made.close()
 
 
 def call(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 30) -> Call:
@@ -101,224 +85,164 @@ async def recover(endpoint: TritonEndpoint, model: str) -> None:
 
 
 @pytest.mark.parametrize("class_count", [1, 2, 2**31 - 1])
-def test_class_count_returns_the_best_classes_with_labels(connect, class_count):
-    async def test(endpoint: TritonEndpoint) -> None:
-        result = await endpoint.infer(call(b"one", b"two"), class_count=class_count)
-        assert (result.model_name, result.model_version, len(result.rows)) == (MODEL, "1", 2)
-        for row in result.rows:
-            assert row.decoded
-            assert row.scores is None
-            found = [(each.label, each.class_id, each.score) for each in row.predictions]
-            assert found == [(LABELS[i], i, pytest.approx(SCORES[i])) for i in range(min(2, class_count))]
-
-    contract(test, connect)
+async def test_class_count_returns_the_best_classes_with_labels(endpoint, class_count):
+    result = await endpoint.infer(call(b"one", b"two"), class_count=class_count)
+    assert (result.model_name, result.model_version, len(result.rows)) == (MODEL, "1", 2)
+    for row in result.rows:
+        assert row.decoded
+        assert row.scores is None
+        found = [(each.label, each.class_id, each.score) for each in row.predictions]
+        assert found == [(LABELS[i], i, pytest.approx(SCORES[i])) for i in range(min(2, class_count))]
 
 
-def test_class_count_none_returns_all_scores_without_labels(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        result = await endpoint.infer(call(b"one", b"two"), class_count=None)
-        for row in result.rows:
-            assert not row.predictions
-            assert row.scores is not None
-            assert row.scores.dtype == np.float32
-            assert row.scores.tolist() == pytest.approx(SCORES)
-            assert row.vector is None
-
-    contract(test, connect)
+async def test_class_count_none_returns_all_scores_without_labels(endpoint):
+    result = await endpoint.infer(call(b"one", b"two"), class_count=None)
+    for row in result.rows:
+        assert not row.predictions
+        assert row.scores is not None
+        assert row.scores.dtype == np.float32
+        assert row.scores.tolist() == pytest.approx(SCORES)
+        assert row.vector is None
 
 
-def test_class_count_zero_fails(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        with pytest.raises(InferenceFailed):
-            await endpoint.infer(call(), class_count=0)
-
-    contract(test, connect)
+async def test_class_count_zero_fails(endpoint):
+    with pytest.raises(InferenceFailed):
+        await endpoint.infer(call(), class_count=0)
 
 
 @pytest.mark.parametrize("class_count", [None, 1])
-def test_embeddings_come_with_classes_and_scores(connect, class_count):
-    async def test(endpoint: TritonEndpoint) -> None:
-        (row,) = (await endpoint.infer(call(), class_count=class_count, vectors=True)).rows
-        assert row.vector is not None
-        assert (row.vector.dtype, row.vector.tolist()) == (np.float32, [1.0] * EMBEDDING_SIZE)
-        assert (row.scores is None) == (class_count == 1)
-
-    contract(test, connect)
+async def test_embeddings_come_with_classes_and_scores(endpoint, class_count):
+    (row,) = (await endpoint.infer(call(), class_count=class_count, vectors=True)).rows
+    assert row.vector is not None
+    assert (row.vector.dtype, row.vector.tolist()) == (np.float32, [1.0] * EMBEDDING_SIZE)
+    assert (row.scores is None) == (class_count == 1)
 
 
 @pytest.mark.parametrize("class_count", [None, 1])
-def test_image_that_is_not_decoded_fails_alone(connect, class_count):
-    async def test(endpoint: TritonEndpoint) -> None:
-        images = (b"one", UNDECODABLE, b"two")
-        rows = (await endpoint.infer(call(*images), class_count=class_count, vectors=True)).rows
-        assert [row.decoded for row in rows] == [True, False, True]
-        assert (list(rows[1].predictions), rows[1].scores, rows[1].vector) == ([], None, None)
-
-    contract(test, connect)
+async def test_image_that_is_not_decoded_fails_alone(endpoint, class_count):
+    images = (b"one", UNDECODABLE, b"two")
+    rows = (await endpoint.infer(call(*images), class_count=class_count, vectors=True)).rows
+    assert [row.decoded for row in rows] == [True, False, True]
+    assert (list(rows[1].predictions), rows[1].scores, rows[1].vector) == ([], None, None)
 
 
 @pytest.mark.parametrize("wrong", [call(model="unknown"), call(version="7")])
-def test_unknown_model_or_version_is_not_found(connect, wrong):
-    async def test(endpoint: TritonEndpoint) -> None:
-        with pytest.raises(ModelNotFound):
-            await endpoint.infer(wrong, class_count=1)
-        with pytest.raises(ModelNotFound):
-            await endpoint.config(wrong.model_name, wrong.model_version)
-
-    contract(test, connect)
+async def test_unknown_model_or_version_is_not_found(endpoint, wrong):
+    with pytest.raises(ModelNotFound):
+        await endpoint.infer(wrong, class_count=1)
+    with pytest.raises(ModelNotFound):
+        await endpoint.config(wrong.model_name, wrong.model_version)
 
 
-def test_version_may_be_given(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        assert (await endpoint.infer(call(version="1"), class_count=1)).model_version == "1"
-        assert (await endpoint.config(MODEL, "1")).name == MODEL
-
-    contract(test, connect)
+async def test_version_may_be_given(endpoint):
+    assert (await endpoint.infer(call(version="1"), class_count=1)).model_version == "1"
+    assert (await endpoint.config(MODEL, "1")).name == MODEL
 
 
-def test_failure_of_a_model_is_an_error(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        with pytest.raises(InferenceFailed):
-            await endpoint.infer(call(b"image", FAILS), class_count=1)
+async def test_failure_of_a_model_is_an_error(endpoint):
+    with pytest.raises(InferenceFailed):
+        await endpoint.infer(call(b"image", FAILS), class_count=1)
+    await endpoint.infer(call(), class_count=1)
+
+
+async def test_call_ends_at_its_deadline(endpoint):
+    with pytest.raises(DeadlineExceeded):
+        await endpoint.infer(call(SLOW, seconds=0.2), class_count=1)
+    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+
+
+async def test_cancelled_call_ends_and_leaves_the_endpoint_usable(endpoint):
+    await endpoint.fetch_server_metadata()
+    task = asyncio.create_task(endpoint.infer(call(SLOW), class_count=1))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+
+
+async def test_dead_process_names_its_model_until_a_reload(endpoint):
+    for image in (KILLER, b"image"):
+        with pytest.raises(StubDied) as raised:
+            await endpoint.infer(call(image), class_count=1)
+        assert raised.value.step == "preprocessor"
+    await recover(endpoint, "preprocessor")
+    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+
+
+async def test_unloaded_step_makes_its_ensemble_unavailable(endpoint):
+    await endpoint.unload("net")
+    with pytest.raises(ModelUnavailable):
         await endpoint.infer(call(), class_count=1)
-
-    contract(test, connect)
-
-
-def test_call_ends_at_its_deadline(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        with pytest.raises(DeadlineExceeded):
-            await endpoint.infer(call(SLOW, seconds=0.2), class_count=1)
-        assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
-
-    contract(test, connect)
+    with pytest.raises(ModelUnavailable):
+        await endpoint.config("net")
+    state = await settled_state(endpoint, "net")
+    assert (state.version, state.state, state.reason) == ("1", "UNAVAILABLE", "unloaded")
+    await endpoint.load("net")
+    await endpoint.load(MODEL)
+    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
 
 
-def test_cancelled_call_ends_and_leaves_the_endpoint_usable(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        await endpoint.fetch_server_metadata()
-        task = asyncio.create_task(endpoint.infer(call(SLOW), class_count=1))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
-
-    contract(test, connect)
+async def test_index_lists_the_models_with_their_states(endpoint):
+    found = {(model.name, model.version, model.state) for model in (await endpoint.index()).models}
+    assert found >= {(name, "1", "READY") for name in (MODEL, "preprocessor", "net")}
 
 
-def test_dead_process_names_its_model_until_a_reload(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        for image in (KILLER, b"image"):
-            with pytest.raises(StubDied) as raised:
-                await endpoint.infer(call(image), class_count=1)
-            assert raised.value.step == "preprocessor"
-        await recover(endpoint, "preprocessor")
-        assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
-
-    contract(test, connect)
+async def test_configuration_has_outputs_and_steps(endpoint):
+    config = await endpoint.config(MODEL)
+    assert steps(config) == ("preprocessor", "net")
+    assert {output.name for output in config.output} == {PREDICTION, IMAGE_STATUS, FEATURES}
+    (prediction,) = [output for output in (await endpoint.config("net")).output if output.name == PREDICTION]
+    assert prediction.label_filename == "labels.txt"
 
 
-def test_unloaded_step_makes_its_ensemble_unavailable(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        await endpoint.unload("net")
-        with pytest.raises(ModelUnavailable):
-            await endpoint.infer(call(), class_count=1)
-        with pytest.raises(ModelUnavailable):
-            await endpoint.config("net")
-        state = await settled_state(endpoint, "net")
-        assert (state.version, state.state, state.reason) == ("1", "UNAVAILABLE", "unloaded")
-        await endpoint.load("net")
-        await endpoint.load(MODEL)
-        assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
-
-    contract(test, connect)
+async def test_force_reload_keeps_the_model_in_service(endpoint):
+    await endpoint.force_reload("net")
+    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
 
 
-def test_index_lists_the_models_with_their_states(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        found = {(model.name, model.version, model.state) for model in (await endpoint.index()).models}
-        assert found >= {(name, "1", "READY") for name in (MODEL, "preprocessor", "net")}
-
-    contract(test, connect)
-
-
-def test_configuration_has_outputs_and_steps(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        config = await endpoint.config(MODEL)
-        assert steps(config) == ("preprocessor", "net")
-        assert {output.name for output in config.output} == {PREDICTION, IMAGE_STATUS, FEATURES}
-        (prediction,) = [output for output in (await endpoint.config("net")).output if output.name == PREDICTION]
-        assert prediction.label_filename == "labels.txt"
-
-    contract(test, connect)
+async def test_unknown_model_cannot_be_loaded(endpoint):
+    with pytest.raises(InferenceFailed):
+        await endpoint.load("unknown")
+    with pytest.raises(ModelNotFound):
+        await endpoint.force_reload("unknown")
 
 
-def test_force_reload_keeps_the_model_in_service(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        await endpoint.force_reload("net")
-        assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
-
-    contract(test, connect)
-
-
-def test_unknown_model_cannot_be_loaded(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        with pytest.raises(InferenceFailed):
-            await endpoint.load("unknown")
-        with pytest.raises(ModelNotFound):
-            await endpoint.force_reload("unknown")
-
-    contract(test, connect)
+async def test_sequence_counts_its_frames_until_it_ends(endpoint):
+    for frame in (1, 2, 3):
+        answer = await endpoint.infer_sequence(step(42, start=frame == 1))
+        assert (answer.frames, answer.scores.dtype, answer.restarted) == (frame, np.float32, False)
+        assert answer.scores.tolist() == pytest.approx([0.25, 0.75])
+    await endpoint.infer_sequence(step(42, end=True))
+    with pytest.raises(SequenceLost):
+        await endpoint.infer_sequence(step(42))
 
 
-def test_sequence_counts_its_frames_until_it_ends(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        for frame in (1, 2, 3):
-            answer = await endpoint.infer_sequence(step(42, start=frame == 1))
-            assert (answer.frames, answer.scores.dtype, answer.restarted) == (frame, np.float32, False)
-            assert answer.scores.tolist() == pytest.approx([0.25, 0.75])
-        await endpoint.infer_sequence(step(42, end=True))
-        with pytest.raises(SequenceLost):
-            await endpoint.infer_sequence(step(42))
-
-    contract(test, connect)
+async def test_sequence_that_was_not_started_is_lost(endpoint):
+    with pytest.raises(SequenceLost):
+        await endpoint.infer_sequence(step(43))
 
 
-def test_sequence_that_was_not_started_is_lost(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        with pytest.raises(SequenceLost):
-            await endpoint.infer_sequence(step(43))
-
-    contract(test, connect)
-
-
-def test_server_metadata_is_a_version(connect):
-    async def test(endpoint: TritonEndpoint) -> None:
-        assert [part.isdigit() for part in (await endpoint.fetch_server_metadata()).split(".")] == [True] * 3
-
-    contract(test, connect)
+async def test_server_metadata_is_a_version(endpoint):
+    assert [part.isdigit() for part in (await endpoint.fetch_server_metadata()).split(".")] == [True] * 3
 
 
 @pytest.mark.parametrize("kind", ["fake", "real"])
-def test_every_method_reports_an_unreachable_triton(kind):
-    def connect() -> TritonEndpoint:
-        return GrpcEndpoint("127.0.0.1:1") if kind == "real" else FakeEndpoint("127.0.0.1:1", FakeTriton(away=True))
-
-    async def test(endpoint: TritonEndpoint) -> None:
-        assert endpoint.address == "127.0.0.1:1"
-        for method in (
-            endpoint.infer(call(), class_count=1),
-            endpoint.infer_sequence(step(1, start=True)),
-            endpoint.fetch_server_metadata(),
-            endpoint.index(),
-            endpoint.config(MODEL),
-            endpoint.load(MODEL),
-            endpoint.force_reload(MODEL),
-            endpoint.unload(MODEL),
-        ):
-            with pytest.raises(GatewayError) as raised:
-                await method
-            assert isinstance(raised.value, TritonUnreachable)
-
-    contract(test, connect)
+async def test_every_method_reports_an_unreachable_triton(kind):
+    address = "127.0.0.1:1"
+    fake = FakeEndpoint(address, FakeTriton(away=True))
+    endpoint: TritonEndpoint = GrpcEndpoint(address) if kind == "real" else fake
+    assert endpoint.address == address
+    for method in (
+        endpoint.infer(call(), class_count=1),
+        endpoint.infer_sequence(step(1, start=True)),
+        endpoint.fetch_server_metadata(),
+        endpoint.index(),
+        endpoint.config(MODEL),
+        endpoint.load(MODEL),
+        endpoint.force_reload(MODEL),
+        endpoint.unload(MODEL),
+    ):
+        with pytest.raises(TritonUnreachable):
+            await method
+    await endpoint.close()

@@ -6,10 +6,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.triton.grpc_endpoint import GrpcEndpoint
-from tests.gateway.triton.fleet import run
 
 
-def test_force_reload_sends_a_changed_configuration():
+async def test_force_reload_sends_a_changed_configuration():
     sent: list[pb.RepositoryModelLoadRequest] = []
 
     class Stub:
@@ -21,17 +20,14 @@ def test_force_reload_sends_a_changed_configuration():
             sent.append(request)
             return pb.RepositoryModelLoadResponse()
 
-    async def test() -> None:
-        endpoint = GrpcEndpoint("127.0.0.1:1")
-        endpoint._stub = Stub()
-        try:
-            for _ in range(2):
-                await endpoint.force_reload("net")
-                await asyncio.sleep(0.001)  # a clock may be coarse
-        finally:
-            await endpoint.close()
-
-    run(test())
+    endpoint = GrpcEndpoint("127.0.0.1:1")
+    endpoint._stub = Stub()
+    try:
+        for _ in range(2):
+            await endpoint.force_reload("net")
+            await asyncio.sleep(0.001)  # a clock may be coarse
+    finally:
+        await endpoint.close()
     configs = [request.parameters["config"].string_param for request in sent]
     assert [request.model_name for request in sent] == ["net", "net"]
     assert all('"max_batch_size": 8' in config for config in configs)

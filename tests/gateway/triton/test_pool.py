@@ -6,41 +6,32 @@ from types import SimpleNamespace
 from gateway import metrics
 from gateway.triton import pool
 from gateway.triton.balancing import rendezvous_order, subset_size
-from tests.gateway.triton.fleet import call_of, fleet_of, run, wait_until
+from tests.gateway.triton.fleet import call_of, fleet_of, wait_until
 
 
-def test_gateway_uses_its_subset_of_many_tritons():
-    async def test() -> None:
-        async with fleet_of(20, aperture=4) as fleet:
-            assert len(fleet.backend.health()) == 4
-            for number in range(40):
-                await fleet.backend.infer(call_of(b"image %d" % number))
-            asked = {address for address, triton in fleet.tritons.items() if triton.calls}
-            assert asked == {health.address for health in fleet.backend.health()}
-
-    run(test())
+async def test_gateway_uses_its_subset_of_many_tritons():
+    async with fleet_of(20, aperture=4) as fleet:
+        assert len(fleet.backend.health()) == 4
+        for number in range(40):
+            await fleet.backend.infer(call_of(b"image %d" % number))
+        asked = {address for address, triton in fleet.tritons.items() if triton.calls}
+        assert asked == {health.address for health in fleet.backend.health()}
 
 
-def test_failed_replica_is_replaced_until_it_recovers():
-    async def test() -> None:
-        async with fleet_of(20, aperture=4) as fleet:
-            first = fleet.backend.health()[0].address
-            fleet.tritons[first].away = True
-            await wait_until(lambda: fleet.ready() == 4 and len(fleet.backend.health()) == 5)
-            fleet.tritons[first].away = False
-            await wait_until(lambda: len(fleet.backend.health()) == 4 and fleet.ready() == 4)
-            assert fleet.backend.health()[0].address == first
-
-    run(test())
+async def test_failed_replica_is_replaced_until_it_recovers():
+    async with fleet_of(20, aperture=4) as fleet:
+        first = fleet.backend.health()[0].address
+        fleet.tritons[first].away = True
+        await wait_until(lambda: fleet.ready() == 4 and len(fleet.backend.health()) == 5)
+        fleet.tritons[first].away = False
+        await wait_until(lambda: len(fleet.backend.health()) == 4 and fleet.ready() == 4)
+        assert fleet.backend.health()[0].address == first
 
 
-def test_load_request_reaches_unused_tritons():
-    async def test() -> None:
-        async with fleet_of(6, aperture=2) as fleet:
-            await fleet.backend.load("ensemble_model")
-            assert all(("load", "ensemble_model") in triton.done for triton in fleet.tritons.values())
-
-    run(test())
+async def test_load_request_reaches_unused_tritons():
+    async with fleet_of(6, aperture=2) as fleet:
+        await fleet.backend.load("ensemble_model")
+        assert all(("load", "ensemble_model") in triton.done for triton in fleet.tritons.values())
 
 
 def test_subset_is_large_enough_for_images_in_flight():
@@ -59,7 +50,7 @@ def test_subsets_cover_all_tritons_evenly_and_change_little():
     assert all(len(before - after) <= 1 for before, after in zip(shares, without, strict=True))
 
 
-def test_health_checker_that_ends_is_counted_and_restarted(monkeypatch):
+async def test_health_checker_that_ends_is_counted_and_restarted(monkeypatch):
     monkeypatch.setattr(pool, "RESTART_SECONDS", 0.01)
 
     class Ends:
@@ -71,11 +62,8 @@ def test_health_checker_that_ends_is_counted_and_restarted(monkeypatch):
             if self.runs == 2:
                 raise RuntimeError("inside")
 
-    async def test() -> None:
-        checker, before = Ends(), metrics.WATCH_FAULTS._value.get()
-        task = asyncio.create_task(pool._run_checker(checker))
-        await wait_until(lambda: checker.runs > 3)
-        task.cancel()
-        assert metrics.WATCH_FAULTS._value.get() >= before + 3
-
-    run(test())
+    checker, before = Ends(), metrics.WATCH_FAULTS._value.get()
+    task = asyncio.create_task(pool._run_checker(checker))
+    await wait_until(lambda: checker.runs > 3)
+    task.cancel()
+    assert metrics.WATCH_FAULTS._value.get() >= before + 3

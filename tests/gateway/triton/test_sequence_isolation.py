@@ -11,7 +11,6 @@ from gateway.triton.balancing import Load
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.triton_sequence import ID_BITS, TritonSequence
 from tests.gateway.triton.fake_endpoint import FakeEndpoint
-from tests.gateway.triton.fleet import run
 
 CLASSES, FRAMES, STREAMS = 8, 5, 4
 
@@ -27,26 +26,23 @@ class Gateway:
         return TritonSequence("sequence_model", lambda _: [self], random.Random(0))
 
 
-def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
-    async def test() -> None:
-        gateways = [Gateway(GrpcEndpoint(light_triton.url)) for _ in range(2)]
-        sequences = [gateway.sequence() for gateway in gateways for _ in range(STREAMS)]
-        for frame in range(1, FRAMES + 1):
-            given = await asyncio.gather(
-                *(
-                    sequence.add(np.eye(CLASSES, dtype=np.float32)[number], {}, Deadline.after(60), "test")
-                    for number, sequence in enumerate(sequences)
-                )
+async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
+    gateways = [Gateway(GrpcEndpoint(light_triton.url)) for _ in range(2)]
+    sequences = [gateway.sequence() for gateway in gateways for _ in range(STREAMS)]
+    for frame in range(1, FRAMES + 1):
+        given = await asyncio.gather(
+            *(
+                sequence.add(np.eye(CLASSES, dtype=np.float32)[number], {}, Deadline.after(60), "test")
+                for number, sequence in enumerate(sequences)
             )
-            assert [each.frames for each in given] == [frame] * len(sequences)
-            assert [int(each.scores.argmax()) for each in given] == list(range(len(sequences)))
-            assert all(np.count_nonzero(each.scores) == 1 for each in given), "no other sequence's scores are mixed in"
-        for sequence in sequences:
-            await sequence.close()
-        for gateway in gateways:
-            await gateway.endpoint.close()
-
-    run(test())
+        )
+        assert [each.frames for each in given] == [frame] * len(sequences)
+        assert [int(each.scores.argmax()) for each in given] == list(range(len(sequences)))
+        assert all(np.count_nonzero(each.scores) == 1 for each in given), "no other sequence's scores are mixed in"
+    for sequence in sequences:
+        await sequence.close()
+    for gateway in gateways:
+        await gateway.endpoint.close()
 
 
 def ids_of_a_worker(count: int) -> set[int]:

@@ -12,149 +12,118 @@ from gateway.inference.backend import Batch, Call
 from gateway.triton.catalogue import Models
 from gateway.triton.error_table import StubDied
 from tests.gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run, wait_until
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, wait_until
 
 
 def outcomes(result) -> list[str]:
     return [row.error.code if row.error else "ok" for row in result.rows]
 
 
-def test_single_triton_that_returns_during_retries_answers():
-    async def test() -> None:
-        async with fleet_of(1) as fleet:
-            (triton,) = fleet.tritons.values()
+async def test_single_triton_that_returns_during_retries_answers():
+    async with fleet_of(1) as fleet:
+        (triton,) = fleet.tritons.values()
+        triton.away = True
+        asyncio.get_running_loop().call_later(0.03, setattr, triton, "away", False)
+        assert outcomes(await fleet.backend.infer(call_of(b"image"))) == ["ok"]
+
+
+async def test_requests_succeed_when_one_triton_disappears():
+    async with fleet_of(3) as fleet:
+        fleet.tritons["10.0.0.1:8001"].away = True
+        for number in range(20):
+            assert outcomes(await fleet.backend.infer(call_of(b"image %d" % number))) == ["ok"]
+
+
+async def test_request_fails_when_every_triton_is_unreachable():
+    async with fleet_of(2) as fleet:
+        for triton in fleet.tritons.values():
             triton.away = True
-            asyncio.get_running_loop().call_later(0.03, setattr, triton, "away", False)
-            assert outcomes(await fleet.backend.infer(call_of(b"image"))) == ["ok"]
-
-    run(test())
+        with pytest.raises(TritonUnreachable):
+            await fleet.backend.infer(call_of(b"image"))
 
 
-def test_requests_succeed_when_one_triton_disappears():
-    async def test() -> None:
-        async with fleet_of(3) as fleet:
-            fleet.tritons["10.0.0.1:8001"].away = True
-            for number in range(20):
-                assert outcomes(await fleet.backend.infer(call_of(b"image %d" % number))) == ["ok"]
-
-    run(test())
+async def test_unknown_model_error_has_the_requested_name():
+    async with fleet_of(2) as fleet:
+        with pytest.raises(ModelNotFound, match="'nope' version 3"):
+            await fleet.backend.infer(call_of(b"image", model="nope", version="3"))
 
 
-def test_request_fails_when_every_triton_is_unreachable():
-    async def test() -> None:
-        async with fleet_of(2) as fleet:
-            for triton in fleet.tritons.values():
-                triton.away = True
-            with pytest.raises(TritonUnreachable):
-                await fleet.backend.infer(call_of(b"image"))
-
-    run(test())
+async def test_misspelt_model_error_suggests_a_model():
+    async with fleet_of(1) as fleet:
+        with pytest.raises(ModelNotFound, match="did you mean 'ensemble_model'"):
+            await fleet.backend.infer(call_of(b"image", model="ensemble_modle"))
+        with pytest.raises(ModelNotFound, match="GET /models lists"):
+            await fleet.backend.infer(call_of(b"image", model="zzz"))
 
 
-def test_unknown_model_error_has_the_requested_name():
-    async def test() -> None:
-        async with fleet_of(2) as fleet:
-            with pytest.raises(ModelNotFound, match="'nope' version 3"):
-                await fleet.backend.infer(call_of(b"image", model="nope", version="3"))
+async def test_crashing_image_ends_at_most_two_processes():
+    async with fleet_of(4, load_seconds=0.05) as fleet:
+        before = metrics.IMAGES_QUARANTINED._value.get()
+        answer = await fleet.backend.infer(call_of(b"good", KILLER, b"good as well"))
+        assert outcomes(answer) == ["ok", "image_quarantined", "ok"]
+        assert sum(bool(triton.dead) for triton in fleet.tritons.values()) <= 2
+        assert metrics.IMAGES_QUARANTINED._value.get() == before + 1
 
-    run(test())
-
-
-def test_misspelt_model_error_suggests_a_model():
-    async def test() -> None:
-        async with fleet_of(1) as fleet:
-            with pytest.raises(ModelNotFound, match="did you mean 'ensemble_model'"):
-                await fleet.backend.infer(call_of(b"image", model="ensemble_modle"))
-            with pytest.raises(ModelNotFound, match="GET /models lists"):
-                await fleet.backend.infer(call_of(b"image", model="zzz"))
-
-    run(test())
+        await fleet.all_ready()
+        healings = sum(triton.reloads("preprocessor") for triton in fleet.tritons.values())
+        assert healings == 2
+        for _ in range(5):  # at the door now, and nothing dies of it any more
+            assert outcomes(await fleet.backend.infer(call_of(KILLER, b"good"))) == ["image_quarantined", "ok"]
+        assert not any(triton.dead for triton in fleet.tritons.values())
 
 
-def test_crashing_image_ends_at_most_two_processes():
-    async def test() -> None:
-        async with fleet_of(4, load_seconds=0.05) as fleet:
-            before = metrics.IMAGES_QUARANTINED._value.get()
-            answer = await fleet.backend.infer(call_of(b"good", KILLER, b"good as well"))
-            assert outcomes(answer) == ["ok", "image_quarantined", "ok"]
-            assert sum(bool(triton.dead) for triton in fleet.tritons.values()) <= 2
-            assert metrics.IMAGES_QUARANTINED._value.get() == before + 1
-
-            await fleet.all_ready()
-            healings = sum(triton.reloads("preprocessor") for triton in fleet.tritons.values())
-            assert healings == 2
-            for _ in range(5):  # at the door now, and nothing dies of it any more
-                assert outcomes(await fleet.backend.infer(call_of(KILLER, b"good"))) == ["image_quarantined", "ok"]
-            assert not any(triton.dead for triton in fleet.tritons.values())
-
-    run(test())
+async def test_second_crash_convicts_with_a_single_triton():
+    async with fleet_of(1) as fleet:
+        (triton,) = fleet.tritons.values()
+        with pytest.raises(StubDied):
+            await fleet.backend.infer(call_of(KILLER, b"good"))
+        await fleet.all_ready()
+        assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]  # suspected no longer
+        assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
+        await fleet.all_ready()
+        assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
+        assert triton.reloads("preprocessor") == 2
 
 
-def test_second_crash_convicts_with_a_single_triton():
-    async def test() -> None:
-        async with fleet_of(1) as fleet:
-            (triton,) = fleet.tritons.values()
-            with pytest.raises(StubDied):
-                await fleet.backend.infer(call_of(KILLER, b"good"))
-            await fleet.all_ready()
-            assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]  # suspected no longer
-            assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
-            await fleet.all_ready()
-            assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
-            assert triton.reloads("preprocessor") == 2
-
-    run(test())
-
-
-def test_honest_suspect_is_not_convicted_of_another_image():
+async def test_honest_suspect_is_not_convicted_of_another_image():
     """An attacker sends an image that kills just while a suspect is tried alone at the only Triton."""
-
-    async def test() -> None:
-        async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
-            (triton,) = fleet.tritons.values()
-            with pytest.raises(StubDied):
-                await fleet.backend.infer(call_of(KILLER, b"honest"))
-            await fleet.all_ready()
-            seen = len(triton.calls)
-            suspect = asyncio.create_task(fleet.backend.infer(call_of(b"honest")))
-            await wait_until(lambda: any(b"honest" in call.batch.images for call in triton.calls[seen:]))
-            triton.latency_seconds = None  # it would overtake the suspect
-            with pytest.raises(StubDied):
-                await fleet.backend.infer(call_of(KILLER + b" another"))
-            assert outcomes(await suspect) == ["ok"]
-
-    run(test())
+    async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
+        (triton,) = fleet.tritons.values()
+        with pytest.raises(StubDied):
+            await fleet.backend.infer(call_of(KILLER, b"honest"))
+        await fleet.all_ready()
+        seen = len(triton.calls)
+        suspect = asyncio.create_task(fleet.backend.infer(call_of(b"honest")))
+        await wait_until(lambda: any(b"honest" in call.batch.images for call in triton.calls[seen:]))
+        triton.latency_seconds = None  # it would overtake the suspect
+        with pytest.raises(StubDied):
+            await fleet.backend.infer(call_of(KILLER + b" another"))
+        assert outcomes(await suspect) == ["ok"]
 
 
-def test_images_in_flight_during_a_kill_are_answered_elsewhere():
-    async def test() -> None:
-        async with fleet_of(2, heal=False) as fleet:
-            fleet.tritons["10.0.0.1:8001"].kill("net")
-            answers = await asyncio.gather(
-                *(fleet.backend.infer(call_of(b"a%d" % number, b"b%d" % number)) for number in range(20))
-            )
-            assert {outcome for answer in answers for outcome in outcomes(answer)} == {"ok"}
-
-    run(test())
+async def test_images_in_flight_during_a_kill_are_answered_elsewhere():
+    async with fleet_of(2, heal=False) as fleet:
+        fleet.tritons["10.0.0.1:8001"].kill("net")
+        answers = await asyncio.gather(
+            *(fleet.backend.infer(call_of(b"a%d" % number, b"b%d" % number)) for number in range(20))
+        )
+        assert {outcome for answer in answers for outcome in outcomes(answer)} == {"ok"}
 
 
-def test_no_image_is_convicted_on_an_already_dead_process():
-    async def test() -> None:
-        async with fleet_of(2, heal=False, instances=2) as fleet:
-            first, second = fleet.tritons.values()
-            # Nobody has noticed yet that both have a dead process.
-            first.kill("net")
-            second.kill("net")
-            for number in range(10):
-                try:
-                    assert set(outcomes(await fleet.backend.infer(call_of(b"image %d" % number)))) <= {
-                        "ok",
-                        "model_unavailable",
-                    }
-                except ModelUnavailable:
-                    continue
-
-    run(test())
+async def test_no_image_is_convicted_on_an_already_dead_process():
+    async with fleet_of(2, heal=False, instances=2) as fleet:
+        first, second = fleet.tritons.values()
+        # Nobody has noticed yet that both have a dead process.
+        first.kill("net")
+        second.kill("net")
+        for number in range(10):
+            try:
+                assert set(outcomes(await fleet.backend.infer(call_of(b"image %d" % number)))) <= {
+                    "ok",
+                    "model_unavailable",
+                }
+            except ModelUnavailable:
+                continue
 
 
 def test_quarantined_image_has_its_own_error_code():
@@ -162,69 +131,57 @@ def test_quarantined_image_has_its_own_error_code():
     assert (error.status, error.code) == (422, "image_quarantined")
 
 
-def test_other_models_serve_while_the_default_model_is_down():
-    async def test() -> None:
-        ensembles = {MODEL: ("preprocessor", "net"), "flowers": ("flowers_preprocessor", "flowers_net")}
-        async with fleet_of(2, ensembles=ensembles, recovers_on_reload=False) as fleet:
-            for triton in fleet.tritons.values():
-                triton.failing.add("net")
-            await wait_until(lambda: fleet.ready() == 0)
-            assert outcomes(await fleet.backend.infer(call_of(b"image", model="flowers"))) == ["ok"]
-
-    run(test())
+async def test_other_models_serve_while_the_default_model_is_down():
+    ensembles = {MODEL: ("preprocessor", "net"), "flowers": ("flowers_preprocessor", "flowers_net")}
+    async with fleet_of(2, ensembles=ensembles, recovers_on_reload=False) as fleet:
+        for triton in fleet.tritons.values():
+            triton.failing.add("net")
+        await wait_until(lambda: fleet.ready() == 0)
+        assert outcomes(await fleet.backend.infer(call_of(b"image", model="flowers"))) == ["ok"]
 
 
 def aside(*images: bytes) -> Call:
     return replace(call_of(*images), best_effort=True)
 
 
-def test_best_effort_call_is_never_retried():
-    async def test() -> None:
-        async with fleet_of(3, heal=False) as fleet:
-            balance, retries = fleet.backend._budget._balance, metrics.RETRIES._value.get()
-            for triton in fleet.tritons.values():
-                triton.unloaded.add("net")
-            with pytest.raises(ModelUnavailable):
-                await fleet.backend.infer(aside(b"image"))
-            calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.best_effort]
-            assert len(calls) <= 1
-            assert (fleet.backend._budget._balance, metrics.RETRIES._value.get()) == (balance, retries)
-
-    run(test())
+async def test_best_effort_call_is_never_retried():
+    async with fleet_of(3, heal=False) as fleet:
+        balance, retries = fleet.backend._budget._balance, metrics.RETRIES._value.get()
+        for triton in fleet.tritons.values():
+            triton.unloaded.add("net")
+        with pytest.raises(ModelUnavailable):
+            await fleet.backend.infer(aside(b"image"))
+        calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.best_effort]
+        assert len(calls) <= 1
+        assert (fleet.backend._budget._balance, metrics.RETRIES._value.get()) == (balance, retries)
 
 
-def test_best_effort_call_needs_a_ready_triton():
-    async def test() -> None:
-        async with fleet_of(1, heal=False) as fleet:
-            (triton,) = fleet.tritons.values()
-            triton.away = True
-            await wait_until(lambda: not fleet.ready())
-            triton.failing.add("net")
-            triton.away = False
-            with pytest.raises(ModelUnavailable):
-                await fleet.backend.infer(aside(b"image"))
-            assert not any(call.best_effort for call in triton.calls)
-
-    run(test())
+async def test_best_effort_call_needs_a_ready_triton():
+    async with fleet_of(1, heal=False) as fleet:
+        (triton,) = fleet.tritons.values()
+        triton.away = True
+        await wait_until(lambda: not fleet.ready())
+        triton.failing.add("net")
+        triton.away = False
+        with pytest.raises(ModelUnavailable):
+            await fleet.backend.infer(aside(b"image"))
+        assert not any(call.best_effort for call in triton.calls)
 
 
-def test_best_effort_call_does_not_affect_the_quarantine():
-    async def test() -> None:
-        async with fleet_of(2, heal=False) as fleet:
-            with pytest.raises(StubDied):
-                await fleet.backend.infer(aside(KILLER))
-            code = fleet.backend._seal.apply(Batch([KILLER]))[0]
-            assert not fleet.quarantine.is_suspect(code)
-            fleet.quarantine.suspect([code])
-            with pytest.raises(ImageQuarantined):
-                await fleet.backend.infer(aside(KILLER))
-            assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 1
-
-    run(test())
+async def test_best_effort_call_does_not_affect_the_quarantine():
+    async with fleet_of(2, heal=False) as fleet:
+        with pytest.raises(StubDied):
+            await fleet.backend.infer(aside(KILLER))
+        code = fleet.backend._seal.apply(Batch([KILLER]))[0]
+        assert not fleet.quarantine.is_suspect(code)
+        fleet.quarantine.suspect([code])
+        with pytest.raises(ImageQuarantined):
+            await fleet.backend.infer(aside(KILLER))
+        assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 1
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_best_effort_call_does_not_affect_model_health(dead):
+async def test_best_effort_call_does_not_affect_model_health(dead):
     class HealthObserver:
         def __init__(self) -> None:
             self.told: list[str] = []
@@ -235,13 +192,10 @@ def test_best_effort_call_does_not_affect_model_health(dead):
         def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
             self.told.append("suspect")
 
-    async def test() -> None:
-        observer = HealthObserver()
-        triton = FakeTriton(dead={"net"} if dead else set())
-        models = Models(FakeEndpoint("10.0.0.1:8001", triton), observer)
-        for call in (aside(b"image"), call_of(b"image")):
-            with contextlib.suppress(StubDied):
-                await models.infer(call)
-        assert observer.told == ["suspect" if dead else "answered"]  # by the second call alone
-
-    run(test())
+    observer = HealthObserver()
+    triton = FakeTriton(dead={"net"} if dead else set())
+    models = Models(FakeEndpoint("10.0.0.1:8001", triton), observer)
+    for call in (aside(b"image"), call_of(b"image")):
+        with contextlib.suppress(StubDied):
+            await models.infer(call)
+    assert observer.told == ["suspect" if dead else "answered"]  # by the second call alone

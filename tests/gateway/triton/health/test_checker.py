@@ -11,7 +11,7 @@ from gateway.inference.backend import Call, InferResult
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.recovery import FRESH_SECONDS
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, run, wait_until
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, wait_until
 
 THREE = {
     MODEL: ("preprocessor", "net"),
@@ -46,328 +46,268 @@ def ready(checker) -> dict[str, bool]:
     return {model.name: model.ready for model in checker.health().models}
 
 
-def test_every_ensemble_that_keeps_the_contract_is_probed():
-    async def test() -> None:
-        checker = checker_of(FakeTriton(ensembles=THREE))
-        await settled(checker)
-        assert ready(checker) == dict.fromkeys(THREE, True)
-
-    run(test())
+async def test_every_ensemble_that_keeps_the_contract_is_probed():
+    checker = checker_of(FakeTriton(ensembles=THREE))
+    await settled(checker)
+    assert ready(checker) == dict.fromkeys(THREE, True)
 
 
 @pytest.mark.parametrize("step", ["preprocessor", "net", "flowers_preprocessor", "flowers_net"])
-def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
-    async def test() -> None:
-        triton = FakeTriton(ensembles=THREE)
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.kill(step)
-        using = {name for name, steps in THREE.items() if step in steps}
-        checker.state.suspect(next(iter(using)), StubDied(step), float("inf"))
-        assert {name for name, answers in ready(checker).items() if not answers} == using
-        await settled(checker)
-        assert ready(checker) == dict.fromkeys(THREE, True)
-        assert triton.done[:2] == [("unload", step), ("load", step)]
-        assert {name for what, name in triton.done if what == "load"} == {step, *using}
-
-    run(test())
+async def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
+    triton = FakeTriton(ensembles=THREE)
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.kill(step)
+    using = {name for name, steps in THREE.items() if step in steps}
+    checker.state.suspect(next(iter(using)), StubDied(step), float("inf"))
+    assert {name for name, answers in ready(checker).items() if not answers} == using
+    await settled(checker)
+    assert ready(checker) == dict.fromkeys(THREE, True)
+    assert triton.done[:2] == [("unload", step), ("load", step)]
+    assert {name for what, name in triton.done if what == "load"} == {step, *using}
 
 
-def test_other_models_stay_ready_when_the_default_model_dies():
-    async def test() -> None:
-        triton = FakeTriton(ensembles=THREE)
-        checker = checker_of(triton, heal=False)
-        await settled(checker)
-        triton.kill("net")
-        for _ in range(4):
-            await checker.probe_all()
-            await asyncio.sleep(0.02)
-        assert not checker.state.ready
-        assert checker.state.answers("flowers")
-        assert checker.state.answers("flowers", "1")
-
-    run(test())
-
-
-def test_model_that_fails_every_request_is_reloaded():
-    async def test() -> None:
-        triton = FakeTriton(ensembles=THREE)
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.failing.add("net")
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: triton.reloads("net") == 1)
-        await wait_until(lambda: checker.state.ready)
-        task.cancel()
-        assert triton.reloads("flowers_net") == 0
-
-    run(test())
-
-
-def test_single_failed_probe_does_not_reload():
-    async def test() -> None:
-        triton = FakeTriton()
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.failing.add("net")
-        for _ in range(SCHEDULE.failures - 1):
-            await asyncio.sleep(0.02)
-            await checker.probe_all()
-            await checker.recover()
-        triton.failing.clear()
-        await settled(checker)
-        assert checker.state.ready
-        assert triton.done == []
-
-    run(test())
-
-
-def test_ineffective_reload_is_reported_and_backed_off():
-    async def test() -> None:
-        triton = FakeTriton(recovers_on_reload=False)
-        checker = checker_of(triton)
-        await settled(checker)
-        before = metrics.HEALINGS.labels("in vain")._value.get()
-        triton.failing.add("net")
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: "does not repair" in checker.health().healing)
-        assert "restart this Triton" in checker.health().healing
-        assert metrics.HEALINGS.labels("in vain")._value.get() == before + 1
-        reloads = triton.reloads("net")
-        trials = len(triton.calls)
-        await wait_until(lambda: len(triton.calls) > trials + 20)
-        assert triton.reloads("net") == reloads  # trials go on, reloads do not
-        task.cancel()
-
-    run(test())
-
-
-def test_unrecoverable_model_does_not_delay_other_recoveries():
-    async def test() -> None:
-        triton = FakeTriton(ensembles=THREE, recovers_on_reload=False)
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.failing.add("net")
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: "does not repair" in checker.health().healing)
-        triton.kill("flowers_net")
-        await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
-        task.cancel()
-
-    run(test())
-
-
-def test_failed_load_of_a_step_is_retried():
-    async def test() -> None:
-        triton = FakeTriton(refuses_to_load={"net"})
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.kill("net")
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: ("load", "net") in triton.done)
-        assert not checker.state.ready
-        triton.refuses_to_load.clear()
-        await wait_until(lambda: checker.state.ready)
-        task.cancel()
-
-    run(test())
-
-
-def test_outdated_failure_report_does_not_reload():
-    async def test() -> None:
-        clock = [0.0]
-        triton = FakeTriton()
-        checker = checker_of(triton, clock=lambda: clock[0])
-        await settled(checker)
-        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-        clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
-        await settled(checker)
-        assert checker.state.ready
-        assert triton.done == []
-
-    run(test())
-
-
-def test_probe_sent_before_a_reload_is_ignored():
-    async def test() -> None:
-        triton = FakeTriton()
-        endpoint = LateEndpoint("10.0.0.1:8001", triton)
-        checker = checker_of(triton, endpoint=endpoint)
-        await settled(checker)
-        triton.kill("net")
-        endpoint.answer_is_late = True
-        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-        probe = asyncio.create_task(checker.probe_all())
-        await wait_until(lambda: not endpoint.answer_is_late)
-        await checker.recover()
-        assert triton.reloads("net") == 1
-        assert checker.state.ready
-        endpoint.delivered.set()
-        await probe
-        assert checker.state.ready
-        await settled(checker)
-        assert checker.state.ready
-        assert triton.reloads("net") == 1
-
-    run(test())
-
-
-def test_death_is_probed_again_after_another_gateway_reloads():
-    async def test() -> None:
-        triton, turns = FakeTriton(), [False]
-        checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(turns[0]))
-        await settled(checker)
-        triton.kill("net")
-        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-        await checker.recover()
-        triton.dead.clear()  # the other one has reloaded it, and here a late answer comes from before that
-        turns[0] = True
-        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-        await settled(checker)
-        assert checker.state.ready
-        assert triton.done == []
-
-    run(test())
-
-
-def test_only_one_of_two_gateways_reloads():
-    async def test() -> None:
-        triton = FakeTriton(instances=2, load_seconds=0.05)
-        # They run on different machines.
-        checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
-        tasks = [asyncio.create_task(checker.run()) for checker in checkers]
-        await wait_until(lambda: all(checker.state.ready for checker in checkers))
-        triton.kill("net")
-        await wait_until(lambda: triton.reloads("net") > 0)
-        await wait_until(lambda: all(checker.state.ready for checker in checkers))
-        for task in tasks:
-            task.cancel()
-        assert not triton.dead
-
-    run(test())
-
-
-def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
-    async def test() -> None:
-        triton = FakeTriton()
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.unloaded.add("net")
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: not checker.state.ready)
-        await wait_until(lambda: checker.state.ready)
-        task.cancel()
-        assert triton.unloaded == set()
-
-    run(test())
-
-
-def test_health_loop_survives_exceptions():
-    async def test() -> None:
-        triton = FakeTriton()
-        checker = checker_of(triton)
-        before = metrics.WATCH_FAULTS._value.get()
-        triton.ensembles = None  # no Triton's error: a fault of the code
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
-        triton.ensembles = {MODEL: ("preprocessor", "net")}
-        await wait_until(lambda: checker.state.ready)
-        task.cancel()
-
-    run(test())
-
-
-def test_client_answers_reduce_but_do_not_replace_probes():
-    async def test() -> None:
-        clock = [0.0]
-        triton = FakeTriton()
-        checker = checker_of(triton, clock=lambda: clock[0])
-        await settled(checker)
-        trials = len(triton.calls)
-        for _ in range(200):
-            clock[0] += SCHEDULE.interval_seconds / 10
-            checker.state.answered(MODEL, clock[0])
-            await checker.probe_all()
-        assert checker.state.ready
-        # 20 intervals: every fourth has a trial.
-        assert 4 <= len(triton.calls) - trials <= 8
-
-    run(test())
-
-
-def test_every_interval_without_traffic_has_a_probe():
-    async def test() -> None:
-        clock = [0.0]
-        triton = FakeTriton()
-        checker = checker_of(triton, clock=lambda: clock[0])
-        await settled(checker)
-        trials = len(triton.calls)
-        for _ in range(20):
-            clock[0] += SCHEDULE.interval_seconds
-            await checker.probe_all()
-        assert len(triton.calls) - trials == 20
-
-    run(test())
-
-
-def test_failed_request_brings_the_next_probe_forward():
-    async def test() -> None:
-        clock = [0.0]
-        triton = FakeTriton()
-        checker = checker_of(triton, clock=lambda: clock[0])
-        await settled(checker)
-        triton.away = True
-        checker.state.suspect(MODEL, TritonUnreachable(), 1.0)
-        assert not checker.state.ready
-        trials = len(triton.calls)
-        triton.away = False
+async def test_other_models_stay_ready_when_the_default_model_dies():
+    triton = FakeTriton(ensembles=THREE)
+    checker = checker_of(triton, heal=False)
+    await settled(checker)
+    triton.kill("net")
+    for _ in range(4):
         await checker.probe_all()
-        assert len(triton.calls) == trials + 1
-        assert checker.state.ready
-
-    run(test())
-
-
-def test_single_failed_request_keeps_the_model_ready():
-    async def test() -> None:
-        checker = checker_of(FakeTriton())
-        await settled(checker)
-        checker.state.suspect(MODEL, InferenceFailed(), float("inf"))
-        assert checker.state.ready
-
-    run(test())
+        await asyncio.sleep(0.02)
+    assert not checker.state.ready
+    assert checker.state.answers("flowers")
+    assert checker.state.answers("flowers", "1")
 
 
-def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
-    async def test() -> None:
-        triton = FakeTriton(ensembles=dict(THREE))
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.unloaded.update({"flowers", "flowers.v1"})
-        checker.forget({"flowers", "flowers.v1"})
-        task = asyncio.create_task(checker.run())
-        trials = len(triton.calls)
-        await wait_until(lambda: len(triton.calls) > trials + 10)
+async def test_model_that_fails_every_request_is_reloaded():
+    triton = FakeTriton(ensembles=THREE)
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.failing.add("net")
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: triton.reloads("net") == 1)
+    await wait_until(lambda: checker.state.ready)
+    task.cancel()
+    assert triton.reloads("flowers_net") == 0
+
+
+async def test_single_failed_probe_does_not_reload():
+    triton = FakeTriton()
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.failing.add("net")
+    for _ in range(SCHEDULE.failures - 1):
+        await asyncio.sleep(0.02)
+        await checker.probe_all()
+        await checker.recover()
+    triton.failing.clear()
+    await settled(checker)
+    assert checker.state.ready
+    assert triton.done == []
+
+
+async def test_ineffective_reload_is_reported_and_backed_off():
+    triton = FakeTriton(recovers_on_reload=False)
+    checker = checker_of(triton)
+    await settled(checker)
+    before = metrics.HEALINGS.labels("in vain")._value.get()
+    triton.failing.add("net")
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: "does not repair" in checker.health().healing)
+    assert "restart this Triton" in checker.health().healing
+    assert metrics.HEALINGS.labels("in vain")._value.get() == before + 1
+    reloads = triton.reloads("net")
+    trials = len(triton.calls)
+    await wait_until(lambda: len(triton.calls) > trials + 20)
+    assert triton.reloads("net") == reloads  # trials go on, reloads do not
+    task.cancel()
+
+
+async def test_unrecoverable_model_does_not_delay_other_recoveries():
+    triton = FakeTriton(ensembles=THREE, recovers_on_reload=False)
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.failing.add("net")
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: "does not repair" in checker.health().healing)
+    triton.kill("flowers_net")
+    await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
+    task.cancel()
+
+
+async def test_failed_load_of_a_step_is_retried():
+    triton = FakeTriton(refuses_to_load={"net"})
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.kill("net")
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: ("load", "net") in triton.done)
+    assert not checker.state.ready
+    triton.refuses_to_load.clear()
+    await wait_until(lambda: checker.state.ready)
+    task.cancel()
+
+
+async def test_outdated_failure_report_does_not_reload():
+    clock = [0.0]
+    triton = FakeTriton()
+    checker = checker_of(triton, clock=lambda: clock[0])
+    await settled(checker)
+    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+    clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
+    await settled(checker)
+    assert checker.state.ready
+    assert triton.done == []
+
+
+async def test_probe_sent_before_a_reload_is_ignored():
+    triton = FakeTriton()
+    endpoint = LateEndpoint("10.0.0.1:8001", triton)
+    checker = checker_of(triton, endpoint=endpoint)
+    await settled(checker)
+    triton.kill("net")
+    endpoint.answer_is_late = True
+    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+    probe = asyncio.create_task(checker.probe_all())
+    await wait_until(lambda: not endpoint.answer_is_late)
+    await checker.recover()
+    assert triton.reloads("net") == 1
+    assert checker.state.ready
+    endpoint.delivered.set()
+    await probe
+    assert checker.state.ready
+    await settled(checker)
+    assert checker.state.ready
+    assert triton.reloads("net") == 1
+
+
+async def test_death_is_probed_again_after_another_gateway_reloads():
+    triton, turns = FakeTriton(), [False]
+    checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(turns[0]))
+    await settled(checker)
+    triton.kill("net")
+    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+    await checker.recover()
+    triton.dead.clear()  # the other one has reloaded it, and here a late answer comes from before that
+    turns[0] = True
+    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+    await settled(checker)
+    assert checker.state.ready
+    assert triton.done == []
+
+
+async def test_only_one_of_two_gateways_reloads():
+    triton = FakeTriton(instances=2, load_seconds=0.05)
+    # They run on different machines.
+    checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
+    tasks = [asyncio.create_task(checker.run()) for checker in checkers]
+    await wait_until(lambda: all(checker.state.ready for checker in checkers))
+    triton.kill("net")
+    await wait_until(lambda: triton.reloads("net") > 0)
+    await wait_until(lambda: all(checker.state.ready for checker in checkers))
+    for task in tasks:
         task.cancel()
-        assert ready(checker) == {MODEL: True}
-        assert triton.done == []
-
-    run(test())
+    assert not triton.dead
 
 
-def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
-    async def test() -> None:
-        triton = FakeTriton(ensembles=dict(THREE))
-        checker = checker_of(triton)
-        await settled(checker)
-        triton.unloaded.add("flowers.v1")
-        triton.kill("flowers_net")
-        checker.state.suspect("flowers", StubDied("flowers_net"), float("inf"))
-        await settled(checker)
-        assert "flowers.v1" in triton.unloaded
-        assert checker.state.answers("flowers")
+async def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
+    triton = FakeTriton()
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.unloaded.add("net")
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: not checker.state.ready)
+    await wait_until(lambda: checker.state.ready)
+    task.cancel()
+    assert triton.unloaded == set()
 
-    run(test())
+
+async def test_health_loop_survives_exceptions():
+    triton = FakeTriton()
+    checker = checker_of(triton)
+    before = metrics.WATCH_FAULTS._value.get()
+    triton.ensembles = None  # no Triton's error: a fault of the code
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
+    triton.ensembles = {MODEL: ("preprocessor", "net")}
+    await wait_until(lambda: checker.state.ready)
+    task.cancel()
+
+
+async def test_client_answers_reduce_but_do_not_replace_probes():
+    clock = [0.0]
+    triton = FakeTriton()
+    checker = checker_of(triton, clock=lambda: clock[0])
+    await settled(checker)
+    trials = len(triton.calls)
+    for _ in range(200):
+        clock[0] += SCHEDULE.interval_seconds / 10
+        checker.state.answered(MODEL, clock[0])
+        await checker.probe_all()
+    assert checker.state.ready
+    # 20 intervals: every fourth has a trial.
+    assert 4 <= len(triton.calls) - trials <= 8
+
+
+async def test_every_interval_without_traffic_has_a_probe():
+    clock = [0.0]
+    triton = FakeTriton()
+    checker = checker_of(triton, clock=lambda: clock[0])
+    await settled(checker)
+    trials = len(triton.calls)
+    for _ in range(20):
+        clock[0] += SCHEDULE.interval_seconds
+        await checker.probe_all()
+    assert len(triton.calls) - trials == 20
+
+
+async def test_failed_request_brings_the_next_probe_forward():
+    clock = [0.0]
+    triton = FakeTriton()
+    checker = checker_of(triton, clock=lambda: clock[0])
+    await settled(checker)
+    triton.away = True
+    checker.state.suspect(MODEL, TritonUnreachable(), 1.0)
+    assert not checker.state.ready
+    trials = len(triton.calls)
+    triton.away = False
+    await checker.probe_all()
+    assert len(triton.calls) == trials + 1
+    assert checker.state.ready
+
+
+async def test_single_failed_request_keeps_the_model_ready():
+    checker = checker_of(FakeTriton())
+    await settled(checker)
+    checker.state.suspect(MODEL, InferenceFailed(), float("inf"))
+    assert checker.state.ready
+
+
+async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
+    triton = FakeTriton(ensembles=dict(THREE))
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.unloaded.update({"flowers", "flowers.v1"})
+    checker.forget({"flowers", "flowers.v1"})
+    task = asyncio.create_task(checker.run())
+    trials = len(triton.calls)
+    await wait_until(lambda: len(triton.calls) > trials + 10)
+    task.cancel()
+    assert ready(checker) == {MODEL: True}
+    assert triton.done == []
+
+
+async def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
+    triton = FakeTriton(ensembles=dict(THREE))
+    checker = checker_of(triton)
+    await settled(checker)
+    triton.unloaded.add("flowers.v1")
+    triton.kill("flowers_net")
+    checker.state.suspect("flowers", StubDied("flowers_net"), float("inf"))
+    await settled(checker)
+    assert "flowers.v1" in triton.unloaded
+    assert checker.state.answers("flowers")
 
 
 def taken_by_all(_: str):

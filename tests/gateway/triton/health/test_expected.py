@@ -10,7 +10,7 @@ from gateway import metrics
 from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.triton.health.expected import NOT_LISTED, ExpectedModels
 from tests.gateway.triton.fake_endpoint import FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, run, wait_until
+from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, wait_until
 
 STEPS = ("preprocessor", "net")
 TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
@@ -157,199 +157,163 @@ def test_what_may_need_a_failed_step_is_lacking(expected):
 
 
 @pytest.mark.parametrize("broken", [*STEPS, MODEL])
-def test_model_that_failed_to_load_is_loaded_once_it_can_be(broken):
-    async def test() -> None:
-        async with fleet_of() as fleet:
-            (triton,) = fleet.tritons.values()
-            triton.refuses_to_load = {broken}
-            triton.restart()
-            await wait_until(lambda: fleet.ready() == 0)
-            await wait_until(lambda: ("load", broken) in triton.done)
-            with pytest.raises(ModelUnavailable) as raised:
-                await fleet.backend.infer(call_of(b"image"))
-            assert raised.value.retry_after_seconds > 0
-            with pytest.raises(ModelUnavailable):
-                await fleet.backend.labels(MODEL, "")
-            (listed,) = await fleet.backend.models()
-            assert (listed.name, listed.ready) == (MODEL, False)
-            (health,) = fleet.backend.health()
-            assert broken in {each.name for each in health.models_not_ready}
-            assert health.last_probe.error.code == "model_unavailable"
-            triton.refuses_to_load = set()
-            await fleet.all_ready()
+async def test_model_that_failed_to_load_is_loaded_once_it_can_be(broken):
+    async with fleet_of() as fleet:
+        (triton,) = fleet.tritons.values()
+        triton.refuses_to_load = {broken}
+        triton.restart()
+        await wait_until(lambda: fleet.ready() == 0)
+        await wait_until(lambda: ("load", broken) in triton.done)
+        with pytest.raises(ModelUnavailable) as raised:
             await fleet.backend.infer(call_of(b"image"))
-            await wait_until(lambda: not fleet.backend.health()[0].models_not_ready)
+        assert raised.value.retry_after_seconds > 0
+        with pytest.raises(ModelUnavailable):
+            await fleet.backend.labels(MODEL, "")
+        (listed,) = await fleet.backend.models()
+        assert (listed.name, listed.ready) == (MODEL, False)
+        (health,) = fleet.backend.health()
+        assert broken in {each.name for each in health.models_not_ready}
+        assert health.last_probe.error.code == "model_unavailable"
+        triton.refuses_to_load = set()
+        await fleet.all_ready()
+        await fleet.backend.infer(call_of(b"image"))
+        await wait_until(lambda: not fleet.backend.health()[0].models_not_ready)
 
-    run(test())
 
-
-def test_missing_model_leaves_the_others_alone():
-    async def test() -> None:
-        async with fleet_of(ensembles=TWO) as fleet:
-            (triton,) = fleet.tritons.values()
-            await wait_until(lambda: len(fleet.backend.health()[0].models) == 2)
-            triton.refuses_to_load = {"flowers_net"}
-            triton.restart()
-            await wait_until(lambda: ("load", "flowers_net") in triton.done)
-            await fleet.backend.infer(call_of(b"image"))
-            with pytest.raises(ModelUnavailable):
-                await fleet.backend.infer(call_of(b"image", model="flowers"))
-            with pytest.raises(ModelNotFound):
-                await fleet.backend.infer(call_of(b"image", model="unknown"))
-            triton.refuses_to_load = set()
-            await wait_until(lambda: all(model.ready for model in fleet.backend.health()[0].models))
+async def test_missing_model_leaves_the_others_alone():
+    async with fleet_of(ensembles=TWO) as fleet:
+        (triton,) = fleet.tritons.values()
+        await wait_until(lambda: len(fleet.backend.health()[0].models) == 2)
+        triton.refuses_to_load = {"flowers_net"}
+        triton.restart()
+        await wait_until(lambda: ("load", "flowers_net") in triton.done)
+        await fleet.backend.infer(call_of(b"image"))
+        with pytest.raises(ModelUnavailable):
             await fleet.backend.infer(call_of(b"image", model="flowers"))
-            assert {name for what, name in triton.done if what == "load"} <= {"flowers", "flowers_net"}
-
-    run(test())
-
-
-def test_another_triton_answers_for_a_missing_model():
-    async def test() -> None:
-        async with fleet_of(2, ensembles=TWO) as fleet:
-            first, second = fleet.tritons.values()
-            await wait_until(lambda: all(len(health.models) == 2 for health in fleet.backend.health()))
-            first.refuses_to_load = {"flowers_net"}
-            first.restart()
-            await wait_until(lambda: ("load", "flowers_net") in first.done)
-            for _ in range(20):
-                await fleet.backend.infer(call_of(b"image", model="flowers"))
-            second.away = True
-            await wait_until(lambda: fleet.ready() == 1)
-            with pytest.raises((ModelUnavailable, TritonUnreachable)):
-                await fleet.backend.infer(call_of(b"image", model="flowers"))
-
-    run(test())
+        with pytest.raises(ModelNotFound):
+            await fleet.backend.infer(call_of(b"image", model="unknown"))
+        triton.refuses_to_load = set()
+        await wait_until(lambda: all(model.ready for model in fleet.backend.health()[0].models))
+        await fleet.backend.infer(call_of(b"image", model="flowers"))
+        assert {name for what, name in triton.done if what == "load"} <= {"flowers", "flowers_net"}
 
 
-def test_model_that_one_triton_has_is_asked_only_there():
-    async def test() -> None:
-        async with fleet_of(2) as fleet:
-            first, second = fleet.tritons.values()
-            first.ensembles = TWO
-            await wait_until(lambda: max(len(health.models) for health in fleet.backend.health()) == 2)
-            for _ in range(20):
-                await fleet.backend.infer(call_of(b"image", model="flowers"))
-            assert all(call.model_name == MODEL for call in second.calls)
-            first.away = True
-            await wait_until(lambda: fleet.ready() == 1)
-            with pytest.raises(TritonUnreachable):
-                await fleet.backend.infer(call_of(b"image", model="flowers"))
-
-    run(test())
+async def test_another_triton_answers_for_a_missing_model():
+    async with fleet_of(2, ensembles=TWO) as fleet:
+        first, second = fleet.tritons.values()
+        await wait_until(lambda: all(len(health.models) == 2 for health in fleet.backend.health()))
+        first.refuses_to_load = {"flowers_net"}
+        first.restart()
+        await wait_until(lambda: ("load", "flowers_net") in first.done)
+        for _ in range(20):
+            await fleet.backend.infer(call_of(b"image", model="flowers"))
+        second.away = True
+        await wait_until(lambda: fleet.ready() == 1)
+        with pytest.raises((ModelUnavailable, TritonUnreachable)):
+            await fleet.backend.infer(call_of(b"image", model="flowers"))
 
 
-def test_missing_model_is_logged_once_and_counted():
-    async def test() -> None:
-        triton = FakeTriton(refuses_to_load={"net"})
-        checker = checker_of(triton)
-        with structlog.testing.capture_logs() as captured:
-            triton.restart()
-            for _ in range(3):
-                await checker.probe_all()
-            gauge = metrics.MODEL_MISSING.labels("10.0.0.1:8001", "net")
-            assert gauge._value.get() == 1
-            triton.refuses_to_load = set()
-            await checker.load_missing()
+async def test_model_that_one_triton_has_is_asked_only_there():
+    async with fleet_of(2) as fleet:
+        first, second = fleet.tritons.values()
+        first.ensembles = TWO
+        await wait_until(lambda: max(len(health.models) for health in fleet.backend.health()) == 2)
+        for _ in range(20):
+            await fleet.backend.infer(call_of(b"image", model="flowers"))
+        assert all(call.model_name == MODEL for call in second.calls)
+        first.away = True
+        await wait_until(lambda: fleet.ready() == 1)
+        with pytest.raises(TritonUnreachable):
+            await fleet.backend.infer(call_of(b"image", model="flowers"))
+
+
+async def test_missing_model_is_logged_once_and_counted():
+    triton = FakeTriton(refuses_to_load={"net"})
+    checker = checker_of(triton)
+    with structlog.testing.capture_logs() as captured:
+        triton.restart()
+        for _ in range(3):
             await checker.probe_all()
-            assert gauge._value.get() == 0
-        events = [event for event in captured if event["event"] == "model_missing" and event["model"] == "net"]
-        assert [event["cause"] for event in events] == ["no memory"]
-        assert checker.state.ready
-
-    run(test())
-
-
-def test_triton_that_lets_nobody_load_models_is_reported():
-    async def test() -> None:
-        triton = FakeTriton(refuses_to_load={"net"}, loads_by_itself=True)
-        triton.restart()
-        checker = checker_of(triton)
-        task = asyncio.create_task(checker.run())
-        await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
-        assert checker.state.lacks(MODEL)
-        triton.loads_by_itself, triton.refuses_to_load = False, set()
-        triton.restart()  # by its operator
-        await wait_until(lambda: checker.state.ready)
-        task.cancel()
-
-    run(test())
-
-
-def test_without_recovery_nothing_is_loaded():
-    async def test() -> None:
-        triton = FakeTriton(refuses_to_load={"net"})
-        triton.restart()
-        checker = checker_of(triton, heal=False)
-        await checker.probe_all()
+        gauge = metrics.MODEL_MISSING.labels("10.0.0.1:8001", "net")
+        assert gauge._value.get() == 1
+        triton.refuses_to_load = set()
         await checker.load_missing()
-        assert triton.done == []
-        assert checker.state.lacks(MODEL)
+        await checker.probe_all()
+        assert gauge._value.get() == 0
+    events = [event for event in captured if event["event"] == "model_missing" and event["model"] == "net"]
+    assert [event["cause"] for event in events] == ["no memory"]
+    assert checker.state.ready
 
-    run(test())
+
+async def test_triton_that_lets_nobody_load_models_is_reported():
+    triton = FakeTriton(refuses_to_load={"net"}, loads_by_itself=True)
+    triton.restart()
+    checker = checker_of(triton)
+    task = asyncio.create_task(checker.run())
+    await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
+    assert checker.state.lacks(MODEL)
+    triton.loads_by_itself, triton.refuses_to_load = False, set()
+    triton.restart()  # by its operator
+    await wait_until(lambda: checker.state.ready)
+    task.cancel()
+
+
+async def test_without_recovery_nothing_is_loaded():
+    triton = FakeTriton(refuses_to_load={"net"})
+    triton.restart()
+    checker = checker_of(triton, heal=False)
+    await checker.probe_all()
+    await checker.load_missing()
+    assert triton.done == []
+    assert checker.state.lacks(MODEL)
 
 
 def lacking(checker) -> list[str]:
     return [warning for warning in checker.health().warnings if "so its share of the requests" in warning]
 
 
-def test_missing_version_of_a_split_is_a_warning_with_a_remedy():
-    async def test() -> None:
-        checker = checker_of(FakeTriton(), splits=[{MODEL: {"1": 90, "7": 10}}])
-        await checker.probe_all()
-        (warning,) = lacking(checker)
-        assert warning.startswith(f"{MODEL} has no version 7 ")
-        assert "--version 7" in warning
-        assert f"POST /models/{MODEL}/load" in warning
-        assert "GATEWAY_MODEL_SPLIT" in warning
-
-    run(test())
+async def test_missing_version_of_a_split_is_a_warning_with_a_remedy():
+    checker = checker_of(FakeTriton(), splits=[{MODEL: {"1": 90, "7": 10}}])
+    await checker.probe_all()
+    (warning,) = lacking(checker)
+    assert warning.startswith(f"{MODEL} has no version 7 ")
+    assert "--version 7" in warning
+    assert f"POST /models/{MODEL}/load" in warning
+    assert "GATEWAY_MODEL_SPLIT" in warning
 
 
-def test_triton_stays_ready_for_the_served_versions():
-    async def test() -> None:
-        checker = checker_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
+async def test_triton_stays_ready_for_the_served_versions():
+    checker = checker_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
+    await checker.probe_all()
+    assert lacking(checker)
+    assert checker.state.ready
+
+
+async def test_version_may_have_its_own_ensemble():
+    checker = checker_of(FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}), splits=[{MODEL: {"7": 100}}])
+    await checker.probe_all()
+    assert lacking(checker) == []
+
+
+async def test_unloaded_version_is_missing_and_logged_once():
+    triton = FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}, unloaded={f"{MODEL}.v7"})
+    checker = checker_of(triton, splits=[{MODEL: {"7": 100}}])
+    with structlog.testing.capture_logs() as captured:
         await checker.probe_all()
         assert lacking(checker)
-        assert checker.state.ready
+        triton.unloaded.clear()
 
-    run(test())
-
-
-def test_version_may_have_its_own_ensemble():
-    async def test() -> None:
-        checker = checker_of(FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}), splits=[{MODEL: {"7": 100}}])
-        await checker.probe_all()
-        assert lacking(checker) == []
-
-    run(test())
-
-
-def test_unloaded_version_is_missing_and_logged_once():
-    async def test() -> None:
-        triton = FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}, unloaded={f"{MODEL}.v7"})
-        checker = checker_of(triton, splits=[{MODEL: {"7": 100}}])
-        with structlog.testing.capture_logs() as captured:
+        async def try_again() -> bool:
             await checker.probe_all()
-            assert lacking(checker)
-            triton.unloaded.clear()
+            return not lacking(checker)
 
-            async def try_again() -> bool:
-                await checker.probe_all()
-                return not lacking(checker)
-
-            while not await try_again():
-                pass
-        events = [event for event in captured if event["event"] == "contract" and "version 7" in event["problem"]]
-        assert [event["log_level"] for event in events] == ["warning"]
-
-    run(test())
+        while not await try_again():
+            pass
+    events = [event for event in captured if event["event"] == "contract" and "version 7" in event["problem"]]
+    assert [event["log_level"] for event in events] == ["warning"]
 
 
-def test_nothing_is_missing_without_a_split():
-    async def test() -> None:
-        checker = checker_of(FakeTriton())
-        await checker.probe_all()
-        assert lacking(checker) == []
-
-    run(test())
+async def test_nothing_is_missing_without_a_split():
+    checker = checker_of(FakeTriton())
+    await checker.probe_all()
+    assert lacking(checker) == []
