@@ -110,9 +110,8 @@ fmt: ready ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
 
-docs: ready ## rewrite what is made from code: the tables of docs/reference, the client's errors, the chart's files
+docs: ready ## rewrite what is made from code: the tables of docs/reference, the chart's files
 	@$(BIN)/python docs/tables.py
-	@$(BIN)/python docs/client_errors.py
 
 site: ready ## build the documentation's site into build/site, without a network; a broken link is an error
 	@$(BIN)/sphinx-build -c docs -E -W --keep-going -q . build/site

@@ -166,8 +166,8 @@ def _to_file(
     job: "BulkJob", out: Path, stack: ExitStack, *, resume: bool, overwrite: bool
 ) -> Callable[["Gateway"], Exit]:
     from gateway.errors import UserError
+    from gateway_client.bulk import BulkError
     from gateway_client.bulk.meter import counted, duration
-    from gateway_client.bulk.problems import BulkError
     from gateway_client.bulk.run import FileRun, TooManyFailures
 
     run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))

@@ -21,7 +21,7 @@ from gateway_cli.classify import classify
 from gateway_cli.model import model_app
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk import BulkError
 from gateway_client.visible import visible, visible_lines
 from gateway_local.runtime import (
     DEFAULT_MODEL_REPOSITORY,

@@ -7,8 +7,17 @@ import warnings
 
 from gateway_client.asynchronous import AsyncGateway
 from gateway_client.blocking import Gateway
-from gateway_client.errors import BY_CODE, GatewayError, ImageError, RequestError, ServiceError
-from gateway_client.faults import ConnectionLost, UnexpectedAnswer, Unreachable, UnreadableFile
+from gateway_client.errors import (
+    BY_CODE,
+    ConnectionLost,
+    GatewayError,
+    ImageError,
+    RequestError,
+    ServiceError,
+    UnexpectedAnswer,
+    Unreachable,
+    UnreadableFile,
+)
 from gateway_client.images import NamedImage
 from gateway_client.results import Frame, Model, Prediction, Progress, Result
 

@@ -23,13 +23,11 @@ from gateway_client.documents import (
     text,
     texts,
 )
-from gateway_client.errors import NotFound
-from gateway_client.faults import UnexpectedAnswer, Unreachable
+from gateway_client.errors import NotFound, UnexpectedAnswer, Unreachable
 from gateway_client.files import MAX_FILE_BYTES
 from gateway_client.images import NamedImage, Source, count_of, images_of, images_of_async
 from gateway_client.results import Model, Progress, Result
-from gateway_client.sending import OnWait, Sending, SendOptions
-from gateway_client.throttle import Throttle
+from gateway_client.sending import OnWait, Sending, SendOptions, Throttle
 from gateway_client.wire import ProgressTimeout, error_of, not_a_gateway
 
 USER_AGENT = "triton-gateway-client"

@@ -1,16 +1,21 @@
 """Batches of images, one per request: read ahead, and bounded in number and bytes."""
 
 import asyncio
+import queue
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
-from gateway_client.errors import FileTooLarge, GatewayError
-from gateway_client.faults import UnreadableFile
+from gateway_client.errors import FileTooLarge, GatewayError, UnreadableFile
 from gateway_client.files import DEFAULT_FILE_BYTES
 from gateway_client.images import NamedImage
-from gateway_client.readers import Readers
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 READERS = 8
 """Number of images that are read concurrently: reading a bucket one by one would take most of the time."""
@@ -55,7 +60,7 @@ class Batches:
         self._loaded: deque[Loaded] = deque()
         self._taken = 0
         self._ended = False
-        self._readers = Readers(READERS, "gateway-client-read")
+        self._readers = _Readers(READERS, "gateway-client-read")
 
     def close(self) -> None:
         """Stop the reader threads."""
@@ -120,3 +125,49 @@ def _amount(nbytes: int) -> str:
         if nbytes >= size and nbytes % size == 0:
             return f"{nbytes // size} {unit}"
     return f"{nbytes} bytes"
+
+
+class _Readers(Executor):
+    """A ThreadPoolExecutor of daemon threads: the program may end while a read has not returned."""
+
+    def __init__(self, max_threads: int, name: str) -> None:
+        self._max_threads = max_threads
+        self._name = name
+        self._threads = 0
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pending: set[Future[object]] = set()
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Schedule a call in one of the threads."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as exc:  # raised by `future.result()`
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        self._pending.add(future)  # type: ignore[arg-type]
+        future.add_done_callback(self._pending.discard)
+        self._work.put(work)
+        if self._threads < self._max_threads:
+            self._threads += 1
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Stop each thread after its current call; calls that have not begun are cancelled."""
+        if cancel_futures:
+            for future in list(self._pending):
+                future.cancel()
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway_client.faults import UnexpectedAnswer
+from gateway_client.errors import UnexpectedAnswer
 
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Bytes of a document or of one line of NDJSON: a result with its frames, or the labels of all models."""

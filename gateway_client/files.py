@@ -1,7 +1,10 @@
-"""Files of unknown origin: opened without blocking, and read up to a limit."""
+"""Files: those of unknown origin are opened without blocking and read up to a limit; output is replaced atomically."""
 
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -63,6 +66,27 @@ def read_most(stream: Stream, max_bytes: int) -> bytes:
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
+
+
+@contextmanager
+def whole_file(target: Path, *, mode: int | None = None, sync: bool = False) -> Iterator[Path]:
+    """Yield an empty draft file that replaces `target` when the block ends without an error, and is deleted otherwise.
+
+    Readers see the old file or the new one, never a part. The mode follows the umask, or is `mode`; then only the owner
+    can read the draft. With `sync` the data is on the disk before the replacement, so that it survives a power cut.
+    """
+    draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600))
+    try:
+        yield draft
+        if sync:
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+        if mode is not None:
+            draft.chmod(mode)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _require_regular(found: os.stat_result) -> None:

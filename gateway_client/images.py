@@ -1,17 +1,28 @@
 """The accepted kinds of input, converted to one form: a name, and a function that reads the encoded bytes."""
 
 import os
+import struct
+import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway_client import png_writer
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 
 Source = Any
 """A path, bytes of an image file, a PIL image, an RGB array uint8 [H, W], [H, W, 3] or [H, W, 4], or a NamedImage."""
+
+IMAGE_SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in (
+        *("avif", "bmp", "dib", "gif", "heic", "heif", "hif", "j2k", "jfif", "jp2"),
+        *("jpe", "jpeg", "jpg", "png", "tif", "tiff", "webp"),
+    )
+)
+"""Files in a folder or an archive with one of these suffixes are images; a test compares them with the gateway's."""
+_PNG_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,11 @@ class NamedImage:
     name: str
     read: Callable[[], bytes] = field(repr=False)
     source: Source = field(default=None, repr=False)
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file in a folder or an archive has an image's suffix."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122  # a name, not a path
 
 
 def is_single_image(given: object) -> bool:
@@ -105,7 +121,7 @@ def _array(array: _Array, given: Source) -> NamedImage:
         raise TypeError(
             f"an array must be uint8 [H, W], [H, W, 3] or [H, W, 4], in RGB; this one is {array.dtype} {list(shape)}"
         )
-    return NamedImage("", lambda: png_writer.encode(array.tobytes(), shape[1], shape[0], channels), given)
+    return NamedImage("", lambda: _png(array.tobytes(), shape[1], shape[0], channels), given)
 
 
 def _pil(image: _PilImage, given: Source) -> NamedImage:
@@ -114,6 +130,22 @@ def _pil(image: _PilImage, given: Source) -> NamedImage:
     # The pixels are sent as they are: the caller decides whether to apply the EXIF orientation.
     return NamedImage(
         str(getattr(image, "filename", "") or ""),
-        lambda: png_writer.encode(image.convert("RGB").tobytes(), image.size[0], image.size[1], 3),
+        lambda: _png(image.convert("RGB").tobytes(), image.size[0], image.size[1], 3),
         given,
     )
+
+
+def _png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
+    """Encode pixels uint8 [height, width, channels], row by row, as PNG (W3C PNG, third edition).
+
+    1, 3 or 4 channels are gray, RGB or RGBA. It needs only the standard library.
+    """
+    stride = width * channels
+    rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, len(pixels), stride))
+    header = struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOUR_TYPES[channels], 0, 0, 0)
+    data = zlib.compress(rows, 1)
+    return b"\x89PNG\r\n\x1a\n" + _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", data) + _png_chunk(b"IEND", b"")
+
+
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -25,17 +25,18 @@ from gateway_client.documents import (
     text,
 )
 from gateway_client.errors import (
+    ConnectionLost,
     GatewayError,
     RequestError,
     RequestTooLarge,
     TooManyFiles,
     TooManyFrames,
+    UnexpectedAnswer,
+    Unreachable,
     UploadTimeout,
     UploadTooSlow,
 )
-from gateway_client.faults import ConnectionLost, UnexpectedAnswer, Unreachable
 from gateway_client.results import Frame, Prediction, Result
-from gateway_client.throttle import Throttle
 from gateway_client.wire import ProgressTimeout, error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
@@ -78,6 +79,37 @@ class _RetryBudget:
         self.attempts += 1
         # Jitter: requests that were refused together must not be retried together.
         return min(left, wait * (1 + random.random() / 2))  # noqa: S311  # no secret
+
+
+class Throttle:
+    """Additive increase, multiplicative decrease, as TCP does (RFC 5681); starts at `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.most = max(1, most)
+        self.limit = float(self.most)
+        self._out = 0
+        self._changed = asyncio.Event()
+
+    async def acquire(self) -> None:
+        """Wait for a slot."""
+        while self._out >= int(self.limit):
+            self._changed.clear()
+            await self._changed.wait()
+        self._out += 1
+
+    def release(self) -> None:
+        """Return a slot."""
+        self._out -= 1
+        self._changed.set()
+
+    def succeeded(self) -> None:
+        """Count a successful request: the limit grows."""
+        self.limit = min(float(self.most), self.limit + 1 / self.limit)
+        self._changed.set()
+
+    def refused(self) -> None:
+        """Count a refusal by an overloaded service: the limit is halved."""
+        self.limit = max(1.0, self.limit / 2)
 
 
 class Sending:

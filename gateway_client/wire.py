@@ -24,14 +24,15 @@ from gateway_client.documents import (
     parsed,
     text,
 )
-from gateway_client.errors import BY_CODE, GatewayError, ServiceError
-from gateway_client.faults import ConnectionLost, UnexpectedAnswer
+from gateway_client.errors import BY_CODE, ConnectionLost, GatewayError, ServiceError, UnexpectedAnswer
 from gateway_client.files import PIECE_BYTES
+from gateway_client.visible import visible
 
 NDJSON = "application/x-ndjson"
 MAX_EXTRA_LINES = 64
 """Lines that a response may have besides one for each image."""
 MAX_MESSAGE_CHARACTERS = 2_000
+MAX_LOCATION_CHARACTERS = 200
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 """A longer Retry-After is treated as a day."""
 _CODE = re.compile(r"[a-z0-9_]{1,64}")
@@ -152,7 +153,7 @@ def error_of(response: httpx.Response, body: bytes) -> GatewayError:
     except Malformed:
         pass
     if response.is_redirect:
-        location = visible(response.headers.get("Location", ""))
+        location = visible(response.headers.get("Location", "")[:MAX_LOCATION_CHARACTERS])
         return UnexpectedAnswer(
             f"{response.url} redirects to {location}, which is not followed: give that URL if it is the gateway's.",
             status=response.status_code,
@@ -168,12 +169,6 @@ def error_of(response: httpx.Response, body: bytes) -> GatewayError:
         f"{response.url} answers with status {response.status_code} and no problem document; is the URL right?",
         status=response.status_code,
     )
-
-
-def visible(given: str) -> str:
-    """The first 200 characters of a text of unknown origin, with unprintable ones escaped."""
-    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in given[:200])
-    return repr(shown) if shown != given else given
 
 
 def error_from(document: Mapping[str, Any], response: httpx.Response | None = None) -> GatewayError:

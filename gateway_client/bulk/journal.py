@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gateway_client import BY_CODE, NamedImage
-from gateway_client.bulk.files import whole_file
-from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk import BulkError
 from gateway_client.bulk.rows import FEATURES, Row, printable
 from gateway_client.bulk.run_options import Options, RunOptions
 from gateway_client.documents import Malformed, number, objects, optional_integer, optional_text, parsed, text
-from gateway_client.files import open_regular
+from gateway_client.files import open_regular, whole_file
 
 MAX_ROW_BYTES = 64 * 2**20
 """Maximum bytes of one row, with its frames or its embedding."""

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from gateway_client import NamedImage
-from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk import BulkError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 MAX_REDIRECTS = 5

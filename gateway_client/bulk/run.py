@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from gateway_client import Gateway, GatewayError, NamedImage
+from gateway_client.bulk import BulkError
 from gateway_client.bulk.journal import Journal, journal_of
 from gateway_client.bulk.meter import Meter
-from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.rows import Row, row_of
 from gateway_client.bulk.sinks import converter
 from gateway_client.bulk.sources import Sources, count

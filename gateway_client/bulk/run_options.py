@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway_client.bulk.files import whole_file
-from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk import BulkError
 from gateway_client.bulk.rows import Row
 from gateway_client.documents import parsed
-from gateway_client.files import read_text
+from gateway_client.files import read_text, whole_file
 
 MAX_OPTIONS_BYTES = 2**20
 """Maximum bytes of the file with a run's options; its longest option is a list of classes."""

@@ -6,8 +6,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from gateway_client.bulk import BulkError
 from gateway_client.bulk.parquet import arrow, parquet
-from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.rows import FEATURES, Row, columns
 from gateway_client.csv_cells import csv_line
 

@@ -19,13 +19,13 @@ from glob import has_magic
 from pathlib import Path
 
 from gateway_client import NamedImage
+from gateway_client.bulk import BulkError
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
-from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.remote import image_at, is_url, list_urls
-from gateway_client.bulk.suffixes import SUFFIXES
 from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, NoPath, TableUnreadable, read_paths
 from gateway_client.bulk.walk import EVERYTHING, Pattern, split, walk
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
+from gateway_client.images import is_image_name
 
 STDIN = "-"
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b")
@@ -34,11 +34,6 @@ _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*"
 
 class SourceMissing(BulkError):
     """A source does not exist or is empty."""
-
-
-def is_image_name(name: str) -> bool:
-    """Whether a file in a folder or an archive has an image's suffix."""
-    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122  # a name, not a path
 
 
 @dataclass(slots=True)

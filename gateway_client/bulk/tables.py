@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway_client.bulk.parquet_paths import column_reader
-from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk import BulkError
+from gateway_client.bulk.parquet import column_reader
 from gateway_client.bulk.remote import is_url
 from gateway_client.bulk.rows import printable
-from gateway_client.bulk.suffixes import SUFFIXES
 from gateway_client.csv_cells import restored
 from gateway_client.files import open_regular
+from gateway_client.images import is_image_name
 from gateway_client.visible import visible
 
 NAMES_SHOWN = 20
@@ -90,7 +90,7 @@ def _column(table: Path, names: list[str], column: str | None) -> str:
     for known in COLUMNS:
         if known in names:
             return known
-    if any(is_url(name) or os.path.splitext(name)[1].lower() in SUFFIXES for name in names):  # noqa: PTH122  # a cell
+    if any(is_url(name) or is_image_name(name) for name in names):
         raise TableUnreadable(
             f"{visible(table)} has no header, but a first line with {_listed(names)}: write one above it, such as path"
         )

@@ -1,6 +1,6 @@
 """The number of concurrent requests."""
 
-from gateway_client.throttle import Throttle
+from gateway_client.sending import Throttle
 
 
 def test_refusal_halves_and_successes_restore_concurrency():

@@ -28,9 +28,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway_client.bulk import inflate, parquet_paths, remote, tables
+from gateway_client.bulk import BulkError, inflate, parquet, remote, tables
 from gateway_client.bulk.inflate import InflatesTooFar, InflationBudget
-from gateway_client.bulk.problems import BulkError
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
 from tests.gateway.api.stub import PNG
@@ -476,7 +475,7 @@ def test_damaged_csv_lines_affect_only_their_rows(tmp_path):
 
 def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
     """A value of 900 kB that a dictionary repeats, and a file that is damaged after its list of columns."""
-    monkeypatch.setattr(parquet_paths, "MAX_MEMORY_BYTES", 640 * MIB)
+    monkeypatch.setattr(parquet, "MAX_MEMORY_BYTES", 640 * MIB)
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.parquet"
     indices = pyarrow.array([0] * 1024 + [1] * 1024, pyarrow.int32())
@@ -495,16 +494,16 @@ def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
 @pytest.mark.parametrize("more", [0, 1])
 def test_parquet_row_count_is_limited(tmp_path, monkeypatch, more):
     """A column without values takes almost no bytes for its rows."""
-    monkeypatch.setattr(parquet_paths, "FREE_ROWS", 1000)
+    monkeypatch.setattr(parquet, "FREE_ROWS", 1000)
     table = tmp_path / "t.parquet"
-    rows = parquet_paths.FREE_ROWS
+    rows = parquet.FREE_ROWS
     while True:
         pyarrow.parquet.write_table(pyarrow.table({"path": pyarrow.nulls(rows, pyarrow.string())}), table)
-        most = parquet_paths.FREE_ROWS + table.stat().st_size
+        most = parquet.FREE_ROWS + table.stat().st_size
         if rows == most + more:
             break
         rows = most + more
-    with parquet_paths.column_reader(table) as reader:
+    with parquet.column_reader(table) as reader:
         assert reader.names() == ["path"]
         values = reader.values("path")
         assert sum(1 for _ in islice(values, most)) == most

@@ -12,9 +12,9 @@ import pyarrow.parquet
 import pytest
 
 from gateway.ingest import image_info
-from gateway_client.bulk import suffixes
-from gateway_client.bulk.problems import BulkError
+from gateway_client.bulk import BulkError
 from gateway_client.bulk.sources import SourceMissing, Sources, count
+from gateway_client.images import IMAGE_SUFFIXES
 from tests.gateway.api.stub import PNG
 
 
@@ -306,4 +306,4 @@ def test_bucket_errors_are_reported(bucket, monkeypatch):
 
 def test_image_suffixes_are_those_of_the_gateway():
     """The client imports nothing of the gateway, so it has a copy."""
-    assert suffixes.SUFFIXES == image_info.SUFFIXES
+    assert IMAGE_SUFFIXES == image_info.SUFFIXES
