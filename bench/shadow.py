@@ -28,8 +28,8 @@ from bench.servers import START_SECONDS, gateway_at
 from bench.tally import Tally, percentile
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import AddRequest, add
-from gateway_models.repository.entry import Serving
+from gateway_models.networks.add import add
+from gateway_models.repository.spec import ModelSpec, Serving
 
 MODEL, ARCHITECTURE, CLASSES = "flowers", "mobilenet_v3_small", 1_000
 WITHOUT, WITH = "without a shadow", "with a shadow"
@@ -82,7 +82,7 @@ def _repository(folder: Path) -> Path:
         network = torchvision.models.get_model(ARCHITECTURE, num_classes=CLASSES)
         torch.nn.init.normal_(network.classifier[-1].bias, std=3.0)  # or nobody would take these for logits
         torch.save(network.state_dict(), weights)
-        request = AddRequest(
+        request = ModelSpec(
             source=f"torchvision:{ARCHITECTURE}",
             weights=str(weights),
             name=MODEL,

@@ -27,8 +27,8 @@ from gateway.triton.contract import CLASSIFIER
 from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.networks.torchscript import export_torchscript, load_torchscript
-from gateway_models.repository.entry import ImageTensor
 from gateway_models.repository.render import render
+from gateway_models.repository.spec import ImageTensor
 
 SINGLE, BULK = 32, 200
 """Requests in flight with one file each; files of the one request of the other measurement."""
@@ -80,7 +80,7 @@ def main(
 
 def of_pixels(models: Path) -> None:
     """Make the network of a repository that `bench.repository` wrote one for pixels, and its configurations too."""
-    entry = replace(default_entry(EFFICIENTNET_LITE0), tensor=ImageTensor.UINT8)
+    entry = default_entry(EFFICIENTNET_LITE0).changed(tensor=ImageTensor.UINT8)
     for folder, text in render(entry, command="export").items():
         (models / folder / "config.pbtxt").write_text(text)
     path = models / CLASSIFIER / "1" / "model.pt"

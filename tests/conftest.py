@@ -253,12 +253,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def added_head(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Entry]:
     """A repository with a small model `head` of five classes in it; not to be changed."""
     # Torch takes seconds to import, and most tests do without it.
-    from gateway_models.networks.add import AddRequest, add
+    from gateway_models.networks.add import add
+    from gateway_models.repository.spec import ModelSpec
     from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
     from tests.gateway_models.repository.entries import SMALL
 
     folder = tmp_path_factory.mktemp("head")
-    request = AddRequest(
+    request = ModelSpec(
         source=str(save_torchscript(Head(), folder / "head.pt")),
         name="head",
         labels=save_labels(folder / "labels.txt"),

@@ -10,7 +10,7 @@ from gateway_cli.model.group import Name, Url, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
 from gateway_cli.terminal import Repository, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway_models.repository.entry import Decode
+from gateway_models.repository.spec import Decode
 
 if TYPE_CHECKING:
     from gateway_models.proof.compare import Compared, Pair

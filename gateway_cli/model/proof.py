@@ -10,7 +10,7 @@ from gateway_cli.model.group import Name, Url, model_app
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.proof.variants import USUAL, TuneStep
-from gateway_models.repository.entry import Decode
+from gateway_models.repository.spec import Decode
 
 T = TypeVar("T", float, float | None)
 

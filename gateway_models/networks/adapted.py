@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.repository.spec import ModelSpec
 
 PLAIN = "float32-nchw"
+GRAY_ADVICE = "use --grayscale, which converts images as Pillow does"
 PIXELS = 255
 LUMA = (19595.0, 38470.0, 7471.0)
 """Weights of red, green and blue in 65536ths, as in Pillow's convert("L") (Convert.c), after ITU-R BT.601."""
@@ -24,7 +26,7 @@ class Gray:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A network's input format: one of functions.INPUTS, in colour or gray."""
+    """A network's input format: one of spec.INPUTS, in colour or gray."""
 
     input: str = PLAIN
     gray: Gray | None = None
@@ -33,6 +35,12 @@ class Form:
     def is_plain(self) -> bool:
         """Whether it is the preprocessor's output format."""
         return self.input == PLAIN and self.gray is None
+
+
+def known_form(spec: ModelSpec) -> Form:
+    """The input format that a completed spec names; its `input` is "" where it has to be detected."""
+    prepared = spec.prepared
+    return Form(spec.input, Gray(prepared.mean[0], prepared.std[0]) if spec.grayscale else None)
 
 
 def arranged(images: Tensor, form: Form) -> Tensor:

@@ -11,26 +11,15 @@ from gateway_models.networks.model_source import (
     SourceError,
     read_labels,
 )
-from gateway_models.repository.entry import (
-    Entry,
-    EntryError,
-    Format,
-    ImageTensor,
-    Precision,
-    Serving,
-    classifier_of,
-    entry_names,
-    preprocessor_of,
-    read_entry,
-)
-from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
 from gateway_models.repository.retired import retired
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from gateway_models.repository.writing import LABELS, check_free
 
 
-def check_trust(source: Source, *, trust: bool) -> None:
+def check_trust(source: Source) -> None:
     """Raise SourceError where adding a source runs its code, and the user did not allow that."""
-    if source.function and not trust:
+    if source.function and not source.spec.trust:
         raise SourceError(
             f"{source.function.path.name} is code. It runs when it is tested here, and later in Triton, with your "
             "rights: read it, then add --trust"
@@ -122,7 +111,7 @@ def check_features(layer: str, written_as: Format, old: Entry | None) -> None:
         return
     if written_as is Format.FUNCTION:
         raise SourceError("--features is for networks: a Python function has no layers and returns only scores")
-    if old and not old.features:
+    if old and not old.embedding_size:
         raise EntryError(
             f"the other versions of {old.name!r} give no embeddings, and versions share their outputs: add it under "
             "another name, which clients select by ?model="
@@ -143,16 +132,14 @@ def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Fo
     return wanted or ImageTensor.FP32
 
 
-def check_same(
-    old: Entry, preprocessing: Preprocessing, written_as: Format, labels: tuple[str, ...], repository: Path
-) -> None:
+def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository: Path) -> None:
     """Raise EntryError where a new version differs in more than weights: versions share one configuration."""
     advice = f"add it under another name, which clients select by ?model=, not as a version of {old.name!r}"
-    differences = preprocessing.differences(old.preprocessing.parameters())
+    differences = spec.prepared.differences(old.preprocessing.parameters())
     if differences:
         raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
-    if written_as is not old.format:
-        raise EntryError(f"it is {written_as.value} but the other versions are {old.format.value}: {advice}")
+    if spec.format and spec.format is not old.format:
+        raise EntryError(f"it is {spec.format.value} but the other versions are {old.format.value}: {advice}")
     if labels != read_labels(repository / old.classifier / LABELS):
         raise EntryError(f"its labels differ from those of the other versions: {advice}")
 

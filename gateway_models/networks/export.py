@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.model_config import parameters, read_model_config
-from gateway_models.repository.entry import RECORD, Entry, Format, Precision, Serving, Version, write_record
+from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,19 +91,15 @@ RECIPES = {recipe.name: recipe for recipe in (EFFICIENTNET_LITE0, MOBILENET_V3_S
 
 def default_entry(recipe: Recipe) -> Entry:
     """The record of the default model, from which triton_models' config.pbtxt files can be rendered."""
-    assert recipe.preprocessing is not None
-    version = Version(f"recipe:{recipe.name}", "", "", "softmax", Precision.FP32, 0.0)
-    return Entry(
-        name=ENSEMBLE_MODEL,
-        classes=1000,
+    spec = ModelSpec(
+        f"recipe:{recipe.name}",
+        ENSEMBLE_MODEL,
         preprocessing=recipe.preprocessing,
         format=Format.TORCHSCRIPT,
-        multi_label=False,
-        serving=Serving(),
-        versions={1: version},
-        preprocessor=PREPROCESSOR,
-        classifier=CLASSIFIER,
+        tensor=ImageTensor.FP32,
     )
+    outcome = Outcome(1000, "softmax", 0.0, Format.TORCHSCRIPT)
+    return Entry(ENSEMBLE_MODEL, {1: Version(spec, outcome)}, preprocessor=PREPROCESSOR, classifier=CLASSIFIER)
 
 
 def export_default(repository: Path, report: Report, *, force: bool = False) -> Path:

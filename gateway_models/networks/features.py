@@ -15,7 +15,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.probe import ALONE_TOLERANCE, probe_batches
 from gateway_models.networks.programs import Program
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.repository.entry import AUTO
+from gateway_models.repository.spec import AUTO
 
 NAME_IT = "use --features LAYER, a layer whose output is [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.functions import FunctionConfig, FunctionSource
+from gateway_models.networks.functions import FunctionConfig, FunctionSource, load_staged
 from gateway_models.networks.isolation import WorkFailed
 
 
@@ -74,8 +74,6 @@ def _close(process: "subprocess.Popen[str]", scratch: "tempfile.TemporaryDirecto
 
 def main() -> None:
     """Respond to each line until stdin ends."""
-    from gateway_models.networks.staged import load_staged
-
     answers = os.fdopen(os.dup(1), "w")
     # User code may print anything; only responses may go to stdout.
     os.dup2(2, 1)

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import importlib.util
 import json
 import re
 import shutil
@@ -11,13 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from gateway.errors import UserError
+from gateway_models.networks.file_kinds import ModelFileError
 
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
 REQUIREMENTS = "requirements.txt"
-INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
-"""Input formats of functions: the type and the order of the dimensions."""
 OFFERED = 3
 """Functions that an error message lists at most."""
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
@@ -46,10 +47,6 @@ class FunctionSource:
         for target, path in sorted(self._files().items()):
             hasher.update(f"{target}\0{path.stat().st_size}\0".encode() + path.read_bytes())
         return hasher.hexdigest()
-
-    def size(self) -> int:
-        """The size of all files in bytes."""
-        return sum(path.stat().st_size for path in self._files().values())
 
     def stage(self, folder: Path, config: "FunctionConfig") -> None:
         """Write a version's folder: Triton's model.py, the adapter, function.json and a copy of the code."""
@@ -80,7 +77,7 @@ class FunctionSource:
 
 @dataclass(frozen=True, slots=True)
 class FunctionConfig:
-    """function.json: how the function is called. `input` is one of INPUTS, or "" to follow its annotation."""
+    """function.json: how the function is called. `input` is one of spec.INPUTS, or "" to follow its annotation."""
 
     module: str
     callable: str
@@ -146,6 +143,23 @@ def check_requirements(path: Path) -> None:
             f"this environment does not meet {path}: {', '.join(missing)}. The function runs in the environment of "
             f"Triton's Python backend, which for `gateway up` is this one: pip install -r {path}"
         )
+
+
+def load_staged(folder: Path) -> tuple[Any, Any]:
+    """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelFileError.
+
+    This executes the user's code: only the processes of `jobs` and `function_process` call it.
+    """
+    # The adapter's copy in the folder, so that the probe runs the same code as Triton.
+    spec = importlib.util.spec_from_file_location("served_function", folder / ADAPTER)
+    assert spec is not None
+    assert spec.loader is not None
+    adapter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(adapter)
+    try:
+        return adapter.ServedFunction(folder, "cpu"), adapter
+    except adapter.FunctionError as exc:
+        raise ModelFileError(str(exc)) from exc
 
 
 def write_skeleton(name: str, folder: Path) -> Path:

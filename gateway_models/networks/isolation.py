@@ -6,12 +6,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.repository.entry import Format, Precision
+from gateway_models.repository.entry import Outcome
+from gateway_models.repository.spec import Format, ModelSpec
 
 TIMEOUT_SECONDS = 600.0
 """The time limit to probe and write one network; a large one takes minutes on a slow machine."""
@@ -26,61 +28,29 @@ class WorkFailed(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network to be probed and written to `output`.
+    """The network of a completed spec, to be tested and written into `folder`.
 
-    `source` is a path or torchvision:ARCH; `kind` is that of model_source.Source; `weights` is a file, the name of
-    torchvision weights or "". `side` is that of the images in pixels; `labels` is the number of labels, or None.
+    `kind` is that of model_source.Source; `labels` is the number of labels.
     """
 
+    spec: ModelSpec
     kind: str
-    source: str
-    weights: str
-    side: int
-    labels: int | None
-    multi_label: bool
-    precision: Precision
-    format: Format
-    output: str
-    input: str = ""
-    """The original's input format, such as uint8-nhwc; "" to detect it."""
-    pick: str = ""
-    """The output with the scores, by name or number, where there are several."""
-    pixels: bool = False
-    """Whether the images are pixels of 0 to 255."""
-    pixels_implied: bool = False
-    """Whether `pixels` was only assumed, since no mean and std were given."""
-    gray: tuple[float, float] | None = None
-    """The mean and std of a network for gray images."""
-    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """The mean and std of a network that is served with uint8 pixels and normalises them itself."""
-    may_export: bool = False
-    """Whether a torch.export program may keep its format if TorchScript would give other answers."""
-    mapped_bytes: int = 0
-    """The size of the files that a function may read."""
-    features: str = ""
-    """The layer whose output is the embedding, or AUTO; "" for scores only."""
-    trust: bool = False
-    """Whether a torch.export program may execute code while it is loaded."""
+    labels: int
+    folder: Path
 
+    def file(self, written_as: Format) -> Path:
+        """The file to be written."""
+        return self.folder / written_as.filename
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a job; `difference` is the largest difference of a probability from the original's.
+    @property
+    def pixels(self) -> bool:
+        """Whether the images are pixels of 0 to 255."""
+        return self.spec.prepared.gives_pixels
 
-    `cpu_only` are the operations that create their tensors on the CPU on any device.
-    """
-
-    classes: int
-    ending: str
-    difference: float
-    cpu_only: tuple[str, ...] = ()
-    input: str = ""
-    format: Format | None = None
-    """The format written; it differs from the job's if that would give other answers."""
-    features: int = 0
-    """The size of each embedding; 0 where the network gives none."""
-    features_difference: float = 0.0
-    """1 minus the smallest cosine of an embedding and the original's."""
+    @property
+    def side(self) -> int:
+        """That of the images in pixels."""
+        return self.spec.prepared.crop_size
 
 
 JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)
@@ -124,7 +94,7 @@ def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) 
         listener.join()
         process.stderr.close()
     if not in_time:
-        raise WorkFailed(f"{job.source} did not finish a batch within {timeout_seconds:g} s, so it was stopped")
+        raise WorkFailed(f"{job.spec.source} did not finish a batch within {timeout_seconds:g} s, so it was stopped")
     return _read(job, answer, code, stderr_lines)
 
 
@@ -143,9 +113,9 @@ def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> Outcome:
         died = f"of signal {-code}" if code < 0 else f"with code {code}"
         last = f" Its last output: {stderr_lines[-1]}" if stderr_lines else ""
         raise WorkFailed(
-            f"the process that loaded {job.source} ended {died}: the file is damaged, or it needed more memory or time "
-            f"than a network of its size should.{last}"
+            f"the process that loaded {job.spec.source} ended {died}: the file is damaged, or it needed more memory or "
+            f"time than a network of its size should.{last}"
         ) from None
     if "error" in values:
-        raise ModelFileError(f"{job.source.rpartition('/')[2]}: {values['error']}")
+        raise ModelFileError(f"{job.spec.source.rpartition('/')[2]}: {values['error']}")
     return OUTCOME.validate_python(values)

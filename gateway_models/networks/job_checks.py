@@ -3,19 +3,19 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import Gray, Normalising
+from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.features import check_embeddings, embedding_difference
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.isolation import PROGRESS, Job, Outcome
+from gateway_models.networks.isolation import PROGRESS, Job
 from gateway_models.networks.probe import Findings, probe_batches
-from gateway_models.repository.entry import Precision
+from gateway_models.repository.entry import Outcome
+from gateway_models.repository.spec import Format, ImageTensor, Precision
 
 ALLOWED = {Precision.FP32: 1e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
 """The largest difference of probabilities from the original's on made-up images that rounding explains."""
@@ -39,7 +39,7 @@ def check_pixels(job: Job, wanted: str) -> None:
             "it takes pixels as uint8, so it normalises them itself: leave out --mean and --std, or with --like or "
             "--preprocessing add --pixels, which ignores their mean and std"
         )
-    if wanted.startswith("float32") and job.pixels_implied:
+    if wanted.startswith("float32") and job.spec.pixels_implied:
         raise ModelFileError(
             "it takes float32: use --mean and --std, as in training, or --pixels if it takes values of 0 to 255"
         )
@@ -49,7 +49,7 @@ def embedding_of(
     job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.EMBEDDINGS, dims: int = 2
 ) -> EmbeddingTensor | None:
     """Check a network's embeddings and return their size and tensor; None if the job asks for none."""
-    if not job.features:
+    if not job.spec.features:
         return None
     size = check_embeddings(run, job.side, pixels=job.pixels)
     report(f"its embeddings have {size} numbers")
@@ -58,6 +58,7 @@ def embedding_of(
 
 def outcome_of(
     job: Job,
+    written_as: Format,
     findings: Findings,
     expected: list[Any],
     written: Callable[[Tensor], Any],
@@ -65,45 +66,41 @@ def outcome_of(
 ) -> Outcome:
     """Compare the written network's answers with the expected ones: scores, or pairs of scores and embeddings."""
     answers = [written(batch) for batch in probe_batches_of(job)]
-    off = 0.0
+    precision, off = job.spec.precision, 0.0
     if embeddings is not None:
         off = embedding_difference([answer[1] for answer in answers], [wanted[1] for wanted in expected])
         answers, expected = [answer[0] for answer in answers], [wanted[0] for wanted in expected]
-        if not off <= ALLOWED_COSINE[job.precision]:
-            Path(job.output).unlink(missing_ok=True)
+        if not off <= ALLOWED_COSINE[precision]:
             raise ModelFileError(
-                f"in {job.precision.value} as {job.format.value} its embeddings differ from the original's, with a "
-                f"cosine of {1 - off:.6f}: keep it in fp32, or in its own format"
+                f"in {precision.value} as {written_as.value} its embeddings differ from the original's, with a cosine "
+                f"of {1 - off:.6f}: keep it in fp32, or in its own format"
             )
     difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
-    if not difference <= ALLOWED[job.precision]:
-        Path(job.output).unlink(missing_ok=True)
+    if not difference <= ALLOWED[precision]:
         raise ModelFileError(
-            f"in {job.precision.value} as {job.format.value} its probabilities differ from the original's by up to "
+            f"in {precision.value} as {written_as.value} its probabilities differ from the original's by up to "
             f"{difference:.2g}: keep it in fp32, or in its own format"
         )
     size = 0 if embeddings is None else embeddings.size
-    return Outcome(findings.classes, findings.ending.value, difference, features=size, features_difference=off)
+    return Outcome(
+        findings.classes, findings.ending.value, difference, written_as, embedding_size=size, embedding_difference=off
+    )
 
 
 def probe_batches_of(job: Job) -> list[Tensor]:
     """The made-up images for the served network."""
-    if job.normalise:
+    if job.spec.tensor is ImageTensor.UINT8:
         return [batch.to(torch.uint8) for batch in probe_batches(job.side, pixels=True)]
     return probe_batches(job.side, pixels=job.pixels)
 
 
 def images_of(job: Job) -> list[Tensor]:
     """The same images in the original's input format."""
-    if job.normalise:
-        front = Normalising(torch.nn.Identity(), *job.normalise)
-        return [front(batch) for batch in probe_batches_of(job)]
-    return probe_batches_of(job)
-
-
-def gray_of(job: Job) -> Gray | None:
-    """Mean and std of a network for gray images, else None."""
-    return Gray(*job.gray) if job.gray else None
+    batches = probe_batches_of(job)
+    if job.spec.tensor is ImageTensor.UINT8:
+        front = Normalising(torch.nn.Identity(), job.spec.prepared.mean, job.spec.prepared.std)
+        return [front(batch) for batch in batches]
+    return batches
 
 
 def report(text: str) -> None:

@@ -15,9 +15,10 @@ from gateway.errors import UserError
 from gateway_models.networks.confinement import confine, stored_bytes
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE
-from gateway_models.networks.isolation import JOB, OUTCOME, TIMEOUT_SECONDS, Job, Outcome
+from gateway_models.networks.isolation import JOB, OUTCOME, TIMEOUT_SECONDS, Job
 from gateway_models.networks.onnx_job import do_onnx
 from gateway_models.networks.torch_job import do_torch
+from gateway_models.repository.entry import Outcome
 
 
 def do(job: Job) -> Outcome:
@@ -28,13 +29,15 @@ def do(job: Job) -> Outcome:
 def _confine(job: Job) -> None:
     if job.kind == "function":
         # Trusted code may map more memory than it uses, so the address space is not limited.
-        confine(job.mapped_bytes, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
+        staged = sum(path.stat().st_size for path in job.folder.rglob("*") if path.is_file())
+        confine(staged, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
         return
-    sources = [path for path in (Path(job.source), Path(job.weights)) if path.is_file()]
-    if job.source.startswith(HUGGING_FACE):
-        sources = list(Path(job.source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
+    source = job.spec.source
+    files = [path for path in (Path(source), Path(job.spec.weights or "")) if path.is_file()]
+    if source.startswith(HUGGING_FACE):
+        files = list(Path(source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
     # The parent enforces the wall clock; the CPU limit ends a process that the parent could not kill.
-    confine(sum(map(stored_bytes, sources)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
+    confine(sum(map(stored_bytes, files)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.errors import UserError
@@ -20,6 +20,7 @@ from gateway_models.networks.hub import (
 from gateway_models.networks.labels import MAX_LABELS_BYTES, given_labels, unreadable
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
+from gateway_models.repository.spec import ModelSpec
 
 KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
 """Files that are complete models, and their `kind` in Source."""
@@ -35,50 +36,51 @@ class SourceError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as the user names it; `like` names the torchvision weights whose preprocessing it was trained with.
+    """A model's source, inspected: `spec` has its absolute path, that of its weights, and the SHA-256 of these files.
 
-    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function.
-    `sha256` is that of the file, of the weights file for torchvision and timm, of all files of a function or folder, or
-    "".
-    `labels` and `preprocessing` are those that the source contains.
+    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function; `like` names the
+    torchvision weights whose preprocessing it was trained with. `labels` and `preprocessing` are those that the source
+    contains.
     """
 
+    spec: ModelSpec
     kind: str
-    location: str
-    weights: str
-    like: str
-    sha256: str
-    function: FunctionSource | None = None
+    like: str = ""
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
+    function: FunctionSource | None = None
 
 
-def find_source(
-    text: str, *, weights: str | None, like: str | None, include: Sequence[Path] = (), offline: bool = False
-) -> Source:
-    """Inspect a SOURCE without loading it; raises UserError. `offline` forbids downloads."""
+def find_source(spec: ModelSpec) -> Source:
+    """Inspect a spec's source without loading it; raises UserError."""
+    text, weights = spec.source, spec.weights
     if is_function(text):
         if weights:
             raise SourceError("--weights is for torchvision:ARCH; a function's files are named by --include")
-        function = find_function(text, include)
-        return Source("function", function.location, "", like or "", function.digest(), function)
-    if include:
+        function = find_function(text, spec.include)
+        return Source(
+            replace(spec, source=function.location, include=function.include, sha256=function.digest()),
+            "function",
+            spec.like or "",
+            function=function,
+        )
+    if spec.include:
         raise SourceError("--include is for the files of a Python function, FILE.py:NAME")
     if text.startswith(TORCHVISION):
-        return _torchvision(text.removeprefix(TORCHVISION), weights, like)
+        return _torchvision(spec)
     if text.startswith(RECIPE):
-        return Source("recipe", text, "", like or "", "")
-    if text.startswith(TIMM) and (weights or not offline):
-        return _timm(text.removeprefix(TIMM), weights, like)
+        return Source(spec, "recipe", spec.like or "")
     if text.startswith(TIMM):
-        raise SourceError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
+        if spec.offline and not weights:
+            raise SourceError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
+        return _timm(spec)
     if text.startswith(HUGGING_FACE):
         name = text.removeprefix(HUGGING_FACE)
         folder = Path(name).expanduser().absolute()
-        return _folder(folder if folder.is_dir() else fetch_folder(name, offline=offline), weights, like)
+        return _folder(spec, folder if folder.is_dir() else fetch_folder(name, offline=spec.offline))
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        return _folder(path, weights, like)
+        return _folder(spec, path)
     if not path.is_file():
         raise SourceError(
             f"there is no file {path}; SOURCE must be a file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
@@ -89,56 +91,57 @@ def find_source(
     kind = kind_of(path)
     if kind not in KINDS:
         raise refuse(path, kind)
-    return Source(KINDS[kind], str(path), "", like or "", digest(path))
+    return Source(replace(spec, source=str(path), sha256=digest(path)), KINDS[kind], spec.like or "")
 
 
-def _torchvision(architecture: str, weights: str | None, like: str | None) -> Source:
+def _torchvision(spec: ModelSpec) -> Source:
     import difflib
 
     from torchvision import models
 
+    architecture = spec.source.removeprefix(TORCHVISION)
     known = models.list_models(module=models)
     if architecture not in known:
         near = difflib.get_close_matches(architecture, known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "torchvision.models.list_models() lists them"
         raise SourceError(f"torchvision has no classifier {architecture!r}: {hint}")
-    if like is None:
-        like = str(models.get_model_weights(architecture).DEFAULT)
+    like = spec.like or str(models.get_model_weights(architecture).DEFAULT)
     weights_enum(like)
-    location = f"{TORCHVISION}{architecture}"
-    if weights is None:
-        return Source("torchvision", location, like, like, "")
-    path = _weights(weights)
-    return Source("torchvision", location, str(path), like, digest(path))
+    return Source(_with_weights(spec), "torchvision", like)
 
 
-def _timm(architecture: str, weights: str | None, like: str | None) -> Source:
+def _timm(spec: ModelSpec) -> Source:
+    architecture = spec.source.removeprefix(TIMM)
     config = timm_config(architecture)
-    if weights is None:
+    if not spec.weights:
         name = config.get("hf_hub_id")
         if not name:
             raise SourceError(f"timm has no weights for {architecture}: use --weights FILE")
-        return _folder(fetch_folder(name, offline=False), None, like)
-    path = _weights(weights)
+        return _folder(spec, fetch_folder(name, offline=False))
     # By default, the weights were trained with the same preprocessing as timm's; `like` overrides it.
-    preprocessing = None if like else timm_preprocessing(config)
-    return Source("timm", f"{TIMM}{architecture}", str(path), like or "", digest(path), preprocessing=preprocessing)
+    preprocessing = None if spec.like else timm_preprocessing(config)
+    return Source(_with_weights(spec), "timm", spec.like or "", preprocessing=preprocessing)
 
 
-def _folder(path: Path, weights: str | None, like: str | None) -> Source:
-    if weights:
+def _folder(spec: ModelSpec, path: Path) -> Source:
+    if spec.weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
     folder = read_folder(path)
-    preprocessing = None if like else folder.preprocessing
     return Source(
+        replace(spec, source=folder.location, sha256=folder.digest()),
         "huggingface",
-        folder.location,
-        "",
-        like or "",
-        folder.digest(),
+        spec.like or "",
         labels=folder.labels,
-        preprocessing=preprocessing,
+        preprocessing=None if spec.like else folder.preprocessing,
     )
+
+
+def _with_weights(spec: ModelSpec) -> ModelSpec:
+    """The spec with the absolute path and the checksum of its weights file, if it has one."""
+    if not spec.weights:
+        return replace(spec, sha256=None)
+    path = _weights(spec.weights)
+    return replace(spec, weights=str(path), sha256=digest(path))
 
 
 def _weights(text: str) -> Path:

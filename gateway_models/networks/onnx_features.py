@@ -10,7 +10,7 @@ from gateway_models.networks.features import pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import BATCH, inner_name, rename
 from gateway_models.networks.onnx_runner import import_onnx, session_of
-from gateway_models.repository.entry import AUTO
+from gateway_models.repository.spec import AUTO
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ import numpy as np
 
 from gateway.files import whole_file
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
-from gateway_models.networks.adapted import LUMA, PIXELS, Form
+from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.networks.probe import Ending
@@ -125,7 +125,7 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
     sides = dims[1:3] if last else dims[2:]
     if not last and isinstance(dims[1], int) and dims[1] != channels:
-        hint = ": use --grayscale, which converts images as Pillow does" if dims[1] == 1 else ""
+        hint = f": {GRAY_ADVICE}" if dims[1] == 1 else ""
         raise ModelFileError(
             f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
             f"{hint or ': export it again so that it accepts these'}"

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from gateway.triton.contract import CLASSIFIER_FEATURES, CLASSIFIER_OUTPUT
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import Form, arranged
+from gateway_models.networks.adapted import Form, arranged, known_form
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.isolation import Job, Outcome
+from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     EmbeddingTensor,
     check_pixels,
     embedding_of,
-    gray_of,
     images_of,
     outcome_of,
     report,
@@ -30,27 +29,28 @@ from gateway_models.networks.probe import (
     check_classes,
     probe_network,
 )
-from gateway_models.repository.entry import Precision
+from gateway_models.repository.entry import Outcome
+from gateway_models.repository.spec import Format, ImageTensor, Precision
 
 
 def do_onnx(job: Job) -> Outcome:
     """Probe an ONNX file and write it with the tensors of the contract; raises UserError."""
-    report(f"loading {job.source}")
-    model = onnx_graph.load_onnx(Path(job.source))
-    signature = onnx_graph.check_signature(model, job.side, Form(job.input, gray_of(job)), job.pick)
+    report(f"loading {job.spec.source}")
+    model = onnx_graph.load_onnx(Path(job.spec.source))
+    signature = onnx_graph.check_signature(model, job.side, known_form(job.spec), job.spec.output)
     check_pixels(job, signature.form.input)
-    answers = runner(Path(job.source), signature.output)
+    answers = runner(Path(job.spec.source), signature.output)
 
     def run(images: Tensor) -> Tensor:
         return answers(arranged(images, signature.form))
 
     report(f"trying it on images of {job.side}×{job.side}")
     findings = probe_network(run, job.side, pixels=job.pixels)
-    check_classes(findings, job.labels, multi_label=job.multi_label)
-    activate = activation(findings.ending, multi_label=job.multi_label)
+    check_classes(findings, job.labels, multi_label=job.spec.multi_label)
+    activate = activation(findings.ending, multi_label=job.spec.multi_label)
     embeddings = None
-    if job.features:
-        tensor = inner_tensor(model, signature.output, job.features)
+    if job.spec.features:
+        tensor = inner_tensor(model, signature.output, job.spec.features)
         both = pair_runner(model, signature.output, tensor)
 
         def run_both(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ def _write_any_batch(
     try:
         return write_onnx(job, findings, onnx_graph.any_batch(model), findings.ending, expected, signature, embeddings)
     except Exception as exc:  # of onnx, of ONNX Runtime, or ModelFileError where answers differ
-        Path(job.output).unlink(missing_ok=True)
+        job.file(Format.ONNX).unlink(missing_ok=True)
         raise ModelFileError(
             f"it takes a fixed batch of 1 and does not work with others: {onnx_graph.ANY_BATCH}"
         ) from exc
@@ -96,27 +96,27 @@ def write_onnx(
     embeddings: EmbeddingTensor | None = None,
 ) -> Outcome:
     """Complete an ONNX model, write it, and compare its answers with the expected ones; raises ModelFileError."""
+    spec, path = job.spec, job.file(Format.ONNX)
     form, output = (signature.form, signature.output) if signature else (Form(), "answers")
     model = onnx_graph.finish(
         model,
         ending,
-        multi_label=job.multi_label,
+        multi_label=job.spec.multi_label,
         side=job.side,
         classes=findings.classes,
         form=form,
         output=output,
-        normalise=job.normalise,
+        normalise=(spec.prepared.mean, spec.prepared.std) if spec.tensor is ImageTensor.UINT8 else None,
     )
     if embeddings is not None:
         model = add_embedding(model, embeddings.tensor, embeddings.size, embeddings.dims)
-    if job.precision is Precision.FP16:
+    if job.spec.precision is Precision.FP16:
         report("converting to fp16")
         model = onnx_graph.to_fp16(model)
-    report(f"writing {Path(job.output).name}")
-    onnx_graph.write(model, Path(job.output))
-    path = Path(job.output)
+    report(f"writing {path.name}")
+    onnx_graph.write(model, path)
     written: Callable[[Tensor], Any] = (
         runner(path) if embeddings is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
     )
-    outcome = outcome_of(job, findings, expected, written, embeddings)
+    outcome = outcome_of(job, Format.ONNX, findings, expected, written, embeddings)
     return replace(outcome, input="" if form.is_plain else form.input)

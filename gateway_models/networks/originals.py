@@ -1,12 +1,13 @@
 """The original of a served model: the network that the user added, before conversion."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.adapted import PLAIN, Adapted, Form, Gray, arranged
+from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import Kind, ModelFileError, kind_of
 from gateway_models.networks.function_process import FunctionProcess
@@ -16,34 +17,39 @@ from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.networks.weights import load_into, read_state_dict
-from gateway_models.repository.entry import Entry, EntryError, Version
+from gateway_models.repository.entry import EntryError, Version
 from gateway_models.repository.preprocessing_sources import weights_enum
+from gateway_models.repository.spec import ModelSpec
 
 
-def original_module(source: str, weights: str, classes: int | None, *, trust: bool = False) -> nn.Module:
-    """Load the network of a source, in eval mode: a prefix and a name or folder, or a file.
+def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
+    """Load the network of a spec's source, in eval mode, with this number of classes where that can be chosen.
 
-    The file is TorchScript or torch.export; with `trust`, a program may execute code while it is loaded. `weights`
-    is a file, the name of torchvision weights or "".
-    Raises UserError.
+    With `trust`, a torch.export program may execute code while it is loaded. Raises UserError.
     """
+    source = spec.source
     if source.startswith(TORCHVISION):
-        return _torchvision(source.removeprefix(TORCHVISION), weights, classes)
+        return _torchvision(source.removeprefix(TORCHVISION), spec, classes)
     if source.startswith((HUGGING_FACE, TIMM)):
         from gateway_models.networks.pretrained import folder_network, timm_network
 
         if source.startswith(TIMM):
-            return timm_network(source.removeprefix(TIMM), Path(weights), classes)
+            return timm_network(source.removeprefix(TIMM), Path(spec.weights or ""), classes)
         return folder_network(Path(source.removeprefix(HUGGING_FACE)))
     if source.startswith(RECIPE):
         from gateway_models.networks.export import RECIPES
 
         return RECIPES[source.removeprefix(RECIPE)].build().eval()
-    if kind_of(Path(source)) is Kind.EXPORTED_PROGRAM:
+    return load_written(Path(source), trust=spec.trust)
+
+
+def load_written(path: Path, *, trust: bool = False) -> nn.Module:
+    """Load the network of a TorchScript or torch.export file, in eval mode; raises UserError."""
+    if kind_of(path) is Kind.EXPORTED_PROGRAM:
         from gateway_models.networks.programs import load_program
 
-        return load_program(Path(source), trust=trust)
-    module: nn.Module = load_torchscript(Path(source))
+        return load_program(path, trust=trust)
+    module: nn.Module = load_torchscript(path)
     return module
 
 
@@ -51,43 +57,34 @@ Answers = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From images fp32 [N, 3, side, side] to probabilities [N, classes], and embeddings [N, size] or None."""
 
 
-def original_probabilities(entry: Entry, version: Version) -> Callable[[Tensor], Tensor]:
+def original_probabilities(version: Version) -> Callable[[Tensor], Tensor]:
     """As `original_answers`, but only the probabilities."""
-    answers = original_answers(entry, version)
+    answers = original_answers(version)
     return lambda images: answers(images)[0]
 
 
-def original_answers(entry: Entry, version: Version) -> Answers:
+def original_answers(version: Version) -> Answers:
     """The original of a version as a function of images, with softmax or sigmoid appended if it has none.
 
     Raises EntryError if the original is missing or has changed, and ModelFileError.
     """
-    if is_function(version.source):
-        probabilities = _function_probabilities(entry, version)
-        return lambda images: (probabilities(images), None)
-    if version.source.startswith(HUGGING_FACE):
-        _check_folder(version)
-    file = Path(
-        version.weights if version.source.startswith((TORCHVISION, TIMM)) and version.sha256 else version.source
-    )
-    if version.sha256 and not version.source.startswith(HUGGING_FACE):
-        if not file.is_file():
-            raise EntryError(f"the original, {file}, no longer exists: put it back, or add the model again")
-        if digest(file) != version.sha256:
-            raise EntryError(f"{file} has changed since it was added: add it again as a new version")
-    activate = activation(Ending(version.ending), multi_label=entry.multi_label)
-    gray = Gray(entry.preprocessing.mean[0], entry.preprocessing.std[0]) if version.grayscale else None
-    form = Form(version.input or PLAIN, gray)
+    spec, outcome = version.spec, version.outcome
+    activate = activation(Ending(outcome.ending), multi_label=spec.multi_label)
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
-    if file.suffix == ".onnx":
-        run = _onnx(file, entry.preprocessing.crop_size, form, version)
+    if is_function(spec.source):
+        run = _function(version)
     else:
-        module = original_module(version.source, version.weights, entry.classes, trust=version.trusted)
-        run = (
-            Featured(module, form, version.output, version.features, entry.classes)
-            if version.features
-            else Adapted(module, form, version.output)
-        ).eval()
+        file = _unchanged(spec)
+        form = replace(known_form(spec), input=outcome.input or PLAIN)
+        if file.suffix == ".onnx":
+            run = _onnx(file, form, spec)
+        else:
+            module = original_module(spec, outcome.classes)
+            run = (
+                Featured(module, form, spec.output, spec.features, outcome.classes)
+                if spec.features
+                else Adapted(module, form, spec.output)
+            ).eval()
 
     def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
@@ -98,48 +95,54 @@ def original_answers(entry: Entry, version: Version) -> Answers:
     return answers
 
 
-def _onnx(file: Path, side: int, form: Form, version: Version) -> Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]:
+def _unchanged(spec: ModelSpec) -> Path:
+    """The file or folder of an original; raises EntryError if it does not exist or has changed since it was added."""
+    by_name = spec.source.startswith((TORCHVISION, TIMM))
+    path = Path(spec.weights or "" if by_name else spec.source.removeprefix(HUGGING_FACE))
+    if not spec.sha256:
+        return path
+    if not path.exists():
+        raise EntryError(f"the original, {path}, no longer exists: put it back, or add the model again")
+    if (read_folder(path).digest() if path.is_dir() else digest(path)) != spec.sha256:
+        raise EntryError(f"{path} has changed since it was added: add it again as a new version")
+    return path
+
+
+def _onnx(file: Path, form: Form, spec: ModelSpec) -> Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]:
     from gateway_models.networks.onnx_graph import check_signature, load_onnx
     from gateway_models.networks.onnx_runner import runner
 
     model = load_onnx(file)
-    scores = check_signature(model, side, form, version.output).output
+    scores = check_signature(model, spec.prepared.crop_size, form, spec.output).output
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]] = runner(file, scores)
-    if version.features:
+    if spec.features:
         from gateway_models.networks.onnx_features import inner_tensor, pair_runner
 
-        run = pair_runner(model, scores, inner_tensor(model, scores, version.features))
+        run = pair_runner(model, scores, inner_tensor(model, scores, spec.features))
     return lambda images: run(arranged(images, form))
 
 
-def _check_folder(version: Version) -> None:
-    if read_folder(Path(version.source.removeprefix(HUGGING_FACE))).digest() != version.sha256:
-        raise EntryError(
-            f"{version.source.removeprefix(HUGGING_FACE)} has changed since it was added: add it again as a new version"
-        )
-
-
-def _function_probabilities(entry: Entry, version: Version) -> Callable[[Tensor], Tensor]:
-    source = find_function(version.source, [Path(path) for path in version.include])
-    if source.digest() != version.sha256:
+def _function(version: Version) -> Callable[[Tensor], Tensor]:
+    spec = version.spec
+    source = find_function(spec.source, spec.include)
+    if source.digest() != spec.sha256:
         raise EntryError(
             f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
-    activate = activation(Ending(version.ending), multi_label=entry.multi_label)
     # User code runs in a separate process.
-    run = FunctionProcess(source, input=version.input, output=version.output)
-    return lambda images: activate(run(images))
+    return FunctionProcess(source, input=version.outcome.input, output=spec.output)
 
 
-def _torchvision(architecture: str, weights: str, classes: int | None) -> nn.Module:
+def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.Module:
     from torchvision.models import get_model
 
-    if weights and not Path(weights).is_file():
+    weights = spec.weights
+    if not weights:
         try:
-            module: nn.Module = get_model(architecture, weights=weights_enum(weights))
+            module: nn.Module = get_model(architecture, weights=weights_enum(spec.like or ""))
         except OSError as exc:
             raise ModelFileError(
-                f"its weights {weights} cannot be downloaded ({exc}): download the file on a machine with network "
+                f"its weights {spec.like} cannot be downloaded ({exc}): download the file on a machine with network "
                 "access and use --weights FILE"
             ) from exc
         return module.eval()

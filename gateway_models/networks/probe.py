@@ -7,7 +7,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from gateway_models.networks.adapted import PIXELS, PLAIN, Form, arranged, chosen
+from gateway_models.networks.adapted import GRAY_ADVICE, PIXELS, PLAIN, Form, arranged, chosen
 from gateway_models.networks.file_kinds import ModelFileError
 
 Run = Callable[[Tensor], object]
@@ -180,12 +180,8 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
                 continue
             if channels != 3:
                 return (
-                    f"it takes {channels} channel{'s' * (channels > 1)} but images have three: red, green and blue. "
-                    + (
-                        "Use --grayscale, which converts them as Pillow does"
-                        if channels == 1
-                        else "Add a layer in front that converts them, and save it again"
-                    )
+                    f"it takes {channels} channel{'s' * (channels > 1)} but images have three, red, green and blue: "
+                    + (GRAY_ADVICE if channels == 1 else "add a layer in front that converts them, and save it again")
                 )
             return f"it does not run on {side}×{side} but does on {other}×{other}: use --crop {other}"
     if _runs(run, (1, 3, side, side)):

@@ -2,28 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import Adapted, Form, Normalising
+from gateway_models.networks.adapted import Adapted, Normalising, known_form
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.isolation import Job, Outcome
+from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     ALLOWED,
     check_pixels,
     embedding_of,
-    gray_of,
     images_of,
     outcome_of,
     probe_batches_of,
     report,
 )
 from gateway_models.networks.onnx_job import write_onnx
-from gateway_models.networks.originals import original_module
+from gateway_models.networks.originals import load_written, original_module
 from gateway_models.networks.probe import (
     Ending,
     activation,
@@ -33,7 +31,8 @@ from gateway_models.networks.probe import (
 )
 from gateway_models.networks.programs import export_program
 from gateway_models.networks.torchscript import ExportError, Served, convert, cpu_only, export_torchscript
-from gateway_models.repository.entry import Format, Precision
+from gateway_models.repository.entry import Outcome
+from gateway_models.repository.spec import Format, ImageTensor, Precision
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -44,69 +43,68 @@ GIVE_LOGITS = frozenset({"torchvision", "timm", "huggingface"})
 
 def do_torch(job: Job) -> Outcome:
     """Probe a network that torch runs, and write it in the job's format; raises UserError."""
-    report(f"loading {job.source}")
+    spec = job.spec
+    report(f"loading {spec.source}")
     with torch.no_grad():
-        module = original_module(job.source, job.weights, job.labels, trust=job.trust)
+        module = original_module(spec, job.labels)
         report(f"trying it on images of {job.side}×{job.side}")
-        form = form_of(module, job.side, Form(job.input, gray_of(job)), pixels=job.pixels)
+        form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
-        if not form.is_plain or job.pick or not isinstance(_probe_output(module, job.side), Tensor):
-            module = Adapted(module, form, job.pick).eval()
+        if not form.is_plain or spec.output or not isinstance(_probe_output(module, job.side), Tensor):
+            module = Adapted(module, form, spec.output).eval()
         findings = probe_network(module, job.side, pixels=job.pixels)
         if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
             findings = replace(findings, ending=Ending.LOGITS)  # small ones, as from an untrained network
-        check_classes(findings, job.labels, multi_label=job.multi_label)
-        activate = activation(findings.ending, multi_label=job.multi_label)
-        if job.features:
+        check_classes(findings, job.labels, multi_label=spec.multi_label)
+        activate = activation(findings.ending, multi_label=spec.multi_label)
+        if spec.features:
             network = module.network if isinstance(module, Adapted) else module
-            module = Featured(network, form, job.pick, job.features, findings.classes).eval()
+            module = Featured(network, form, spec.output, spec.features, findings.classes).eval()
         embeddings = embedding_of(job, module)
         served: torch.nn.Module = Served(module, activate, torch.float32)
         expected = [served(batch) for batch in images_of(job)]
-        if job.format is Format.ONNX:
+        if spec.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side, embeddings=embeddings is not None)
-            ending = Ending.SIGMOID if job.multi_label else Ending.SOFTMAX
+            ending = Ending.SIGMOID if spec.multi_label else Ending.SOFTMAX
             outcome = write_onnx(job, findings, model, ending, expected, embeddings=embeddings)
             return replace(outcome, input="" if form.is_plain else form.input)
-        dtype = DTYPES[job.precision]
+        dtype = DTYPES[spec.precision]
         if dtype is not torch.float32:
-            report(f"converting to {job.precision.value}")
+            report(f"converting to {spec.precision.value}")
             try:
                 served = _converted(module, activate, dtype)
                 served(images_of(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
-                raise ModelFileError(f"it does not run in {job.precision.value}: {reason}. Keep it in fp32") from exc
-        report(f"writing {Path(job.output).name}")
-        output = Path(job.output)
-        if job.normalise:
-            served = Normalising(served, *job.normalise)
-        example = probe_batches_of(job)[1]
-        written_as = _write_torch(job, served, example)
-        output = output.with_name(written_as.filename)
-        job = replace(job, format=written_as, output=str(output))
-        written = original_module(str(output), "", None)
-        outcome = replace(outcome_of(job, findings, expected, written, embeddings), format=written_as)
+                raise ModelFileError(f"it does not run in {spec.precision.value}: {reason}. Keep it in fp32") from exc
+        if spec.tensor is ImageTensor.UINT8:
+            served = Normalising(served, spec.prepared.mean, spec.prepared.std)
+        written_as = _write_torch(job, served, probe_batches_of(job)[1])
+        written = load_written(job.file(written_as))
+        outcome = outcome_of(job, written_as, findings, expected, written, embeddings)
         outcome = replace(outcome, input="" if form.is_plain else form.input)
         return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
 
 
 def _write_torch(job: Job, served: torch.nn.Module, example: Tensor) -> Format:
-    """Write a module in the job's format, or as a program if that is allowed and TorchScript gives other answers."""
-    output, tolerance = Path(job.output), ALLOWED[job.precision]
-    if job.format is Format.EXPORTED:
-        export_program(served, example, output, tolerance=tolerance)
-        return Format.EXPORTED
-    try:
-        export_torchscript(served, example, output, tolerance=tolerance)
-    except (ExportError, RuntimeError) as exc:
-        if not job.may_export:
-            raise
-        reason = str(exc).strip().splitlines()[-1]
-        report(f"TorchScript would give other answers ({reason}); it stays a torch.export program")
-        export_program(served, example, output.with_name(Format.EXPORTED.filename), tolerance=tolerance)
-        return Format.EXPORTED
-    return Format.TORCHSCRIPT
+    """Write a module in the job's format; by default as TorchScript, unless that gives other answers."""
+    tolerance = ALLOWED[job.spec.precision]
+    if job.spec.format is not Format.EXPORTED:
+        file = job.file(Format.TORCHSCRIPT)
+        report(f"writing {file.name}")
+        try:
+            export_torchscript(served, example, file, tolerance=tolerance)
+        except (ExportError, RuntimeError) as exc:
+            if job.spec.format is not None:
+                raise
+            reason = str(exc).strip().splitlines()[-1]
+            report(f"TorchScript would give other answers ({reason}); it stays a torch.export program")
+        else:
+            return Format.TORCHSCRIPT
+    file = job.file(Format.EXPORTED)
+    report(f"writing {file.name}")
+    export_program(served, example, file, tolerance=tolerance)
+    return Format.EXPORTED
 
 
 def _probe_output(module: torch.nn.Module, side: int) -> object:

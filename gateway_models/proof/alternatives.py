@@ -17,7 +17,8 @@ from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import Evaluation, evaluate
 from gateway_models.proof.image_files import resize_for
 from gateway_models.proof.serving import serving
-from gateway_models.repository.entry import Decode, Entry
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.spec import Decode
 
 RESIZE_PARAMETER = "resize_library"
 
@@ -62,11 +63,8 @@ def compare(
             for decode, library in ways(entry):
                 _resize_with(library, copy / entry.preprocessor / "config.pbtxt")
                 triton.load(entry.preprocessor, entry.classifier, ensemble)
-                way = replace(
-                    entry,
-                    serving=replace(entry.serving, decode=decode),
-                    preprocessing=replace(entry.preprocessing, resize_library=library),
-                )
+                preprocessing = replace(entry.preprocessing, resize_library=library)
+                way = entry.changed(preprocessing=preprocessing).with_serving(decode=decode)
                 evaluation = Evaluation(entry.classes, entry.multi_label)
                 for _ in evaluate(ensemble, triton.address, samples, evaluation, resize_for(way)):
                     pass

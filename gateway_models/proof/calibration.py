@@ -13,8 +13,9 @@ from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.proof.image_files import NoPictures, image_files
 from gateway_models.proof.parity import pil_image
 from gateway_models.proof.variants import TuneStep
-from gateway_models.repository.entry import Entry, Format, ImageTensor
+from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import AS_PIXELS, reference_transforms
+from gateway_models.repository.spec import Format, ImageTensor
 
 MAX_PICTURES = 256
 """The images that are run through a network at most; more hardly change the ranges."""
@@ -42,9 +43,9 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
         also = "" if len(entry.versions) > 1 else "add --try formats, which tries it as ONNX too, or "
         raise NotQuantized(
             f"int8 is for ONNX, and {entry.name} is served as {entry.format.value}: {also}add it under another name "
-            f"with `gateway model add {entry.versions[entry.in_use].source} --format onnx`"
+            f"with `gateway model add {entry.spec.source} --format onnx`"
         )
-    if entry.features:
+    if entry.embedding_size:
         raise NotQuantized(
             f"{entry.name} gives embeddings, and int8 would make them differ from those stored before: add it "
             "under another name without --features"

@@ -12,7 +12,8 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload, file_too_large
 from gateway_client.files import read_file
-from gateway_models.repository.entry import Decode, Entry
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.spec import Decode
 
 
 class NoPictures(UserError):

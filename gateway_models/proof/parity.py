@@ -142,7 +142,7 @@ def compare(
     entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[ImageFile]
 ) -> Iterator[Comparison | NotCompared]:
     """Compare each image as it is read; raises UserError if the original is missing or Triton returns an error."""
-    original = original_answers(entry, entry.versions[version])
+    original = original_answers(entry.versions[version])
     ensemble = entry.ensemble_of(version)
     transforms = reference_transforms(entry.preprocessing)
     for picture in pictures:
@@ -167,7 +167,7 @@ def compare_over_http(
     entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
 ) -> Iterator[Comparison | NotCompared]:
     """Compare a gateway's answer for each file, sent unchanged; raises UserError as `compare` does."""
-    original = original_answers(entry, entry.versions[version])
+    original = original_answers(entry.versions[version])
     transforms = reference_transforms(entry.preprocessing)
     for path in paths:
         try:

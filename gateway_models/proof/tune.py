@@ -14,8 +14,7 @@ import numpy as np
 
 from gateway.errors import UserError
 from gateway_models.blocking_triton import BlockingTriton
-from gateway_models.networks.add import AddRequest, add
-from gateway_models.networks.functions import is_function
+from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import read_labels
 from gateway_models.networks.originals import original_probabilities
@@ -25,8 +24,9 @@ from gateway_models.proof.image_files import NoPictures, read_pictures, reader, 
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
-from gateway_models.repository.entry import Entry, Format, Precision
+from gateway_models.repository.entry import Entry, Version
 from gateway_models.repository.preprocessing import reference_transforms
+from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.writing import LABELS, rewrite, staging, write
 
 TABLE = "tuning.json"
@@ -113,22 +113,15 @@ class Tuner:
         network = self._networks[chosen.format, chosen.precision]
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
-        difference = network.versions[1].difference
+        outcome = network.versions[1].outcome
         if chosen.precision is Precision.INT8:
             # For int8, the difference on made-up images is meaningless; use that on the measured ones.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
-        version = replace(
-            self.entry.versions[number],
-            precision=chosen.precision,
-            difference=difference,
-            features_difference=network.versions[1].features_difference,
-        )
-        entry = replace(
-            self.entry,
-            format=chosen.format,
+            outcome = replace(outcome, difference=difference)
+        spec = replace(self.entry.spec, format=chosen.format, precision=chosen.precision)
+        entry = replace(self.entry, versions={**self.entry.versions, number: Version(spec, outcome)}).changed(
             serving=chosen.serving,
             preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
-            versions={**self.entry.versions, number: version},
         )
         anew = chosen.precision is Precision.INT8 and self.calibrate is not None
         if anew or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
@@ -145,7 +138,7 @@ class Tuner:
         return Variant(self.entry.format, self.entry.precision, self.entry.serving, library)
 
     def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
-        if stage is TuneStep.INT8 and self.entry.features:
+        if stage is TuneStep.INT8 and self.entry.embedding_size:
             self.report("int8 is not tried: it would be checked by probabilities only, not by embeddings")
             return []
         return variants_of(stage, base, self.entry)
@@ -154,7 +147,7 @@ class Tuner:
         try:
             network = self._network(variant)
             preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
-            entry = replace(network, serving=variant.serving, preprocessing=preprocessing)
+            entry = network.changed(serving=variant.serving, preprocessing=preprocessing)
             rewrite(entry, self._scratch)
             self._client.load(entry.preprocessor, entry.classifier, entry.name)
             try:
@@ -171,26 +164,19 @@ class Tuner:
             self._networks[key] = self._quantized(variant)
         if key not in self._networks:
             version = self.entry.versions[self.entry.in_use]
-            request = AddRequest(
-                source=version.source,
+            # What was trusted when it was added still is: the original's digest is unchanged.
+            spec = replace(
+                version.spec,
                 name=f"{variant.format.value}-{variant.precision.value}",
                 labels=self.repository / self.entry.classifier / LABELS,
-                preprocessing=self.entry.preprocessing,
-                weights=version.weights if Path(version.weights).is_file() else None,
-                like=version.weights if version.weights and not Path(version.weights).is_file() else None,
+                input=version.outcome.input,
                 precision=variant.precision,
                 format=variant.format,
-                multi_label=self.entry.multi_label,
-                input=version.input,
-                output=version.output,
-                grayscale=version.grayscale,
-                include=tuple(map(Path, version.include)),
-                tensor=self.entry.tensor,
-                features=version.features,
-                # Trusted when it was added; its digest is unchanged.
-                trust=is_function(version.source) or version.trusted,
+                serving=Serving(),
+                sha256=None,
+                version=None,
             )
-            self._networks[key] = add(request, self._scratch, _ignore_progress)
+            self._networks[key] = add(spec, self._scratch, _ignore_progress)
         return self._networks[key]
 
     def _quantized(self, variant: Variant) -> Entry:
@@ -206,16 +192,13 @@ class Tuner:
                 files = calibration_files(self.calibrate, self.files, self.report)
                 images = calibration_images(files, self.entry)
                 quantize(fp32.model_file(self._scratch, 1), images, file)
-            version = replace(fp32.versions[1], precision=variant.precision)
-            # Empty names are derived from the new name.
-            entry = replace(
-                fp32, name=f"{variant.format.value}-int8", preprocessor="", classifier="", versions={1: version}
-            )
+            # Names of the folders that are left out are derived from the new name.
+            entry = Entry(f"{variant.format.value}-int8", fp32.versions).changed(precision=variant.precision)
             write(entry, read_labels(self.repository / self.entry.classifier / LABELS), file, self._scratch)
         return entry
 
     def _reference(self) -> list[Probabilities]:
-        original = original_probabilities(self.entry, self.entry.versions[self.entry.in_use])
+        original = original_probabilities(self.entry.versions[self.entry.in_use])
         transforms = reference_transforms(self.entry.preprocessing)
         images = (transforms(pil_image(path)) for path in self.files)
         return [original(image[None])[0].numpy() for image in images]

@@ -7,7 +7,8 @@ from enum import StrEnum
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import PILLOW, TORCH
 from gateway_models.networks.onnx_runner import OnnxMissing, import_onnx
-from gateway_models.repository.entry import Decode, Entry, Format, Precision, Serving
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.spec import Decode, Format, Precision, Serving
 
 
 class TuneStep(StrEnum):
@@ -67,7 +68,7 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
     pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
     if _has_onnx():
         pairs += [(Format.ONNX, precision) for precision in precisions if precision is not Precision.BF16]
-    if entry.versions[entry.in_use].source.endswith(".onnx"):
+    if entry.spec.source.endswith(".onnx"):
         pairs = [pair for pair in pairs if pair[0] is Format.ONNX]
     if len(entry.versions) > 1:
         # The versions share one configuration, which names one format.

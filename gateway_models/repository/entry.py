@@ -8,8 +8,7 @@ flowers_classifier/     config.pbtxt, labels.txt, a folder with the network for 
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import PILLOW, names_release
-from gateway.triton.contract import EXACT, FAST, pinned
+from gateway.triton.contract import pinned
 from gateway.validation import fault
 from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 
 RECORD = "origin.json"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
 """Files beside a function's model.py: the adapter, its parameters, and the user's code."""
-AUTO = "auto"
-"""Instead of a layer's name for FEATURES: the input of the last linear layer."""
-MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -34,150 +31,103 @@ class EntryError(UserError):
     """A model's entry is missing, unreadable, or cannot be changed as requested."""
 
 
-class Precision(StrEnum):
-    """The type that the network computes in; its inputs and outputs stay fp32."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-    INT8 = "int8"
-    """An ONNX network that `gateway model tune` quantized with calibration images."""
-
-
-class Format(StrEnum):
-    """The file format of the network, which determines the Triton backend."""
-
-    TORCHSCRIPT = "torchscript"
-    ONNX = "onnx"
-    EXPORTED = "torch-export"
-    """A torch.export program; it needs the project's own PyTorch backend instead of NVIDIA's."""
-    FUNCTION = "function"
-    """A folder: a model.py for Triton's Python backend, and the user's code."""
-
-    @property
-    def filename(self) -> str:
-        """The file in a version's folder."""
-        return {
-            Format.TORCHSCRIPT: "model.pt",
-            Format.ONNX: "model.onnx",
-            Format.EXPORTED: "model.pt2",
-            Format.FUNCTION: "model.py",
-        }[self]
-
-
-class Decode(StrEnum):
-    """How the gateway decodes large JPEGs: in full, or scaled down to at least four times the network's input."""
-
-    EXACT = EXACT
-    FAST = FAST
-
-
-class ImageTensor(StrEnum):
-    """The tensor between preprocessor and network: normalised images, or pixels that the network normalises."""
-
-    FP32 = "fp32"
-    UINT8 = "uint8"
-
-
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """How Triton runs a model; `gpus` () leaves the device to Triton.
+class Outcome:
+    """The result of testing and writing a network.
 
-    `cache` caches the ensemble's answers: a hit skips every step. `cache_classifier` caches the network's answers for
-    equal pixels, even from different files.
+    `difference` is the largest difference of a probability from the original's on made-up images. `cpu_only` are the
+    operations that create their tensors on the CPU on any device.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    max_batch_size: int = 64
-    preferred: tuple[int, ...] = (4, 8)
-    queue_delay_us: int = 0
-    instances: int = 2
-    preprocessor_instances: int = 2
-    gpus: tuple[int, ...] = ()
-    cache: bool = True
-    cache_classifier: bool = False
-    tensorrt: bool = False
-    """Whether NVIDIA's ONNX Runtime backend runs an ONNX model with TensorRT."""
-    sequence_model: str = ""
-    """The stateful model for this model's streams; "" for the repository's default one, if it exists."""
-    decode: Decode = Decode.EXACT
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "decode", Decode(self.decode))
-        for what, value, least, most in (
-            ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
-            ("instances", self.instances, 1, MAX_INSTANCES),
-            ("preprocessor instances", self.preprocessor_instances, 1, MAX_INSTANCES),
-            ("the queue delay in µs", self.queue_delay_us, 0, MAX_QUEUE_DELAY_US),
-        ):
-            if not least <= value <= most:
-                raise EntryError(f"{what}: {value} is not between {least:,} and {most:,}")
-        wrong = [size for size in self.preferred if not 0 < size <= self.max_batch_size]
-        if wrong:
-            raise EntryError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
-        if any(gpu < 0 for gpu in self.gpus):
-            raise EntryError("GPUs are numbers from 0, as nvidia-smi lists them")
+    classes: int
+    ending: str
+    difference: float
+    format: Format
+    """The format written; it differs from the requested one if that would give other answers."""
+    input: str = ""
+    """The original's input format, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
+    cpu_only: tuple[str, ...] = ()
+    embedding_size: int = 0
+    """0 where the network gives no embeddings."""
+    embedding_difference: float = 0.0
+    """1 minus the smallest cosine of an embedding and the original's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One trained network and its origin, so that served answers can be compared with the original's."""
+    """One trained network: how it was added, so that served answers can be compared with the original's."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    source: str
-    """A file's absolute path, torchvision:ARCH, or FILE.py:NAME."""
-    sha256: str
-    """That of the source, or of the weights if they are a file; "" if there is no file."""
-    weights: str
-    """A file of weights, the name of torchvision weights, or ""."""
-    ending: str
-    precision: Precision
-    difference: float
-    """Largest difference of a probability from the original's on made-up images, when it was written."""
-    input: str = ""
-    """The original's input format, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
-    output: str = ""
-    """The output with the scores, by name or number, where there are several; else ""."""
-    grayscale: bool = False
-    """Whether the original takes one channel."""
-    include: tuple[str, ...] = ()
-    """Files and folders that a function needs."""
-    features: str = ""
-    """The layer of the original whose output is FEATURES, or AUTO; "" for no embeddings."""
-    features_difference: float = 0.0
-    """1 minus the smallest cosine of an embedding and the original's on made-up images, when it was written."""
-    trusted: bool = False
-    """Whether it was added with --trust, so that the original may execute code when it is loaded again."""
+    spec: ModelSpec
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The data from which the files of an entry are written."""
+    """The data from which the files of an entry are written.
+
+    Versions share a preprocessor and a configuration: what describes these is equal in the specs of all versions.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     name: str
-    classes: int
-    preprocessing: Preprocessing
-    format: Format
-    multi_label: bool
-    serving: Serving
-    versions: dict[int, Version] = field(default_factory=dict)
+    versions: dict[int, Version]
     in_use: int = 1
     preprocessor: str = ""
     classifier: str = ""
-    features: int = 0
-    """The size of each embedding (FEATURES); 0 if the model gives none."""
-    tensor: ImageTensor = ImageTensor.FP32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preprocessor", self.preprocessor or preprocessor_of(self.name))
         object.__setattr__(self, "classifier", self.classifier or classifier_of(self.name))
 
     @property
+    def spec(self) -> ModelSpec:
+        """The spec of the version in use."""
+        return self.versions[self.in_use].spec
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How all versions prepare images."""
+        return self.spec.prepared
+
+    @property
+    def serving(self) -> Serving:
+        """How Triton runs all versions."""
+        return self.spec.serving
+
+    @property
+    def format(self) -> Format:
+        """The format of all versions."""
+        return self.versions[self.in_use].outcome.format
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether each class has a probability of its own."""
+        return self.spec.multi_label
+
+    @property
+    def tensor(self) -> ImageTensor:
+        """The tensor between preprocessor and network."""
+        return self.spec.tensor or ImageTensor.FP32
+
+    @property
     def precision(self) -> Precision:
         """The precision of the version in use."""
-        return self.versions[self.in_use].precision
+        return self.spec.precision
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self.versions[self.in_use].outcome.classes
+
+    @property
+    def embedding_size(self) -> int:
+        """The size of each embedding (FEATURES); 0 if the model gives none."""
+        return self.versions[self.in_use].outcome.embedding_size
 
     @property
     def ensembles(self) -> dict[str, int]:
@@ -198,9 +148,16 @@ class Entry:
         """Where a version's network is."""
         return repository / self.classifier / str(version) / self.format.filename
 
+    def changed(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of ModelSpec
+        """A copy with other values in the specs of all versions."""
+        versions = {
+            number: replace(version, spec=replace(version.spec, **changes)) for number, version in self.versions.items()
+        }
+        return replace(self, versions=versions)
+
     def with_serving(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of Serving
         """A copy with other values of Serving."""
-        return replace(self, serving=replace(self.serving, **changes))
+        return self.changed(serving=replace(self.serving, **changes))
 
 
 _RECORD = TypeAdapter(Entry)
@@ -233,8 +190,7 @@ def check_name(name: str) -> None:
 
 def write_record(entry: Entry, repository: Path) -> None:
     """Write the entry's record, origin.json."""
-    text = json.dumps(asdict(entry), indent=2)
-    (repository / entry.name / RECORD).write_text(text + "\n")
+    (repository / entry.name / RECORD).write_bytes(_RECORD.dump_json(entry, indent=2) + b"\n")
 
 
 def read_entry(repository: Path, name: str) -> Entry:
@@ -254,12 +210,30 @@ def read_entry(repository: Path, name: str) -> Entry:
 
 
 def _current(document: Any) -> Any:  # noqa: ANN401  # JSON
-    """A record of an earlier release as this one writes it."""
-    if isinstance(document, dict) and isinstance(document.get("preprocessing"), dict):
-        prepared = document["preprocessing"]
-        if names_release(str(prepared.get("resize_library", ""))):
-            prepared["resize_library"] = PILLOW
-    return document
+    """A record of an earlier release in today's form; what is damaged in it is left to the validation.
+
+    In those releases the entry had what its versions share, and each version had the rest.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("serving"), dict):
+        return document
+    old, versions = dict(document), {}
+    shared = {name: old.pop(name) for name in ("preprocessing", "multi_label", "serving", "tensor") if name in old}
+    found = {name: old.pop(name) for name in ("classes", "format") if name in old}
+    found["embedding_size"] = old.pop("features", 0)
+    if names_release(str((shared.get("preprocessing") or {}).get("resize_library", ""))):
+        shared["preprocessing"]["resize_library"] = PILLOW
+    for number, version in (old.get("versions") or {}).items():
+        spec = {"name": old.get("name"), **shared, **version}
+        outcome = {**found, "ending": spec.pop("ending", None), "difference": spec.pop("difference", None)}
+        outcome["embedding_difference"] = spec.pop("features_difference", 0.0)
+        outcome["input"] = spec.get("input", "")
+        # Code of a function was always trusted; weights without a checksum are the name of torchvision's.
+        spec["trust"] = spec.pop("trusted", False) or found.get("format") == Format.FUNCTION.value
+        if not spec.get("sha256"):
+            spec["like"] = spec.pop("weights", None) or None
+        spec["weights"] = spec.get("weights") or None
+        versions[number] = {"spec": {**spec, "format": found.get("format")}, "outcome": outcome}
+    return {**old, "versions": versions}
 
 
 def entry_names(repository: Path) -> list[str]:

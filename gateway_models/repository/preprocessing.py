@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import PILLOW, TORCH
+from gateway_models.repository.option import IMAGES, Option
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,6 +26,25 @@ class PreprocessingError(UserError):
     """The description of a model's preprocessing is incomplete or invalid."""
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """The numbers in text such as 0.485,0.456,0.406; raises PreprocessingError."""
+    try:
+        return tuple(float(part) for part in text.replace("x", ",").split(","))
+    except ValueError as exc:
+        raise PreprocessingError(f"{text!r} must be numbers separated by commas") from exc
+
+
+def whole(value: Any) -> int:  # noqa: ANN401  # a value of a user's file
+    """A number of pixels as int; raises PreprocessingError for fractions instead of truncating them."""
+    if not float(value).is_integer():
+        raise PreprocessingError(f"{value} is not a whole number of pixels")
+    return int(value)
+
+
+def _sides(text: str) -> tuple[int, ...]:
+    return tuple(whole(side) for side in numbers(text))
+
+
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
     """The preprocessing that a model needs; mean and std of RGB on a scale from 0 to 1.
@@ -35,11 +55,14 @@ class Preprocessing:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    resize_size: tuple[int, ...]
-    crop_size: int
-    interpolation: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    resize_size: Annotated[
+        tuple[int, ...],
+        Option("Shorter side, or height,width; by default the crop's.", IMAGES, "--resize", str, _sides),
+    ]
+    crop_size: Annotated[int, Option("Side of the centre crop.", IMAGES, "--crop")]
+    interpolation: Annotated[str, Option("bilinear (default), bicubic, …", IMAGES)]
+    mean: Annotated[tuple[float, ...], Option("R,G,B on a scale from 0 to 1.", IMAGES, type=str, read=numbers)]
+    std: Annotated[tuple[float, ...], Option("R,G,B on a scale from 0 to 1.", IMAGES, type=str, read=numbers)]
     resize_library: str = PILLOW
 
     def __post_init__(self) -> None:

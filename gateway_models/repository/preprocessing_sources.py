@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.ingest.resizing import PILLOW
 from gateway_client.files import read_text
-from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
+from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, PreprocessingError, whole
 
 SQUARED = {"ViT", "DeiT", "Beit", "Swin"}
 """Hugging Face processors for which one number means height and width; for others it is the shorter side."""
@@ -24,6 +24,7 @@ UNKNOWN_PROCESSORS = {
     "Bridgetower",
 }
 """Processors with unsupported steps, such as offsets and relative crops."""
+FIELDS = tuple(field.name for field in fields(Preprocessing))
 MAX_JSON_BYTES = 64 * 2**20
 """The size limit of a model's JSON file; the largest weight indexes have a few megabytes."""
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -32,8 +33,7 @@ PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hammin
 
 def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
     """Parse the output of `asdict`; numbers and lists are accepted for tuples."""
-    known = {field.name for field in fields(Preprocessing)}
-    unknown, missing = sorted(set(values) - known), sorted(known - set(values) - {"resize_library"})
+    unknown, missing = sorted(set(values) - {*FIELDS}), sorted({*FIELDS} - set(values) - {"resize_library"})
     if unknown or missing:
         problems = [
             f"{', '.join(names)} {word}"
@@ -68,6 +68,38 @@ def from_file(path: Path) -> Preprocessing:
         raise PreprocessingError(f"{path}: {exc}") from exc
 
 
+def from_options(
+    given: Mapping[str, Any], *, like: str | None, file: Preprocessing | None, pixels: bool, gray: bool
+) -> Preprocessing | None:
+    """The preprocessing that options describe; None if there is only `like` or nothing. Raises PreprocessingError.
+
+    `given` has the fields of Preprocessing by name; `file` was read from --preprocessing. With `pixels`, --mean and
+    --std may be left out; with `gray`, they may be one number each.
+    """
+    if pixels and not given.keys().isdisjoint(AS_PIXELS):
+        raise PreprocessingError(
+            "--pixels leaves pixels as they are, and --mean and --std normalise them: use one or the other"
+        )
+    flags = [f"--{name.removesuffix('_size')}" for name in FIELDS if name in given]
+    ways = [*(["--like"] if like else []), *(["--preprocessing"] if file else []), *flags[:1]]
+    if len(ways) > 1:
+        raise PreprocessingError(
+            f"{' and '.join(ways)} both describe how images were prepared in training: use one of them"
+        )
+    if not given:
+        return file
+    values = {**(AS_PIXELS if pixels else {}), **given}
+    missing = [f"--{name.removesuffix('_size')}" for name in ("crop_size", *AS_PIXELS) if name not in values]
+    if missing:
+        raise PreprocessingError(
+            f"{', '.join(flags)} cannot fully describe how images were prepared in training: add {', '.join(missing)}"
+        )
+    for name in AS_PIXELS:
+        if gray and len(values[name]) == 1:
+            values[name] *= 3
+    return Preprocessing(**{"resize_size": (values["crop_size"],), "interpolation": "bilinear", **values})
+
+
 def from_weights(name: str) -> Preprocessing:
     """The preprocessing of torchvision weights, such as ResNet50_Weights.IMAGENET1K_V2, in their evaluation."""
     transforms = weights_enum(name).transforms()
@@ -99,14 +131,6 @@ def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
         near = alike[:3] or difflib.get_close_matches(name, every, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "one is ResNet50_Weights.IMAGENET1K_V2"
         raise PreprocessingError(f"torchvision has no weights {name!r}: {hint}") from exc
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """The numbers in text such as 0.485,0.456,0.406; raises PreprocessingError."""
-    try:
-        return tuple(float(part) for part in text.replace("x", ",").split(","))
-    except ValueError as exc:
-        raise PreprocessingError(f"{text!r} must be numbers separated by commas") from exc
 
 
 def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
@@ -151,13 +175,6 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
         mean=_three(values["image_mean"]),
         std=_three(values.get("image_std", [])),
     )
-
-
-def whole(value: Any) -> int:  # noqa: ANN401  # whatever stands in a file
-    """A number of pixels as int; raises PreprocessingError for fractions instead of truncating them."""
-    if not float(value).is_integer():
-        raise PreprocessingError(f"{value} is not a whole number of pixels")
-    return int(value)
 
 
 def _list(value: object) -> list[Any]:

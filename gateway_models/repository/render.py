@@ -4,7 +4,8 @@ from importlib.resources import files
 from string import Template
 
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
-from gateway_models.repository.entry import Entry, Format, Precision
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.spec import Format, Precision
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
@@ -83,9 +84,9 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(serving.preferred, side, IMAGE_TYPES[entry.tensor.value]),
-        "features_output": _FEATURES % entry.features if entry.features else "",
-        "network_features": _NETWORK_FEATURES % entry.features if entry.features else "",
-        "features_map": _FEATURES_MAP if entry.features else "",
+        "features_output": _FEATURES % entry.embedding_size if entry.embedding_size else "",
+        "network_features": _NETWORK_FEATURES % entry.embedding_size if entry.embedding_size else "",
+        "features_map": _FEATURES_MAP if entry.embedding_size else "",
     }
     texts = {
         entry.preprocessor: _template("preprocessor").substitute(shared),
@@ -96,7 +97,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             shared,
             name=name,
             version=version,
-            precision=entry.versions[version].precision.value,
+            precision=entry.versions[version].spec.precision.value,
             classifier_version=version if len(entry.versions) > 1 else -1,
         )
     return texts

@@ -11,7 +11,8 @@ from rich.table import Table
 from gateway.triton.contract import pinned
 from gateway_local.console import PlainConsole
 from gateway_local.paths import at
-from gateway_models.repository.entry import AUTO, FUNCTION_FILES, RECORD, Entry, Format, ImageTensor, Precision, Version
+from gateway_models.repository.entry import FUNCTION_FILES, RECORD, Entry
+from gateway_models.repository.spec import AUTO, Format, ImageTensor, Precision
 from gateway_models.repository.writing import LABELS, preprocessor_files
 
 T = TypeVar("T")
@@ -19,18 +20,18 @@ T = TypeVar("T")
 
 def added(entry: Entry, repository: Path, version: int) -> None:
     """Print what `gateway model add` wrote and how to call the model."""
-    this = entry.versions[version]
+    spec, outcome = entry.versions[version].spec, entry.versions[version].outcome
     out = console()
     out.print(f"{entry.name} version {version} is in {repository}", style="bold")
     table = Table.grid(padding=(0, 2))
-    on = "the images of `tune`" if this.precision is Precision.INT8 else "made-up images"
+    on = "the images of `tune`" if spec.precision is Precision.INT8 else "made-up images"
     facts = {
-        "network": f"{this.source}, ends in {this.ending}",
+        "network": f"{spec.source}, ends in {outcome.ending}",
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
         "images": entry.preprocessing.described(),
-        **_vectors(entry, this),
-        "stored as": f"{entry.format.value}, {this.precision.value}{_takes(entry)}; probabilities differ from the "
-        f"original's by up to {this.difference:.1e} on {on}",
+        **_embeddings(entry, version),
+        "stored as": f"{entry.format.value}, {spec.precision.value}{_takes(entry)}; probabilities differ from the "
+        f"original's by up to {outcome.difference:.1e} on {on}",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():
@@ -85,7 +86,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "labels": some,
         "multi-label": "yes" if entry.multi_label else "no",
         "images": entry.preprocessing.described(),
-        **_vectors(entry, entry.versions[entry.in_use]),
+        **_embeddings(entry, entry.in_use),
         "format": f"{entry.format.value}{_takes(entry)}",
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
@@ -105,9 +106,9 @@ def versioned(entry: Entry) -> None:
         table.add_row(
             str(number),
             "in use" if number == entry.in_use else "",
-            " ".join(filter(None, [version.source, Path(version.weights).name])),
-            version.ending,
-            version.precision.value,
+            " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name])),
+            version.outcome.ending,
+            version.spec.precision.value,
             pinned(entry.name, number) if several else entry.name,
         )
     console().print(table)
@@ -129,13 +130,13 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
             bar.advance(task)
 
 
-def _vectors(entry: Entry, version: Version) -> dict[str, str]:
+def _embeddings(entry: Entry, version: int) -> dict[str, str]:
     """The row about embeddings, if the model gives them."""
-    if not entry.features:
+    if not entry.embedding_size:
         return {}
-    layer = "the input of the last linear layer" if version.features == AUTO else version.features
-    off = version.features_difference
-    return {"vectors": f"{entry.features} numbers, {layer}; 1 - cosine to the original's is up to {off:.1e}"}
+    layer, off = entry.versions[version].spec.features, entry.versions[version].outcome.embedding_difference
+    where = "the input of the last linear layer" if layer == AUTO else layer
+    return {"embeddings": f"{entry.embedding_size} numbers, {where}; 1 - cosine to the original's is up to {off:.1e}"}
 
 
 def _takes(entry: Entry) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from gateway.triton.contract import PREPROCESSOR
 from gateway_local.paths import SHIPPED_MODELS
-from gateway_models.repository.entry import Entry, EntryError, Format, write_record
+from gateway_models.repository.entry import Entry, EntryError, write_record
 from gateway_models.repository.render import render
+from gateway_models.repository.spec import Format
 
 LABELS = "labels.txt"
 PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"

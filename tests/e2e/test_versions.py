@@ -21,8 +21,8 @@ from gateway.keys import add_key
 from gateway_cli.main import app
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import AddRequest, add
-from gateway_models.repository.entry import Serving
+from gateway_models.networks.add import add
+from gateway_models.repository.spec import ModelSpec, Serving
 from tests.asking import encode
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
@@ -48,7 +48,7 @@ class Served:
         folder.mkdir()
         network = Head(seed=seed, last=nn.Sigmoid() if options.get("multi_label") else None)
         save = save_torchscript if torchscript else save_onnx
-        request = AddRequest(
+        request = ModelSpec(
             source=str(save(network, folder / ("model.pt" if torchscript else "model.onnx"))),
             name=name,
             labels=save_labels(folder / "labels.txt"),

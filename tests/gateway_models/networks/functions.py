@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gateway_models.networks import jobs
 from gateway_models.networks.functions import FunctionConfig, find_function
-from gateway_models.networks.isolation import Job, Outcome
-from gateway_models.repository.entry import Format, Precision
+from gateway_models.repository.entry import Outcome
+from tests.gateway_models.networks.builders import job
 
 COLOURS = """
 import numpy as np
@@ -59,19 +59,7 @@ def tried(source: str, folder: Path, *, said: dict[str, str] | None = None, **ch
     """The trial of FILE.py:NAME on pixels, staged in `folder`; raises what it raises."""
     function = find_function(source)
     function.stage(folder / "staged", FunctionConfig(function.path.stem, function.name, **(said or {})))
-    job = {
-        "kind": "function",
-        "source": function.location,
-        "weights": "",
-        "side": 32,
-        "labels": 6,
-        "multi_label": False,
-        "precision": Precision.FP32,
-        "format": Format.FUNCTION,
-        "output": str(folder / "staged" / "model.py"),
-        "pixels": True,
-    }
-    return jobs.do(Job(**{**job, **changes}))
+    return jobs.do(job(function.location, "function", folder / "staged", **{"labels": 6, "pixels": True, **changes}))
 
 
 @contextmanager

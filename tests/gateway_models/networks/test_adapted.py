@@ -13,20 +13,22 @@ from torch import Tensor, nn
 
 from gateway_models.networks import jobs
 from gateway_models.networks.adapted import Form, Gray, arranged, chosen
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.isolation import Job, Outcome
-from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.isolation import Job
 from gateway_models.networks.onnx_graph import any_batch, check_signature
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.originals import original_module, original_probabilities
+from gateway_models.networks.originals import load_written, original_probabilities
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.repository.entry import Entry, Format, Precision, Serving, Version
+from gateway_models.repository.entry import Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway_models.repository.spec import Format, ModelSpec, Precision, SpecError
+from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
 
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).float()
 GRAY = Gray(0.4, 0.25)
+ONE_CHANNEL = Preprocessing((32,), 32, "bilinear", (GRAY.mean,) * 3, (GRAY.std,) * 3)
 
 
 class ChannelsLast(nn.Module):
@@ -67,27 +69,14 @@ class Several(nn.Module):
 
 
 def job(source: Path, folder: Path, **changes) -> Job:
-    values = {
-        "kind": "onnx" if source.suffix == ".onnx" else "torchscript",
-        "source": str(source),
-        "weights": "",
-        "side": 32,
-        "labels": 5,
-        "multi_label": False,
-        "precision": Precision.FP32,
-        "format": Format.ONNX if source.suffix == ".onnx" else Format.TORCHSCRIPT,
-        "output": str(folder / "written" / ("model.onnx" if source.suffix == ".onnx" else "model.pt")),
-        **changes,
-    }
-    if values["format"] is Format.ONNX:
-        values["output"] = str(folder / "written" / "model.onnx")
-    return Job(**values)
+    kind, own = ("onnx", Format.ONNX) if source.suffix == ".onnx" else ("torchscript", Format.TORCHSCRIPT)
+    return builders.job(source, kind, folder / "written", **{"format": own, **changes})
 
 
 def written(folder: Path) -> Callable[[Tensor], Tensor]:
     if (folder / "written" / "model.onnx").is_file():
         return runner(folder / "written" / "model.onnx")
-    return original_module(str(folder / "written" / "model.pt"), "", None)
+    return load_written(folder / "written" / "model.pt")
 
 
 def scripted(module: nn.Module, path: Path, example: Tensor) -> Path:
@@ -130,7 +119,7 @@ def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
     with torch.no_grad():
         expected = Several()(PIXELS)["logits"].softmax(dim=1)
     for which in ("logits", "1"):
-        jobs.do(job(file, tmp_path, pick=which))
+        jobs.do(job(file, tmp_path, output=which))
         with torch.no_grad():
             assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
 
@@ -162,7 +151,7 @@ def test_a_network_for_gray_images_is_served(tmp_path, suffix):
     module = Head(channels=1)
     save = save_onnx if suffix == ".onnx" else save_torchscript
     file = save(module, tmp_path / f"model{suffix}", channels=1)
-    jobs.do(job(file, tmp_path, gray=(GRAY.mean, GRAY.std)))
+    jobs.do(job(file, tmp_path, grayscale=True, preprocessing=ONE_CHANNEL))
     images = (PIXELS / 255 - GRAY.mean) / GRAY.std
     with torch.no_grad():
         expected = module(arranged(images, Form(gray=GRAY))).softmax(dim=1)
@@ -173,8 +162,8 @@ def test_grayscale_wants_one_mean_and_std(tmp_path):
     file = save_torchscript(Head(channels=1), tmp_path / "model.pt", channels=1)
     three = Preprocessing((32,), 32, "bilinear", (0.1, 0.2, 0.3), (0.5,) * 3)
     labels = save_labels(tmp_path / "labels.txt")
-    with pytest.raises(SourceError, match="--mean and --std are one number each"):
-        add(AddRequest(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
+    with pytest.raises(SpecError, match="--mean and --std are one number each"):
+        add(ModelSpec(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
 
 
 def test_a_lower_precision_arranges_its_images_in_fp32(tmp_path):
@@ -219,9 +208,9 @@ def test_a_graph_with_channels_last_or_bytes_is_taken(tmp_path, kind):
 def test_a_graphs_scores_are_chosen_among_its_outputs(tmp_path):
     nodes = [*mean([2, 3]), helper.make_node("Neg", ["scores"], ["other"])]
     model = graph(nodes, ["N", 3, 32, 32], outputs=("other", "scores"))
-    tried(model, tmp_path, pick="scores")
+    tried(model, tmp_path, output="scores")
     by_name = written(tmp_path)(PIXELS)
-    tried(model, tmp_path, pick="0")
+    tried(model, tmp_path, output="0")
     by_number = written(tmp_path)(PIXELS)
     assert not torch.allclose(by_name, by_number)
     with pytest.raises(ModelFileError, match=r"2 outputs \(other, scores\), and no 'third'"):
@@ -266,9 +255,9 @@ def test_graph_that_needs_a_batch_of_one_is_refused(tmp_path):
 
 def test_the_original_is_asked_as_it_was_found_to_want_it(tmp_path):
     file = scripted(Bytes(last=True), tmp_path / "model.pt", PIXELS.to(torch.uint8).permute(0, 2, 3, 1))
-    version = Version(str(file), "", "", "logits", Precision.FP32, 0.0, input="uint8-nhwc")
     pixels = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
-    entry = Entry("bytes", 5, pixels, Format.TORCHSCRIPT, multi_label=False, serving=Serving(), versions={1: version})
+    outcome = Outcome(5, "logits", 0.0, Format.TORCHSCRIPT, input="uint8-nhwc")
+    version = Version(ModelSpec(str(file), "bytes", preprocessing=pixels), outcome)
     with torch.no_grad():
         expected = Bytes(last=True)(PIXELS.to(torch.uint8).permute(0, 2, 3, 1)).softmax(dim=1)
-    assert torch.allclose(original_probabilities(entry, version)(PIXELS), expected, atol=1e-6)
+    assert torch.allclose(original_probabilities(version)(PIXELS), expected, atol=1e-6)

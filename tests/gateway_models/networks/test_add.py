@@ -13,13 +13,14 @@ from gateway.triton.contract import (
 )
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_cli.main import app
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_gpus
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
-from gateway_models.repository.entry import EntryError, Format, Precision, Serving, read_entry
+from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.spec import Format, ModelSpec, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
@@ -27,9 +28,9 @@ from tests.gateway_models.repository.entries import SMALL
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
 
 
-def request(folder: Path, **changes) -> AddRequest:
+def request(folder: Path, **changes) -> ModelSpec:
     defaults = {"name": "head", "labels": save_labels(folder / "labels.txt"), "preprocessing": SMALL}
-    return AddRequest(source=str(folder / "head.pt"), **{**defaults, **changes})
+    return ModelSpec(source=str(folder / "head.pt"), **{**defaults, **changes})
 
 
 def test_a_model_gets_all_that_triton_needs(added_head):
@@ -63,7 +64,7 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
     with torch.no_grad():
         assert torch.allclose(network(images), Head().eval()(images).softmax(dim=1), atol=1e-6)
     assert list(network.parameters()) == []
-    assert made.versions[1].difference < 1e-6
+    assert made.versions[1].outcome.difference < 1e-6
 
 
 def test_gpus_that_are_not_there_are_refused(monkeypatch):

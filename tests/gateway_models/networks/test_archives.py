@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from gateway_models.networks import jobs
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
 from gateway_models.repository.entry import read_entry
+from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, save_labels, save_program, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
 
@@ -357,18 +358,18 @@ def test_a_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypa
     weight = saved(Constants().features.weight, _use_new_zipfile_serialization=False)
     path = altered(program, tmp_path / "model.pt2", {WEIGHTS: edited(edit), "data/weights/weight_9": weight})
     (tmp_path / "models").mkdir()
-    request = AddRequest(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
+    request = ModelSpec(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
     with pytest.raises(ModelFileError, match=r"weight_9' is not a file of torch\.save .* add --trust"):
         add(request, tmp_path / "models", print)
     entry = add(replace(request, trust=True), tmp_path / "models", print)
     assert read_entry(tmp_path / "models", "trusted") == entry
-    assert entry.versions[1].trusted
+    assert entry.versions[1].spec.trust
     with torch.no_grad():
         expected = Constants().eval()(IMAGES).softmax(dim=1)
-    assert torch.allclose(original_probabilities(entry, entry.versions[1])(IMAGES), expected, atol=1e-6)
-    entry.versions[1] = replace(entry.versions[1], trusted=False)
+    assert torch.allclose(original_probabilities(entry.versions[1])(IMAGES), expected, atol=1e-6)
+    entry = entry.changed(trust=False)
     with pytest.raises(ModelFileError, match="None of its code was executed"):
-        original_probabilities(entry, entry.versions[1])
+        original_probabilities(entry.versions[1])
 
 
 # Code of TorchScript that reaches files.

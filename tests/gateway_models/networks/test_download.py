@@ -10,8 +10,9 @@ import pytest
 
 from gateway.errors import UserError
 from gateway_models.networks import download
-from gateway_models.networks.add import AddRequest, add, fetched
+from gateway_models.networks.add import add, fetched
 from gateway_models.networks.download import DownloadError, fetch
+from gateway_models.repository.spec import ModelSpec
 
 MODEL = b"a model " * 1000
 SHA256 = hashlib.sha256(MODEL).hexdigest()
@@ -97,8 +98,8 @@ def test_source_or_weights_may_be_a_url(asked, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "default_cache_dir", lambda: tmp_path)
     labels = tmp_path / "labels.txt"
     with pytest.raises(UserError, match=rf"{SHA256}/model\.pt2 is no model"):
-        add(AddRequest(URL, "flowers", labels, sha256=SHA256), tmp_path / "models", print)
-    request = fetched(AddRequest("timm:test_vit", "flowers", labels, weights=URL, sha256=SHA256), print)
+        add(ModelSpec(URL, "flowers", labels, sha256=SHA256), tmp_path / "models", print)
+    request = fetched(ModelSpec("timm:test_vit", "flowers", labels, weights=URL, sha256=SHA256), print)
     assert request.weights == str(tmp_path / "sources" / SHA256 / "model.pt2")
     with pytest.raises(UserError, match="--sha256 is for a SOURCE or --weights from https:// or a bucket"):
-        add(AddRequest(str(Path(__file__)), "flowers", labels, sha256=SHA256), tmp_path / "models", print)
+        add(ModelSpec(str(Path(__file__)), "flowers", labels, sha256=SHA256), tmp_path / "models", print)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gateway_models.networks.adapted import Form
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.features import Featured, check_embeddings, pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
@@ -18,7 +18,8 @@ from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.proof.tune import Tuner
 from gateway_models.proof.variants import TuneStep, Variant
-from gateway_models.repository.entry import AUTO, Entry, EntryError, Format, Precision
+from gateway_models.repository.entry import Entry, EntryError
+from gateway_models.repository.spec import AUTO, Format, ModelSpec, Precision
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL
@@ -72,8 +73,8 @@ def saved(network: nn.Module, kind: str, folder: Path) -> nn.Module:
     return load_program(save_program(network, folder / "network.pt2"))
 
 
-def request(source: str | Path, folder: Path, **changes) -> AddRequest:
-    given = AddRequest(source=str(source), name="head", labels=save_labels(folder / "labels.txt"), preprocessing=SMALL)
+def request(source: str | Path, folder: Path, **changes) -> ModelSpec:
+    given = ModelSpec(source=str(source), name="head", labels=save_labels(folder / "labels.txt"), preprocessing=SMALL)
     return replace(given, **{"features": AUTO, **changes})
 
 
@@ -176,7 +177,7 @@ def written_answers(entry: Entry, repository: Path, images: torch.Tensor) -> tup
 def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     network, repository = Head().eval(), tmp_path / "models"
     entry = add(request(SOURCES[kind](tmp_path), tmp_path, **changes), repository, print)
-    assert entry.features == 16
+    assert entry.embedding_size == 16
     scores, vectors = written_answers(entry, repository, IMAGES)
     inner = network.features(IMAGES).mean((2, 3)) if changes.get("features") else inner_of(network)
     # Of half a precision half the digits.
@@ -184,10 +185,10 @@ def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     assert torch.allclose(scores.float(), network(IMAGES).softmax(1), atol=tolerance)
     assert torch.allclose(vectors.float(), inner, atol=tolerance)
     # `parity` finds the same original again.
-    expected, known = original_answers(entry, entry.versions[1])(IMAGES)
+    expected, known = original_answers(entry.versions[1])(IMAGES)
     assert torch.allclose(known, inner, atol=1e-5)
     assert torch.allclose(expected, network(IMAGES).softmax(1), atol=1e-5)
-    assert entry.versions[1].features_difference < (1e-5 if "precision" not in changes else 1e-2)
+    assert entry.versions[1].outcome.embedding_difference < (1e-5 if "precision" not in changes else 1e-2)
 
 
 def test_an_onnx_tensor_by_name_and_one_that_is_not_there(tmp_path):
@@ -216,8 +217,8 @@ def test_second_version_gives_embeddings_like_the_first(tmp_path):
     add(request(SOURCES["torchscript"](tmp_path), tmp_path), repository, print)
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
     entry = add(request(better, tmp_path, version=2, features="", labels=None), repository, print)
-    assert [each.features for each in entry.versions.values()] == [AUTO, AUTO]
-    assert entry.versions[2].features_difference < 1e-5
+    assert [each.spec.features for each in entry.versions.values()] == [AUTO, AUTO]
+    assert entry.versions[2].outcome.embedding_difference < 1e-5
 
 
 def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
@@ -256,7 +257,7 @@ def test_tuned_variants_give_embeddings_too(tmp_path):
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
     assert tuner._variants(TuneStep.INT8, as_onnx) == []
     assert told == ["int8 is not tried: it would be checked by probabilities only, not by embeddings"]
-    assert tuner._network(as_onnx).features == 16
+    assert tuner._network(as_onnx).embedding_size == 16
     kept = tuner.keep(as_onnx)
-    assert (kept.format, kept.features) == (Format.ONNX, 16)
+    assert (kept.format, kept.embedding_size) == (Format.ONNX, 16)
     assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)

@@ -17,6 +17,7 @@ from gateway_models.networks.confinement import stored_bytes
 from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from gateway_models.networks.weights import read_state_dict
+from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
 from tests.processes import PROJECT
 
@@ -83,9 +84,9 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, torch_s
     else:
         path.write_bytes(pickle.dumps(Trap(evidence)))
     with pytest.raises(ModelFileError, match="code"):
-        find_source(str(path), weights=None, like=None)
+        find_source(ModelSpec(str(path), "model"))
     with pytest.raises(ModelFileError, match="--weights takes a state dict"):
-        find_source("torchvision:resnet18", weights=str(path), like=None)
+        find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path)))
     with pytest.raises(ModelFileError, match="could run code"):
         read_state_dict(path)
     assert not evidence.exists()
@@ -116,7 +117,7 @@ def test_weights_are_found_in_a_checkpoint_and_under_a_wrappers_prefix(tmp_path)
 def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeypatch, value):
     path = saved(value, tmp_path / "trained.pt")
     with pytest.raises(ModelFileError) as refused:
-        read_state_dict(Path(find_source("torchvision:resnet18", weights=str(path), like=None).weights))
+        read_state_dict(Path(find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights))
     line = str(refused.value).partition("use that file: ")[2]
     monkeypatch.chdir(tmp_path)
     exec(line, {"torch": torch})  # noqa: S102  # what the message tells its reader to run
@@ -129,11 +130,11 @@ def test_a_checkpoint_is_called_one_once():
 
 def test_misspelt_architecture_gets_suggestions():
     with pytest.raises(SourceError, match=r"did you mean .*resnet50"):
-        find_source("torchvision:resnet_50", weights=None, like=None)
+        find_source(ModelSpec("torchvision:resnet_50", "model"))
 
 
 def test_a_model_file_without_preprocessing_or_labels_is_refused(tmp_path):
-    source = find_source(str(save_torchscript(Head(), tmp_path / "model.pt")), weights=None, like=None)
+    source = find_source(ModelSpec(str(save_torchscript(Head(), tmp_path / "model.pt")), "model"))
     with pytest.raises(SourceError, match="silently wrong"):
         find_preprocessing(source, None)
     with pytest.raises(SourceError, match="--labels FILE"):
@@ -141,8 +142,8 @@ def test_a_model_file_without_preprocessing_or_labels_is_refused(tmp_path):
 
 
 def test_torchvisions_models_bring_their_labels_and_preprocessing():
-    source = find_source("torchvision:resnet50", weights=None, like=None)
-    assert source.weights == "ResNet50_Weights.IMAGENET1K_V2"
+    source = find_source(ModelSpec("torchvision:resnet50", "model"))
+    assert source.like == "ResNet50_Weights.IMAGENET1K_V2"
     assert find_preprocessing(source, None).resize_size == (232,)
     assert find_labels(source, None)[285] == "Egyptian cat"
 

@@ -8,19 +8,18 @@ import torch
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import (
-    INPUTS,
     FunctionConfig,
     FunctionSourceError,
     find_function,
+    load_staged,
     write_skeleton,
 )
 from gateway_models.networks.model_source import SourceError
-from gateway_models.networks.staged import load_staged
-from gateway_models.repository.entry import Format, Precision
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway_models.repository.spec import INPUTS, Format, ModelSpec, Precision
 from tests.gateway_models.networks.builders import save_labels
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
 from tests.gateway_models.repository.entries import SMALL
@@ -41,10 +40,10 @@ def loaded(folder: Path, code: str, name: str = "classify", **said):
     return load_staged(folder / "staged")[0]
 
 
-def request(folder: Path, **changes) -> AddRequest:
+def request(folder: Path, **changes) -> ModelSpec:
     path = save_function(folder, COLOURS)
     defaults = {"name": "mine", "labels": save_labels(folder / "labels.txt", 6), "preprocessing": PIXELS}
-    return AddRequest(source=f"{path}:classify", **{**defaults, "trust": True, **changes})
+    return ModelSpec(source=f"{path}:classify", **{**defaults, "trust": True, **changes})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_options_that_do_not_fit_a_function_are_refused(tmp_path, changes, reaso
 def test_format_function_and_include_are_for_functions_only(tmp_path):
     with pytest.raises(SourceError, match=r"--format function is for FILE\.py:NAME"):
         add(
-            AddRequest(
+            ModelSpec(
                 "recipe:efficientnet-lite0",
                 "mine",
                 save_labels(tmp_path / "l.txt"),
@@ -118,7 +117,7 @@ def test_format_function_and_include_are_for_functions_only(tmp_path):
         )
     with pytest.raises(SourceError, match="--include is for the files of a Python function"):
         add(
-            AddRequest("model.pt", "mine", save_labels(tmp_path / "l.txt"), include=(tmp_path,)),
+            ModelSpec("model.pt", "mine", save_labels(tmp_path / "l.txt"), include=(tmp_path,)),
             tmp_path / "models",
             print,
         )
@@ -130,7 +129,7 @@ def test_code_runs_only_if_it_is_trusted(tmp_path):
     save_function(tmp_path, code)
     with pytest.raises(SourceError, match="add --trust"):
         add(
-            AddRequest(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
+            ModelSpec(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
             tmp_path / "models",
             print,
         )

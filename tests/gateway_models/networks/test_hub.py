@@ -11,15 +11,14 @@ from safetensors.torch import save_file
 
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
-from gateway_models.networks.isolation import Job
 from gateway_models.networks.jobs import do
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
-from gateway_models.networks.originals import original_module
+from gateway_models.networks.originals import load_written, original_module
 from gateway_models.networks.weights import read_state_dict
-from gateway_models.repository.entry import Format, Precision
 from gateway_models.repository.preprocessing import PreprocessingError, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_file
-from tests.gateway_models.networks.builders import Head
+from gateway_models.repository.spec import ModelSpec
+from tests.gateway_models.networks.builders import Head, job
 from tests.gateway_models.networks.pretrained import LABELS, timm_network, vit_folder
 
 IMAGES = torch.rand(2, 3, 32, 32)
@@ -44,12 +43,12 @@ SAFE = "model.safetensors"
 
 
 def test_folder_has_labels_and_preprocessing(vit):
-    source = find_source(str(vit), weights=None, like=None)
-    assert source.location == f"huggingface:{vit}"
+    source = find_source(ModelSpec(str(vit), "model"))
+    assert source.spec.source == f"huggingface:{vit}"
     assert find_labels(source, None) == LABELS
     found = find_preprocessing(source, None)
     assert (found.resize_size, found.crop_size, found.interpolation) == ((32, 32), 32, "bicubic")
-    assert find_source(f"huggingface:{vit}", weights=None, like=None) == source
+    assert find_source(ModelSpec(f"huggingface:{vit}", "model")) == source
 
 
 def test_the_network_of_a_folder_is_that_of_transformers(vit):
@@ -57,7 +56,7 @@ def test_the_network_of_a_folder_is_that_of_transformers(vit):
 
     with torch.no_grad():
         expected = ViTForImageClassification.from_pretrained(vit).eval()(IMAGES).logits
-        assert torch.equal(original_module(f"huggingface:{vit}", "", None)(IMAGES), expected)
+        assert torch.equal(original_module(ModelSpec(f"huggingface:{vit}", "model"), None)(IMAGES), expected)
 
 
 def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path):
@@ -69,19 +68,9 @@ def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path)
         network.classifier.weight.mul_(0.001)
         network.classifier.bias.copy_(torch.linspace(0.1, 0.9, len(LABELS)))
     network.save_pretrained(tmp_path / "small")
-    job = Job(
-        kind="huggingface",
-        source=f"huggingface:{tmp_path / 'small'}",
-        weights="",
-        side=32,
-        labels=len(LABELS),
-        multi_label=False,
-        precision=Precision.FP32,
-        format=Format.TORCHSCRIPT,
-        output=str(tmp_path / "model.pt"),
-    )
-    assert do(job).ending == "logits"
-    assert original_module(str(tmp_path / "model.pt"), "", None)(IMAGES).sum(dim=1).tolist() == pytest.approx([1, 1])
+    source = f"huggingface:{tmp_path / 'small'}"
+    assert do(job(source, "huggingface", tmp_path, labels=len(LABELS))).ending == "logits"
+    assert load_written(tmp_path / "model.pt")(IMAGES).sum(dim=1).tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +101,7 @@ def test_a_folder_without_a_configuration_or_with_a_broken_one_is_refused(tmp_pa
 
 def test_classes_without_names_want_a_file_of_labels(tmp_path):
     config = {**CLASSIFIER, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
-    source = find_source(str(folder(tmp_path / "model", config, SAFE)), weights=None, like=None)
+    source = find_source(ModelSpec(str(folder(tmp_path / "model", config, SAFE)), "model"))
     with pytest.raises(SourceError, match="has no names for the classes: use --labels FILE"):
         find_labels(source, None)
     with pytest.raises(SourceError, match="how did training prepare its images"):
@@ -125,10 +114,10 @@ def test_weights_that_lack_a_part_are_refused(vit, tmp_path):
     state = read_state_dict(vit / SAFE)
     save_file({name: value for name, value in state.items() if "classifier" not in name}, tmp_path / SAFE)
     with pytest.raises(ModelFileError, match=r"its weights lack classifier\.bias and 1 others, which would be random"):
-        original_module(f"huggingface:{tmp_path}", "", None)
+        original_module(ModelSpec(f"huggingface:{tmp_path}", "model"), None)
     (tmp_path / SAFE).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(ModelFileError, match="transformers cannot load it"):
-        original_module(f"huggingface:{tmp_path}", "", None)
+        original_module(ModelSpec(f"huggingface:{tmp_path}", "model"), None)
 
 
 def test_a_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_path):
@@ -140,7 +129,7 @@ def test_a_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_pat
     with pytest.raises(HubError, match="is not a model's name on Hugging Face"):
         fetch_folder("nothing", offline=True)
     with pytest.raises(SourceError, match="is downloaded, which --offline forbids"):
-        find_source("timm:test_vit", weights=None, like=None, offline=True)
+        find_source(ModelSpec("timm:test_vit", "model", offline=True))
 
 
 def test_unreachable_hub_is_reported(monkeypatch):
@@ -208,13 +197,13 @@ def test_weights_of_timm_come_from_safetensors_or_a_state_dict(tmp_path, suffix)
     network = timm_network("test_vit")
     path = tmp_path / f"weights.{suffix}"
     (save_file if suffix == "safetensors" else torch.save)(network.state_dict(), path)
-    source = find_source("timm:test_vit", weights=str(path), like=None)
+    source = find_source(ModelSpec("timm:test_vit", "model", weights=str(path)))
     assert find_preprocessing(source, None) == timm_preprocessing(timm_config("test_vit"))
     images = torch.rand(2, 3, 160, 160)
     with torch.no_grad():
-        assert torch.allclose(original_module(source.location, source.weights, 5)(images), network(images), atol=1e-6)
+        assert torch.allclose(original_module(source.spec, 5)(images), network(images), atol=1e-6)
     with pytest.raises(ModelFileError, match="does not contain weights of test_vit with 7 classes"):
-        original_module(source.location, source.weights, 7)
+        original_module(source.spec, 7)
 
 
 def test_timm_folder_has_labels_and_preprocessing(tmp_path):
@@ -222,19 +211,19 @@ def test_timm_folder_has_labels_and_preprocessing(tmp_path):
     save_file(network.state_dict(), tmp_path / SAFE)
     config = {"input_size": [3, 160, 160], "crop_pct": 0.95, "mean": [0.5] * 3, "std": [0.5] * 3}
     folder(tmp_path, {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": config, "label_names": LABELS})
-    source = find_source(str(tmp_path), weights=None, like=None)
+    source = find_source(ModelSpec(str(tmp_path), "model"))
     assert find_labels(source, None) == LABELS
     assert find_preprocessing(source, None).resize_size == (168,)
     images = torch.rand(2, 3, 160, 160)
     with torch.no_grad():
-        assert torch.allclose(original_module(source.location, "", None)(images), network(images), atol=1e-6)
+        assert torch.allclose(original_module(source.spec, None)(images), network(images), atol=1e-6)
 
 
 def test_torchvision_takes_safetensors_too(tmp_path):
     path = tmp_path / SAFE
     save_file(Head().state_dict(), path)
-    assert find_source("torchvision:resnet18", weights=str(path), like=None).weights == str(path)
+    assert find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights == str(path)
     with pytest.raises(ModelFileError, match="does not contain weights of resnet18"):
-        original_module("torchvision:resnet18", str(path), 5)
+        original_module(ModelSpec("torchvision:resnet18", "model", weights=str(path)), 5)
     with pytest.raises(ModelFileError, match=r"safetensors weights: it has weights but no network.*timm:ARCH"):
-        find_source(str(path), weights=None, like=None)
+        find_source(ModelSpec(str(path), "model"))

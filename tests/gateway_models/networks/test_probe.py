@@ -66,7 +66,7 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Head(channels=1), "takes 1 channel but images have three.* Use --grayscale"),
+        (Head(channels=1), "takes 1 channel but images have three.* use --grayscale"),
         (
             Calling(lambda scores, _: (scores, scores)),
             r"a tuple of 2 \(0 \[2, 5\], 1 \[2, 5\]\) but one tensor .* choose it with --output",

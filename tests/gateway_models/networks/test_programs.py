@@ -7,13 +7,13 @@ import torch
 
 from gateway_models.networks import jobs, torch_job
 from gateway_models.networks.file_kinds import EXPORT, ModelFileError
-from gateway_models.networks.isolation import Job, Outcome
 from gateway_models.networks.model_source import find_source
-from gateway_models.networks.originals import original_module
+from gateway_models.networks.originals import load_written
 from gateway_models.networks.programs import export_program, load_program
 from gateway_models.networks.torchscript import ExportError
-from gateway_models.repository.entry import Format, Precision
-from tests.gateway_models.networks.builders import Head, save_program
+from gateway_models.repository.entry import Outcome
+from gateway_models.repository.spec import Format, ModelSpec
+from tests.gateway_models.networks.builders import Head, job, save_program
 
 IMAGES = torch.rand(3, 3, 32, 32)
 
@@ -24,25 +24,12 @@ def program(tmp_path_factory) -> Path:
 
 
 def tried(program: Path, folder: Path, **changes) -> Outcome:
-    job = {
-        "kind": "exported",
-        "source": str(program),
-        "weights": "",
-        "side": 32,
-        "labels": 5,
-        "multi_label": False,
-        "precision": Precision.FP32,
-        "format": Format.TORCHSCRIPT,
-        "output": str(folder / "model.pt"),
-        "may_export": True,
-        **changes,
-    }
-    return jobs.do(Job(**job))
+    return jobs.do(job(program, "exported", folder, **changes))
 
 
 def answers(path: Path) -> torch.Tensor:
     with torch.no_grad():
-        return original_module(str(path), "", None)(IMAGES)
+        return load_written(path)(IMAGES)
 
 
 def expected() -> torch.Tensor:
@@ -51,7 +38,7 @@ def expected() -> torch.Tensor:
 
 
 def test_a_program_is_recognised_and_written_as_torchscript(program, tmp_path):
-    assert find_source(str(program), weights=None, like=None).kind == "exported"
+    assert find_source(ModelSpec(str(program), "head")).kind == "exported"
     outcome = tried(program, tmp_path)
     assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
     assert torch.allclose(answers(tmp_path / "model.pt"), expected(), atol=1e-6)
@@ -70,7 +57,7 @@ class Sized(Head):
 
 def test_program_that_computes_with_the_batch_size_becomes_torchscript(tmp_path):
     program = save_program(Sized(), tmp_path / "sized.pt2")
-    outcome = tried(program, tmp_path, may_export=False)
+    outcome = tried(program, tmp_path, format=Format.TORCHSCRIPT)
     assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
     with torch.no_grad():
         wanted = Sized().eval()(IMAGES).softmax(dim=1)
@@ -78,7 +65,7 @@ def test_program_that_computes_with_the_batch_size_becomes_torchscript(tmp_path)
 
 
 def test_a_program_stays_one_where_it_is_asked_for(program, tmp_path):
-    outcome = tried(program, tmp_path, format=Format.EXPORTED, output=str(tmp_path / "model.pt2"))
+    outcome = tried(program, tmp_path, format=Format.EXPORTED)
     assert outcome.format is Format.EXPORTED
     assert torch.allclose(answers(tmp_path / "model.pt2"), expected(), atol=1e-6)
 
@@ -93,7 +80,7 @@ def test_program_stays_torch_export_if_its_trace_differs(program, tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt2"]
     assert torch.allclose(answers(tmp_path / "model.pt2"), expected(), atol=1e-6)
     with pytest.raises(ExportError, match="differ from the eager model's"):
-        tried(program, tmp_path, may_export=False)
+        tried(program, tmp_path, format=Format.TORCHSCRIPT)
 
 
 def test_a_batch_that_is_built_in_is_refused_with_its_export(tmp_path):

@@ -1,19 +1,21 @@
 """Networks that get pixels as uint8 and normalise them themselves: the same answers from a quarter of the bytes."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from gateway_models.networks import jobs
-from gateway_models.networks.adapted import Gray, Normalising
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.adapted import Normalising
+from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.originals import original_module
-from gateway_models.repository.entry import EntryError, Format, ImageTensor, Precision, read_entry
+from gateway_models.networks.originals import load_written
+from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
+from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.gateway_models.networks.functions import COLOURS, save_function
 from tests.gateway_models.repository.entries import SMALL
@@ -30,24 +32,13 @@ def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SM
 
 def job(source: Path, folder: Path, written_as: Format, **changes) -> Job:
     kind = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}[source.suffix]
-    values = {
-        "kind": kind,
-        "source": str(source),
-        "weights": "",
-        "side": 32,
-        "labels": 5,
-        "multi_label": False,
-        "precision": Precision.FP32,
-        "format": written_as,
-        "output": str(folder / "written" / written_as.filename),
-        "normalise": (SMALL.mean, SMALL.std),
-    }
-    return Job(**{**values, **changes})
+    values = {"format": written_as, "preprocessing": SMALL, "tensor": ImageTensor.UINT8, **changes}
+    return builders.job(source, kind, folder / "written", **values)
 
 
 def written(folder: Path, written_as: Format):
     path = folder / "written" / written_as.filename
-    return runner(path) if written_as is Format.ONNX else original_module(str(path), "", None)
+    return runner(path) if written_as is Format.ONNX else load_written(path)
 
 
 def test_normalising_network_computes_the_preprocessors_floats():
@@ -81,7 +72,7 @@ def test_pixels_are_normalised_in_fp32_whatever_the_network_computes_in(tmp_path
     """Pixels of nearly one level: normalised in a lower precision, they would be another image."""
     source = save_torchscript(Head(), tmp_path / "head.pt")
     plain = tmp_path / "plain"
-    for folder, changes in ((plain, {"normalise": None}), (tmp_path, {})):
+    for folder, changes in ((plain, {"tensor": ImageTensor.FP32}), (tmp_path, {})):
         jobs.do(job(source, folder, written_as, precision=precision, **changes))
     with torch.no_grad():
         expected = written(plain, written_as)(normalised())
@@ -91,14 +82,13 @@ def test_pixels_are_normalised_in_fp32_whatever_the_network_computes_in(tmp_path
 
 def test_a_gray_network_gets_pixels_too(tmp_path):
     source = save_torchscript(Head(channels=1), tmp_path / "head.pt", channels=1)
-    gray = Gray(0.4, 0.25)
-    changes = {"gray": (gray.mean, gray.std), "normalise": ((gray.mean,) * 3, (gray.std,) * 3)}
-    outcome = jobs.do(job(source, tmp_path, Format.TORCHSCRIPT, **changes))
+    gray = replace(SMALL, mean=(0.4,) * 3, std=(0.25,) * 3)
+    outcome = jobs.do(job(source, tmp_path, Format.TORCHSCRIPT, preprocessing=gray, grayscale=True))
     assert outcome.difference < 1e-6
 
 
 def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
-    request = AddRequest(
+    request = ModelSpec(
         source=str(save_torchscript(Head(), tmp_path / "head.pt")),
         name="bytes",
         labels=save_labels(tmp_path / "labels.txt"),
@@ -113,16 +103,16 @@ def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, 
     assert "TYPE_UINT8 dims: [ 3, 32, 32 ] random_data: true" in classifier
     second = save_torchscript(Head(seed=1), tmp_path / "second.pt")
     with pytest.raises(EntryError, match="share a preprocessor that gives uint8: leave --tensor out"):
-        add(AddRequest(source=str(second), name="bytes", version=2, tensor=ImageTensor.FP32), own_head, print)
-    entry = add(AddRequest(source=str(second), name="bytes", version=2), own_head, print)
+        add(ModelSpec(source=str(second), name="bytes", version=2, tensor=ImageTensor.FP32), own_head, print)
+    entry = add(ModelSpec(source=str(second), name="bytes", version=2), own_head, print)
     assert entry == read_entry(own_head, "bytes")
     with torch.no_grad():
-        answers = original_module(str(entry.model_file(own_head, 2)), "", None)(PIXELS)
+        answers = load_written(entry.model_file(own_head, 2))(PIXELS)
         assert torch.allclose(answers, Head(seed=1).eval()(normalised()).softmax(dim=1), atol=1e-6)
 
 
 def test_a_function_is_left_as_it_is(tmp_path):
-    request = AddRequest(
+    request = ModelSpec(
         source=f"{save_function(tmp_path, COLOURS)}:classify",
         name="mine",
         labels=save_labels(tmp_path / "labels.txt", 6),
@@ -132,11 +122,3 @@ def test_a_function_is_left_as_it_is(tmp_path):
     )
     with pytest.raises(SourceError, match="functions are not changed"):
         add(request, tmp_path / "models", print)
-
-
-def test_an_entry_from_before_has_a_normalised_tensor(own_head):
-    record = own_head / "head" / "origin.json"
-    told = json.loads(record.read_text())
-    assert told.pop("tensor") == "fp32"
-    record.write_text(json.dumps(told))
-    assert read_entry(own_head, "head").tensor is ImageTensor.FP32

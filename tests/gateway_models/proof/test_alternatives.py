@@ -14,7 +14,8 @@ from gateway_models.proof.alternatives import Alternative, ways
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import Evaluation, SampleAnswer
 from gateway_models.proof.evaluate_report import compared
-from gateway_models.repository.entry import Decode, Serving, read_entry
+from gateway_models.repository.entry import read_entry
+from gateway_models.repository.spec import Decode, Serving
 from gateway_models.repository.writing import rewrite
 from tests.gateway_models.repository.entries import SMALL, entry
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway_cli.main import app
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, Gray
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
@@ -29,8 +29,9 @@ from gateway_models.proof.calibration import (
 from gateway_models.proof.image_files import NoPictures
 from gateway_models.proof.tune import Measured, Tuner
 from gateway_models.proof.variants import TuneStep, Variant
-from gateway_models.repository.entry import Entry, Format, ImageTensor, Precision, Serving, read_entry
+from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.preprocessing import reference_transforms
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL, entry
 
@@ -115,9 +116,7 @@ def added_onnx(tmp_path_factory) -> tuple[Path, Entry]:
     """A repository with Head as ONNX, and its entry; tests copy it."""
     folder = tmp_path_factory.mktemp("int8")
     source, labels = save_onnx(Head(), folder / "head.onnx"), save_labels(folder / "labels.txt")
-    return folder / "models", add(
-        AddRequest(str(source), "head", labels, preprocessing=SMALL), folder / "models", print
-    )
+    return folder / "models", add(ModelSpec(str(source), "head", labels, preprocessing=SMALL), folder / "models", print)
 
 
 def test_int8_is_chosen_by_the_classes_that_it_keeps(added_onnx):
@@ -147,7 +146,7 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
         tuner._network(variant)
         now = tuner.keep(variant)
         assert now == read_entry(repository, "head")
-        assert (now.precision, now.versions[1].difference) == (Precision.INT8, 0.04)
+        assert (now.precision, now.versions[1].outcome.difference) == (Precision.INT8, 0.04)
         return now.model_file(repository, 1).read_bytes()
 
     before = added_onnx[1].model_file(repository, 1).read_bytes()
@@ -160,14 +159,19 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
     assert kept(None) == after
 
 
+def found(entry: Entry, **changes) -> Entry:
+    """The entry, if the job had found other facts."""
+    version = entry.versions[1]
+    return replace(entry, versions={1: replace(version, outcome=replace(version.outcome, **changes))})
+
+
 @pytest.mark.parametrize(
     ("changes", "stages", "calibrate", "reason"),
     [
         ({}, [TuneStep.INT8], None, "--try int8 needs --calibrate FOLDER: images like those"),
         ({}, [TuneStep.FORMATS], Path(), "--calibrate is for int8: add --try int8"),
         ({"format": Format.FUNCTION}, [TuneStep.INT8], Path(), "int8 is for ONNX, and head is a Python function"),
-        ({"features": 16}, [TuneStep.INT8], Path(), "head gives embeddings, and int8 would make them differ"),
-        ({"serving": Serving(tensorrt=True)}, [TuneStep.INT8], Path(), "head is written for TensorRT"),
+        ({"embedding_size": 16}, [TuneStep.INT8], Path(), "head gives embeddings, and int8 would make them differ"),
         (
             {"format": Format.TORCHSCRIPT},
             [TuneStep.INT8],
@@ -179,21 +183,26 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
 )
 def test_impossible_int8_is_refused_with_advice(added_onnx, changes, stages, calibrate, reason):
     with pytest.raises(NotQuantized, match=reason):
-        check_int8(replace(added_onnx[1], **changes), stages, calibrate)
+        check_int8(found(added_onnx[1], **changes), stages, calibrate)
+
+
+def test_int8_for_tensorrt_is_refused(added_onnx):
+    with pytest.raises(NotQuantized, match="head is written for TensorRT"):
+        check_int8(added_onnx[1].with_serving(tensorrt=True), [TuneStep.INT8], Path())
 
 
 def test_versions_of_another_format_get_no_advice_to_try_formats(added_onnx):
-    one = added_onnx[1].versions[1]
-    two = replace(added_onnx[1], format=Format.TORCHSCRIPT, versions={1: one, 2: one})
+    one = found(added_onnx[1], format=Format.TORCHSCRIPT).versions[1]
+    two = Entry("head", {1: one, 2: one})
     with pytest.raises(NotQuantized, match=r"is served as torchscript: add it under another name"):
         check_int8(two, [TuneStep.FORMATS, TuneStep.INT8], Path())
     check_int8(added_onnx[1], [TuneStep.INT8], Path())
 
 
 def test_add_in_int8_is_refused_with_advice(added_onnx, tmp_path):
-    source = added_onnx[1].versions[1].source
+    source = added_onnx[1].versions[1].spec.source
     with pytest.raises(SourceError, match="add the model in fp32 with --format onnx, then gateway model tune NAME"):
-        add(AddRequest(source, "other", preprocessing=SMALL, precision=Precision.INT8), tmp_path, print)
+        add(ModelSpec(source, "other", preprocessing=SMALL, precision=Precision.INT8), tmp_path, print)
 
 
 def test_the_command_refuses_before_it_starts_anything(added_onnx):

@@ -23,21 +23,13 @@ from gateway.gpus import gpu_count
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files, read_pictures
 from gateway_models.proof.parity import Comparison, Parity, compare
-from gateway_models.repository.entry import (
-    Entry,
-    EntryError,
-    Format,
-    ImageTensor,
-    Precision,
-    Serving,
-    read_entry,
-    write_record,
-)
+from gateway_models.repository.entry import Entry, EntryError, read_entry, write_record
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -176,7 +168,7 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
     networks: dict[str, nn.Module] = {}
     names = list(MODELS)
 
-    def prepare(request: AddRequest) -> Entry:
+    def prepare(request: ModelSpec) -> Entry:
         entry = add(request, repository, print)
         if request.name == "seeds":
             (repository / entry.classifier / "config.pbtxt").write_text(as_on_a_cpu(SEEDS_CONFIG))
@@ -206,10 +198,10 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
         pool.shutdown(cancel_futures=True)
 
 
-def request_of(name: str, network: nn.Module, folder: Path) -> AddRequest:
+def request_of(name: str, network: nn.Module, folder: Path) -> ModelSpec:
     trained = MODELS[name]
     saved = trained.save(network, folder / (trained.file or name))
-    request = AddRequest(
+    request = ModelSpec(
         source=f"torchvision:{trained.architecture}" if trained.architecture else saved,
         weights=saved if trained.architecture else None,
         name=name,
@@ -283,9 +275,9 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
     entry = read_entry(repository, "head")
     source = tmp_path / "head.pt"
-    shutil.copy(entry.versions[1].source, source)
+    shutil.copy(entry.versions[1].spec.source, source)
     record = json.loads((repository / "head" / "origin.json").read_text())
-    record["versions"]["1"]["source"] = str(source)
+    record["versions"]["1"]["spec"]["source"] = str(source)
     (repository / "head" / "origin.json").write_text(json.dumps(record))
     moved = read_entry(repository, "head")
     write_record(moved, repository)

@@ -14,12 +14,13 @@ from safetensors.torch import save_file
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks import jobs
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.proof.image_files import image_files, read_pictures
 from gateway_models.proof.parity import Comparison, Parity, compare
-from gateway_models.repository.entry import Entry, Format, Serving
+from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
+from gateway_models.repository.spec import Format, ModelSpec, Serving
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -48,7 +49,7 @@ class Service:
     def __init__(self, repository: Path, server: EmbeddedTriton, log: list[str], triton: BlockingTriton) -> None:
         self.repository, self.server, self.log, self.triton = repository, server, log, triton
 
-    def serve(self, request: AddRequest) -> Entry:
+    def serve(self, request: ModelSpec) -> Entry:
         entry = add(request, self.repository, print)
         self.triton.load(entry.name)
         return entry
@@ -78,11 +79,11 @@ def here(monkeypatch) -> Iterator[None]:
         yield
 
 
-def function(folder: Path, code: str = COLOURS, called: str = "classify", **changes) -> AddRequest:
+def function(folder: Path, code: str = COLOURS, called: str = "classify", **changes) -> ModelSpec:
     labels = save_labels(folder / "labels.txt", 6)
     source = f"{save_function(folder, code)}:{called}"
     defaults = {"name": "colours", "labels": labels, "preprocessing": PIXELS, "trust": True, "serving": ONE_EACH}
-    return AddRequest(source=source, **{**defaults, **changes})
+    return ModelSpec(source=source, **{**defaults, **changes})
 
 
 FAILS = """
@@ -131,7 +132,7 @@ class Answers:
     def __init__(self, service: Service, entry: Entry, photos: Path) -> None:
         transforms = reference_transforms(entry.preprocessing)
         images = torch.stack([transforms(Image.open(path).convert("RGB")) for path in image_files([photos])[:3]])
-        self.original = original_probabilities(entry, entry.versions[1])(images).numpy()
+        self.original = original_probabilities(entry.versions[1])(images).numpy()
         self.served = service.triton.classify(entry.classifier, images.numpy())
 
     def agree(self, tolerance: float = 1e-4) -> bool:
@@ -141,10 +142,10 @@ class Answers:
 
 
 @pytest.fixture
-def agree(service, photos, here, capsys) -> Callable[[AddRequest], bool]:
+def agree(service, photos, here, capsys) -> Callable[[ModelSpec], bool]:
     """Whether a source's network, added and loaded without its preprocessor, which is the same for all, agrees."""
 
-    def agree(request: AddRequest) -> bool:
+    def agree(request: ModelSpec) -> bool:
         entry = add(replace(request, serving=ONE_EACH), service.repository, print)
         service.triton.load(entry.classifier)
         try:
@@ -156,7 +157,7 @@ def agree(service, photos, here, capsys) -> Callable[[AddRequest], bool]:
 
 
 def test_a_folder_of_hugging_face_is_served(agree, tmp_path):
-    assert agree(AddRequest(str(vit_folder(tmp_path / "vit")), "vit"))
+    assert agree(ModelSpec(str(vit_folder(tmp_path / "vit")), "vit"))
 
 
 @pytest.mark.parametrize("architecture", ["test_vit", "test_resnet"])
@@ -164,14 +165,14 @@ def test_networks_of_timm_are_served_with_weights_of_a_file(architecture, agree,
     weights = tmp_path / "weights.safetensors"
     save_file(timm_network(architecture).state_dict(), weights)
     labels = save_labels(tmp_path / "labels.txt", 5)
-    assert agree(AddRequest(f"timm:{architecture}", architecture, labels, weights=str(weights)))
+    assert agree(ModelSpec(f"timm:{architecture}", architecture, labels, weights=str(weights)))
 
 
 def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_path):
     network = save_onnx(Head(channels=1), tmp_path / "gray.onnx", channels=1, dynamic=False, batch=1)
     gray = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
     labels = save_labels(tmp_path / "labels.txt")
-    assert agree(AddRequest(str(network), "gray", labels, preprocessing=gray, grayscale=True))
+    assert agree(ModelSpec(str(network), "gray", labels, preprocessing=gray, grayscale=True))
 
 
 LITE_FUNCTION = """
@@ -201,29 +202,29 @@ def lite_program(efficientnet, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def lite_as(efficientnet, lite_program, tmp_path) -> Callable[[str], AddRequest]:
+def lite_as(efficientnet, lite_program, tmp_path) -> Callable[[str], ModelSpec]:
     """EfficientNet-Lite0 as each kind of source that people have it in; as TorchScript and ONNX: test_round_trips."""
 
-    def of_timm() -> AddRequest:
+    def of_timm() -> ModelSpec:
         # The same network layer by layer, under timm's names.
         names = timm_network("tf_efficientnet_lite0", 1000).state_dict().keys()
         save_file(dict(zip(names, efficientnet.state_dict().values(), strict=True)), tmp_path / "lite.safetensors")
-        return AddRequest("timm:tf_efficientnet_lite0", "", weights=str(tmp_path / "lite.safetensors"))
+        return ModelSpec("timm:tf_efficientnet_lite0", "", weights=str(tmp_path / "lite.safetensors"))
 
-    def of_function() -> AddRequest:
+    def of_function() -> ModelSpec:
         torch.save(efficientnet.state_dict(), tmp_path / "weights.pth")
         path = save_function(tmp_path, LITE_FUNCTION)
-        return AddRequest(f"{path}:classify", "", include=(tmp_path / "weights.pth",), trust=True)
+        return ModelSpec(f"{path}:classify", "", include=(tmp_path / "weights.pth",), trust=True)
 
-    makers: dict[str, Callable[[], AddRequest]] = {
-        "program": lambda: AddRequest(str(lite_program), ""),
-        "program-to-onnx": lambda: AddRequest(str(lite_program), "", format=Format.ONNX),
-        "program-as-it-is": lambda: AddRequest(str(lite_program), "", format=Format.EXPORTED),
+    makers: dict[str, Callable[[], ModelSpec]] = {
+        "program": lambda: ModelSpec(str(lite_program), ""),
+        "program-to-onnx": lambda: ModelSpec(str(lite_program), "", format=Format.ONNX),
+        "program-as-it-is": lambda: ModelSpec(str(lite_program), "", format=Format.EXPORTED),
         "timm-safetensors": of_timm,
         "function": of_function,
     }
 
-    def lite_as(kind: str) -> AddRequest:
+    def lite_as(kind: str) -> ModelSpec:
         labels = save_labels(tmp_path / "labels.txt", 1000)
         return replace(makers[kind](), name=f"lite-{kind}", labels=labels, preprocessing=LITE, serving=ONE_EACH)
 
@@ -263,7 +264,7 @@ def test_hostile_program_in_the_repository_is_not_executed(service, here, tmp_pa
     """A file that was copied into the repository by hand, where nothing but Triton's backend looks at it."""
     program = save_program(Head(), tmp_path / "head.pt2")
     labels = save_labels(tmp_path / "labels.txt")
-    request = AddRequest(str(program), "hostile", labels=labels, preprocessing=SMALL, serving=ONE_EACH)
+    request = ModelSpec(str(program), "hostile", labels=labels, preprocessing=SMALL, serving=ONE_EACH)
     entry = add(replace(request, format=Format.EXPORTED), service.repository, print)
     evidence = tmp_path / "executed"
     altered(program, entry.model_file(service.repository, 1), as_opaque_constant(evidence))

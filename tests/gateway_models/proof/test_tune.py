@@ -12,7 +12,8 @@ from gateway_cli.main import app
 from gateway_models.proof.tune import Measured, Tuner
 from gateway_models.proof.tune_report import report
 from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
-from gateway_models.repository.entry import Decode, Format, Precision, Serving, read_entry
+from gateway_models.repository.entry import read_entry
+from gateway_models.repository.spec import Decode, Format, Precision, Serving
 from gateway_models.repository.writing import rewrite
 
 pytestmark = pytest.mark.triton

@@ -16,10 +16,11 @@ from gateway.settings import Settings
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
-from gateway_models.networks.add import AddRequest, add
-from gateway_models.repository.entry import Serving, read_entry
+from gateway_models.networks.add import add
+from gateway_models.repository.entry import read_entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
+from gateway_models.repository.spec import ModelSpec, Serving
 from tests.gateway.api.stub import Client, client_of
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, seeded
 from tests.gateway_models.repository.entries import SMALL
@@ -48,7 +49,7 @@ def repository(networks, tmp_path_factory) -> Path:
     # Each step with a cache of its own: of which outputs it is asked must not matter there either.
     serving = Serving(instances=1, preprocessor_instances=1, cache_classifier=True)
     for request in (
-        AddRequest(
+        ModelSpec(
             source="torchvision:mobilenet_v3_small",
             weights=str(folder / "eager.pth"),
             name=EAGER,
@@ -57,7 +58,7 @@ def repository(networks, tmp_path_factory) -> Path:
             serving=serving,
             features="auto",
         ),
-        AddRequest(source=graph, name=GRAPH, labels=labels, preprocessing=SMALL, serving=ONE_EACH, features="auto"),
+        ModelSpec(source=graph, name=GRAPH, labels=labels, preprocessing=SMALL, serving=ONE_EACH, features="auto"),
     ):
         add(request, folder / "models", print)
     return folder / "models"

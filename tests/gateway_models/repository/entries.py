@@ -1,12 +1,14 @@
 """Entries that were never added: no network behind them."""
 
-from gateway_models.repository.entry import Entry, Format, Precision, Serving, Version
+from gateway_models.repository.entry import Entry, Outcome, Version
 from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
 
 SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
 
 def entry(**changes) -> Entry:
-    version = Version("head.pt", "", "", "logits", Precision.FP32, 0.0)
-    defaults = {"name": "head", "classes": 5, "preprocessing": SMALL, "format": Format.TORCHSCRIPT}
-    return Entry(**{**defaults, "multi_label": False, "serving": Serving(), "versions": {1: version}, **changes})
+    """An entry of five classes with one version; `changes` are fields of its spec."""
+    values = {"preprocessing": SMALL, "format": Format.TORCHSCRIPT, "tensor": ImageTensor.FP32, **changes}
+    spec = ModelSpec("head.pt", "head", **values)
+    return Entry(spec.name, {1: Version(spec, Outcome(5, "logits", 0.0, values["format"]))})

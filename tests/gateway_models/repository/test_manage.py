@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from gateway.triton.model_config import read_model_config
-from gateway_models.networks.add import AddRequest, add
+from gateway_models.networks.add import add
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.manage import remove, remove_version, use_version
+from gateway_models.repository.spec import ModelSpec
 from gateway_models.repository.writing import staging
 from tests.gateway_models.networks.builders import Head, save_torchscript
 
@@ -25,7 +26,7 @@ def test_full_disk_is_reported(tmp_path):
 
 def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
     second = save_torchscript(Head(seed=1), tmp_path / "head.pt")
-    made = add(AddRequest(source=str(second), name="head", version=2), own_head, print)
+    made = add(ModelSpec(source=str(second), name="head", version=2), own_head, print)
     assert (made.in_use, sorted(made.versions)) == (1, [1, 2])
     assert made.folders == ("head", "head.v1", "head.v2", "head_preprocessor", "head_classifier")
 

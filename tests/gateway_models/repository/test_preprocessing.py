@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError, reference_transforms
-from gateway_models.repository.preprocessing_sources import from_file, from_mapping, from_weights, numbers
+from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError, numbers, reference_transforms
+from gateway_models.repository.preprocessing_sources import from_file, from_mapping, from_weights
 
 SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

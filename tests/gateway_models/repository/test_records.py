@@ -1,32 +1,63 @@
 """What is kept beside a model's files is read back as it was, or refused with the place of the fault."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gateway_models.repository.entry import (
-    Entry,
-    EntryError,
-    Format,
-    Precision,
-    Serving,
-    Version,
-    read_entry,
-    write_record,
-)
+from gateway_models.repository.entry import Entry, EntryError, Outcome, Version, read_entry, write_record
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 from gateway_models.repository.retired import retire, retired
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 
-ENTRY = Entry(
-    name="flowers",
-    classes=3,
-    preprocessing=Preprocessing((256,), 224, "bilinear", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+IMAGES = Preprocessing((256,), 224, "bilinear", (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+SPEC = ModelSpec(
+    "/fleurs/é.onnx",
+    "flowers",
+    labels=Path("labels.txt"),
+    preprocessing=IMAGES,
+    grayscale=True,
+    include=(Path("/fleurs/data"),),
+    features="auto",
+    sha256="ab",
+    precision=Precision.FP16,
     format=Format.ONNX,
-    multi_label=True,
     serving=Serving(preferred=(2, 4), gpus=(0, 1), cache=False),
-    versions={2: Version("/fleurs/é.onnx", "ab", "", "softmax", Precision.FP16, 1e-5)},
-    in_use=2,
+    tensor=ImageTensor.UINT8,
+    multi_label=True,
+    version=2,
 )
+OUTCOME = Outcome(3, "softmax", 1e-5, Format.ONNX, input="uint8-nhwc", embedding_size=16, embedding_difference=1e-6)
+ENTRY = Entry("flowers", {2: Version(SPEC, OUTCOME)}, in_use=2)
+VERSION = ("versions", "2")
+OF_AN_EARLIER_RELEASE = """{
+  "name": "flowers",
+  "classes": 3,
+  "preprocessing": {
+    "resize_size": [256], "crop_size": 224, "interpolation": "bilinear", "mean": [0.5, 0.5, 0.5],
+    "std": [0.25, 0.25, 0.25], "resize_library": "pillow-12.1"
+  },
+  "format": "onnx",
+  "multi_label": true,
+  "serving": {
+    "max_batch_size": 64, "preferred": [2, 4], "queue_delay_us": 0, "instances": 2, "preprocessor_instances": 2,
+    "gpus": [0, 1], "cache": false, "cache_classifier": false, "tensorrt": false, "sequence_model": "",
+    "decode": "exact"
+  },
+  "versions": {
+    "2": {
+      "source": "/fleurs/é.onnx", "sha256": "ab", "weights": "", "ending": "softmax", "precision": "fp16",
+      "difference": 1e-05, "input": "uint8-nhwc", "output": "", "grayscale": true, "include": ["/fleurs/data"],
+      "features": "auto", "features_difference": 1e-06, "trusted": false
+    }
+  },
+  "in_use": 2,
+  "preprocessor": "flowers_preprocessor",
+  "classifier": "flowers_classifier",
+  "features": 16,
+  "tensor": "uint8"
+}"""
 
 
 @pytest.fixture
@@ -34,12 +65,6 @@ def record(tmp_path):
     (tmp_path / "flowers").mkdir()
     write_record(ENTRY, tmp_path)
     return tmp_path / "flowers" / "origin.json"
-
-
-def test_record_that_names_a_pillow_release_is_read(record, tmp_path):
-    """As earlier releases of the project wrote it."""
-    change(record, "preprocessing", "resize_library", "pillow-12.1")
-    assert read_entry(tmp_path, "flowers") == ENTRY
 
 
 def change(record, *path_and_value) -> None:
@@ -55,22 +80,52 @@ def test_an_entry_is_read_as_it_was_written(record, tmp_path):
     assert read_entry(tmp_path, "flowers") == ENTRY
 
 
-def test_a_record_from_before_the_resize_library_was_kept_is_read(record, tmp_path):
-    document = json.loads(record.read_text())
-    del document["preprocessing"]["resize_library"]
+def test_record_of_an_earlier_release_is_read(record, tmp_path):
+    """It may also name a Pillow release, which `pillow` replaces."""
+    record.write_text(OF_AN_EARLIER_RELEASE)
+    spec = replace(SPEC, labels=None, input="uint8-nhwc", version=None)
+    assert read_entry(tmp_path, "flowers") == Entry("flowers", {2: Version(spec, OUTCOME)}, in_use=2)
+
+
+@pytest.mark.parametrize("left_out", ["tensor", "features"])
+def test_record_of_an_earlier_release_may_lack_newer_fields(record, tmp_path, left_out):
+    document = json.loads(OF_AN_EARLIER_RELEASE)
+    del document[left_out]
     record.write_text(json.dumps(document))
-    assert read_entry(tmp_path, "flowers") == ENTRY
+    read = read_entry(tmp_path, "flowers")
+    assert (read.tensor, read.embedding_size) == {
+        "tensor": (ImageTensor.FP32, 16),
+        "features": (ImageTensor.UINT8, 0),
+    }[left_out]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [
+        ({"source": "torchvision:resnet50", "sha256": "", "weights": "ResNet50_Weights.IMAGENET1K_V2"}, (None, False)),
+        ({"source": "timm:vit", "sha256": "ab", "weights": "/w.pth"}, ("/w.pth", False)),
+        ({"source": "/m.pt2", "trusted": True}, (None, True)),
+    ],
+)
+def test_weights_and_trust_of_an_earlier_record_are_kept(record, tmp_path, version, wanted):
+    document = json.loads(OF_AN_EARLIER_RELEASE)
+    document["versions"]["2"].update(version)
+    record.write_text(json.dumps(document))
+    spec = read_entry(tmp_path, "flowers").spec
+    assert (spec.weights, spec.trust) == wanted
+    assert spec.like == (version["weights"] if wanted[0] is None and "weights" in version else None)
 
 
 @pytest.mark.parametrize(
     ("changed", "place"),
     [
-        (("classes", "many"), r"origin\.json: classes: "),
-        (("versions", "2", "precision", "fp8"), r"versions\.2\.precision: "),
+        (("colour", "bgr"), r"origin\.json: colour: "),
+        ((*VERSION, "outcome", "classes", "many"), r"versions\.2\.outcome\.classes: "),
+        ((*VERSION, "spec", "precision", "fp8"), r"versions\.2\.spec\.precision: "),
         (("versions", {"second": {}}), r"versions\.second"),
-        (("serving", "speed", 1), r"serving\.speed: "),
-        (("preprocessing", "colour", "bgr"), r"preprocessing\.colour: "),
-        (("preprocessing", "crop_size", 223.5), r"preprocessing\.crop_size: "),
+        ((*VERSION, "spec", "serving", "speed", 1), r"serving\.speed: "),
+        ((*VERSION, "spec", "preprocessing", "colour", "bgr"), r"preprocessing\.colour: "),
+        ((*VERSION, "spec", "preprocessing", "crop_size", 223.5), r"preprocessing\.crop_size: "),
     ],
 )
 def test_record_error_is_reported_with_its_location(record, tmp_path, changed, place):
@@ -80,7 +135,7 @@ def test_record_error_is_reported_with_its_location(record, tmp_path, changed, p
 
 
 def test_values_that_no_model_can_have_are_refused_as_on_the_command_line(record, tmp_path):
-    change(record, "preprocessing", "crop_size", 300)
+    change(record, *VERSION, "spec", "preprocessing", "crop_size", 300)
     with pytest.raises(PreprocessingError, match="black borders"):
         read_entry(tmp_path, "flowers")
 

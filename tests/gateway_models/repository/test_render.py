@@ -1,7 +1,5 @@
 """The configurations that Triton reads, made of an entry."""
 
-from dataclasses import replace
-
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -16,8 +14,9 @@ from gateway.triton.contract import (
 from gateway.triton.model_config import parameters
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
-from gateway_models.repository.entry import EntryError, Format, Precision, Serving
+from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render
+from gateway_models.repository.spec import Format, Precision, Serving, SpecError
 from tests.gateway_models.repository.entries import entry
 
 
@@ -31,8 +30,8 @@ def test_shipped_configurations_come_from_the_same_templates():
 
 
 def test_ensemble_has_parameters_for_the_gateway():
-    versions = {number: replace(entry().versions[1], precision=Precision.BF16) for number in (1, 2)}
-    texts = render(entry(multi_label=True, versions=versions, in_use=2))
+    one = entry(multi_label=True, precision=Precision.BF16).versions[1]
+    texts = render(Entry("head", {1: one, 2: one}, in_use=2))
     told = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}
     assert told["head"] == {
         MODEL_PARAMETER: "head",
@@ -76,7 +75,7 @@ def test_options_of_serving_reach_the_configuration():
     ],
 )
 def test_serving_that_cannot_be_is_refused(changes, reason):
-    with pytest.raises(EntryError, match=reason):
+    with pytest.raises(SpecError, match=reason):
         Serving(**changes)
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.model_config import parameters, read_model_config
-from gateway_models.repository.entry import Entry, EntryError, Format, Precision, Serving, Version
-from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.render import render
+from gateway_models.repository.spec import Serving
 from gateway_models.repository.stateful import provide_stateful
+from tests.gateway_models.repository.entries import entry
 from tests.processes import PROJECT
 
 
@@ -36,17 +37,8 @@ def test_model_that_cannot_follow_streams_is_refused(tmp_path, name):
 
 
 def test_a_model_names_its_own_stateful_one_in_every_ensemble(tmp_path):
-    version = Version("/a.pt", "ab", "", "softmax", Precision.FP32, 0.0)
-    entry = Entry(
-        name="flowers",
-        classes=3,
-        preprocessing=Preprocessing((256,), 224, "bilinear", (0.5,) * 3, (0.25,) * 3),
-        format=Format.TORCHSCRIPT,
-        multi_label=False,
-        serving=Serving(sequence_model="object_counter"),
-        versions={1: version, 2: version},
-        in_use=1,
-    )
-    for ensemble in entry.ensembles:
-        (tmp_path / "config.pbtxt").write_text(render(entry)[ensemble])
+    version = entry(serving=Serving(sequence_model="object_counter")).versions[1]
+    several = Entry("flowers", {1: version, 2: version})
+    for ensemble in several.ensembles:
+        (tmp_path / "config.pbtxt").write_text(render(several)[ensemble])
         assert parameters(read_model_config(tmp_path / "config.pbtxt"))["sequence_model"] == "object_counter"

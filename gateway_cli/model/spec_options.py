@@ -1,0 +1,97 @@
+"""The options of `gateway model add`, read from the fields of ModelSpec."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from gateway_models.networks.functions import is_function
+from gateway_models.repository.option import Option
+from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.preprocessing_sources import from_options
+from gateway_models.repository.spec import ModelSpec, Serving
+
+
+def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command `(spec, given, …)`: its options are those of ModelSpec, and of its own other parameters.
+
+    `given` are the names of the fields that the user set, also of Serving and Preprocessing.
+    """
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
+    options = list(_options(ModelSpec))
+
+    @wraps(command)
+    def run(**values: Any) -> None:  # noqa: ANN401  # of the options
+        found: dict[type, dict[str, Any]] = {ModelSpec: {}, Serving: {}, Preprocessing: {}}
+        for owner, field, option, parameter in options:
+            value = values.pop(parameter.name)
+            required = parameter.default is inspect.Parameter.empty
+            if required or (value is not None and value is not False and value != ""):
+                found[owner][field.name] = option.read(value) if option.read else value
+        given = frozenset(name for owner in found.values() for name in owner)
+        command(_spec(found[ModelSpec], found[Serving], found[Preprocessing]), given, **values)
+
+    parameters = [*(parameter for *_, parameter in options), *own]
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    )
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(owner: type) -> Iterator[tuple[type, "Field[Any]", Option, inspect.Parameter]]:
+    """The options of a data class and of the data classes in it, in the order of their fields."""
+    hints = get_type_hints(owner, include_extras=True)
+    for field in fields(owner):
+        hint = hints[field.name]
+        kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        for inner in (kind, *get_args(kind)):
+            if is_dataclass(inner) and isinstance(inner, type):
+                yield from _options(inner)
+        for option in metadata:
+            yield owner, field, option, _parameter(owner, field, kind, option)
+
+
+def _parameter(owner: type, field: "Field[Any]", kind: Any, option: Option) -> inspect.Parameter:  # noqa: ANN401
+    kind = option.type or kind
+    required = owner is ModelSpec and field.default is MISSING
+    default = None if option.automatic or field.default is MISSING or option.type else field.default
+    if kind is bool:
+        default = False
+    if default is None and not required:
+        kind |= None
+    flag = f"--{field.name.replace('_', '-')}" if option.flag is None else option.flag
+    how: dict[str, Any] = {"help": option.help, "show_default": default is not False and default not in {None, ""}}
+    if Path in (kind, *get_args(kind)):
+        how["dir_okay"] = False
+    declared = typer.Argument(**how) if not flag else typer.Option(flag, rich_help_panel=option.panel, **how)
+    return inspect.Parameter(
+        flag.removeprefix("--").replace("-", "_") or field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if required else default,
+        annotation=Annotated[kind, declared],
+    )
+
+
+def _spec(given: dict[str, Any], serving: dict[str, Any], images: dict[str, Any]) -> ModelSpec:
+    pixels, source = given.get("pixels", False), given["source"]
+    # A function gets pixels by default; the check on images shows whether that is right.
+    implied = is_function(source) and "crop_size" in images and not {"mean", "std"} & images.keys() and not pixels
+    preprocessing = from_options(
+        images,
+        like=given.get("like"),
+        file=given.get("preprocessing"),
+        pixels=pixels or implied,
+        gray=given.get("grayscale", False),
+    )
+    if "preferred" not in serving:
+        most = serving.get("max_batch_size", Serving().max_batch_size)
+        serving = {**serving, "preferred": tuple(size for size in Serving().preferred if size <= most)}
+    return ModelSpec(
+        **{**given, "preprocessing": preprocessing, "pixels_implied": implied, "serving": Serving(**serving)}
+    )

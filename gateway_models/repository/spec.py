@@ -1,0 +1,302 @@
+"""A model as the user describes it: one object from the command line to the record beside the model."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import ConfigDict
+
+from gateway.errors import UserError
+from gateway.triton.contract import EXACT, FAST
+from gateway_models.repository.option import IMAGES, SERVING, Option
+from gateway_models.repository.preprocessing import Preprocessing
+from gateway_models.repository.preprocessing_sources import from_file
+
+AUTO = "auto"
+"""Instead of a layer's name for FEATURES: the input of the last linear layer."""
+INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
+"""Input formats of networks: the type and the order of the dimensions."""
+MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
+
+
+class SpecError(UserError):
+    """The description of a model is incomplete, or contradicts itself."""
+
+
+class Precision(StrEnum):
+    """The type that the network computes in; its inputs and outputs stay fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    INT8 = "int8"
+    """An ONNX network that `gateway model tune` quantized with calibration images."""
+
+
+class Format(StrEnum):
+    """The file format of the network, which determines the Triton backend."""
+
+    TORCHSCRIPT = "torchscript"
+    ONNX = "onnx"
+    EXPORTED = "torch-export"
+    """A torch.export program; it needs the project's own PyTorch backend instead of NVIDIA's."""
+    FUNCTION = "function"
+    """A folder: a model.py for Triton's Python backend, and the user's code."""
+
+    @property
+    def filename(self) -> str:
+        """The file in a version's folder."""
+        return {
+            Format.TORCHSCRIPT: "model.pt",
+            Format.ONNX: "model.onnx",
+            Format.EXPORTED: "model.pt2",
+            Format.FUNCTION: "model.py",
+        }[self]
+
+
+class FormatOption(StrEnum):
+    """The values of --format: the formats, and two that are refused with an alternative."""
+
+    TORCHSCRIPT = Format.TORCHSCRIPT.value
+    ONNX = Format.ONNX.value
+    EXPORTED = Format.EXPORTED.value
+    FUNCTION = Format.FUNCTION.value
+    TENSORRT = "tensorrt"
+    AOTI = "aoti"
+
+
+class Decode(StrEnum):
+    """How the gateway decodes large JPEGs: in full, or scaled down to at least four times the network's input."""
+
+    EXACT = EXACT
+    FAST = FAST
+
+
+class ImageTensor(StrEnum):
+    """The tensor between preprocessor and network: normalised images, or pixels that the network normalises."""
+
+    FP32 = "fp32"
+    UINT8 = "uint8"
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",") if part))
+    except ValueError as exc:
+        raise SpecError(f"{text!r} must be whole numbers separated by commas") from exc
+
+
+def _format(wanted: FormatOption) -> Format:
+    if wanted is FormatOption.TENSORRT:
+        raise SpecError(
+            "a TensorRT engine must be built on the kind of GPU that will run it, with trtexec from the server's "
+            "release of TensorRT, so it is not built here. Use --format onnx --tensorrt instead: ONNX Runtime then "
+            "builds the engine where the model is served, in NVIDIA's image and on a GPU"
+        )
+    if wanted is FormatOption.AOTI:
+        raise SpecError(
+            "a package of AOTInductor is machine code for the kind of processor or GPU that compiled it. NVIDIA's "
+            "PyTorch backend runs it without batches (a beta since 26.03), and the Triton of `gateway up` not at all. "
+            "Use --format torchscript or --format onnx instead, which run in batches"
+        )
+    return Format(wanted.value)
+
+
+def _input(text: str) -> str:
+    if text not in INPUTS:
+        raise SpecError(f"{text!r} is not an input; use one of {', '.join(INPUTS)}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How Triton runs a model."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    instances: Annotated[
+        int,
+        Option(
+            "Processes that run the network; by default two, or one where cores or memory are few.",
+            SERVING,
+            automatic=True,
+        ),
+    ] = 2
+    preprocessor_instances: Annotated[
+        int,
+        Option(
+            "Processes that decode, each on one core; `gateway capacity` computes how many. Default: as --instances.",
+            SERVING,
+            automatic=True,
+        ),
+    ] = 2
+    gpus: Annotated[
+        tuple[int, ...],
+        Option(
+            "GPUs to use, such as 0,1; by default every GPU, or else the CPU.",
+            SERVING,
+            type=str,
+            read=_integers,
+            automatic=True,
+        ),
+    ] = ()
+    max_batch_size: Annotated[int, Option("Maximum number of images in a batch.", SERVING)] = 64
+    preferred: Annotated[
+        tuple[int, ...],
+        Option(
+            "Batch sizes to form, such as 8,16,32; by default 4,8.", SERVING, type=str, read=_integers, automatic=True
+        ),
+    ] = (4, 8)
+    queue_delay_us: Annotated[
+        int, Option("Longest wait for such a batch, in µs: on a GPU, 1000 forms larger batches.", SERVING)
+    ] = 0
+    decode: Annotated[
+        Decode,
+        Option("Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.", SERVING),
+    ] = Decode.EXACT
+    tensorrt: Annotated[
+        bool,
+        Option("With --format onnx: NVIDIA's ONNX Runtime backend runs it with TensorRT if there is a GPU.", SERVING),
+    ] = False
+    cache: Annotated[
+        bool,
+        Option(
+            "Compute repeated requests again instead of caching responses.",
+            SERVING,
+            flag="--no-cache",
+            read=lambda off: not off,
+        ),
+    ] = True
+    """Whether the ensemble's answers are cached: a hit skips every step."""
+    cache_classifier: Annotated[
+        bool, Option("Also cache the network's output, which serves the same image in another encoding.", SERVING)
+    ] = False
+    sequence_model: Annotated[
+        str, Option("A stateful model of your own for its streams, a folder of the repository.", SERVING)
+    ] = ""
+    """"" means the repository's default one, if it exists."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decode", Decode(self.decode))
+        for what, value, least, most in (
+            ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
+            ("instances", self.instances, 1, MAX_INSTANCES),
+            ("preprocessor instances", self.preprocessor_instances, 1, MAX_INSTANCES),
+            ("the queue delay in µs", self.queue_delay_us, 0, MAX_QUEUE_DELAY_US),
+        ):
+            if not least <= value <= most:
+                raise SpecError(f"{what}: {value} is not between {least:,} and {most:,}")
+        wrong = [size for size in self.preferred if not 0 < size <= self.max_batch_size]
+        if wrong:
+            raise SpecError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
+        if any(gpu < 0 for gpu in self.gpus):
+            raise SpecError("GPUs are numbers from 0, as nvidia-smi lists them")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model to add: the options of `gateway model add`, the payload of the job, and each version's record.
+
+    `add` completes it. Then `source` is an absolute path or a name that needs no other context, `sha256` is that of the
+    files, and `preprocessing`, `format` and `tensor` are known.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    source: Annotated[
+        str,
+        Option(
+            "A torch.export, TorchScript or ONNX file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
+            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
+            flag="",
+        ),
+    ]
+    name: Annotated[str, Option("Name under which clients call the model.")]
+    labels: Annotated[Path | None, Option("File with one label per line, in the order of the classes.")] = None
+    like: Annotated[
+        str | None,
+        Option("Prepare images as for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.", IMAGES),
+    ] = None
+    preprocessing: Annotated[
+        Preprocessing | None,
+        Option(
+            "A JSON file with these options, or Hugging Face's preprocessor_config.json.",
+            IMAGES,
+            type=Path,
+            read=from_file,
+        ),
+    ] = None
+    """None means that of the existing versions, of `like`, or of the source."""
+    resize_library: Annotated[
+        str | None,
+        Option("Library that resizes: pillow (default), with the pixels of the installed Pillow, or torch.", IMAGES),
+    ] = None
+    pixels: Annotated[
+        bool,
+        Option("The network takes pixels of 0 to 255 and normalises them itself, instead of --mean and --std.", IMAGES),
+    ] = False
+    grayscale: Annotated[
+        bool, Option("The network takes one channel; --mean and --std are one number each.", IMAGES)
+    ] = False
+    weights: Annotated[
+        str | None, Option("For torchvision:ARCH and timm:ARCH: a weights file instead of a download.")
+    ] = None
+    include: Annotated[
+        tuple[Path, ...],
+        Option(
+            "For FILE.py:NAME, a file or folder that it imports or reads; may be repeated.",
+            type=list[Path],
+            read=tuple,
+            automatic=True,
+        ),
+    ] = ()
+    input: Annotated[
+        str, Option(f"Input of FILE.py:NAME, if it has no annotation: {', '.join(INPUTS)}.", read=_input)
+    ] = ""
+    """"" means that it is detected."""
+    output: Annotated[str, Option("Which of several outputs are the scores: a name, or a number from 0.")] = ""
+    features: Annotated[
+        str,
+        Option("Embeddings for POST /embed: auto for the input of the last linear layer, or the name of a layer."),
+    ] = ""
+    sha256: Annotated[str | None, Option("For a SOURCE or --weights that is a URL: its checksum.")] = None
+    precision: Annotated[Precision, Option("Precision to compute in.", SERVING)] = Precision.FP32
+    format: Annotated[
+        Format | None,
+        Option("Storage format; by default that of the source.", SERVING, type=FormatOption, read=_format),
+    ] = None
+    serving: Serving = field(default_factory=Serving)
+    tensor: Annotated[
+        ImageTensor | None,
+        Option(
+            "Input of the network: normalised fp32 (default), or uint8 pixels, which it then normalises itself.",
+            SERVING,
+        ),
+    ] = None
+    trust: Annotated[
+        bool,
+        Option(
+            "For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file: its pickled code may run.",
+        ),
+    ] = False
+    offline: Annotated[
+        bool, Option("For huggingface:OWNER/NAME: use only the local cache, without network access.")
+    ] = False
+    multi_label: Annotated[bool, Option("Give each class a separate probability (sigmoid).")] = False
+    version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
+    pixels_implied: bool = False
+    """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""
+
+    @property
+    def prepared(self) -> Preprocessing:
+        """The preprocessing of a completed spec."""
+        assert self.preprocessing is not None
+        return self.preprocessing
+
+    def check_gray(self) -> None:
+        """Raise SpecError where the channels of gray images would be normalised differently."""
+        if self.grayscale and not self.prepared.is_gray:
+            raise SpecError(
+                "--grayscale is for one channel, so --mean and --std are one number each: --mean 0.5 --std 0.25"
+            )
