@@ -34,7 +34,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """One Triton: `instances` that take `seconds` for a call each; with 0 seconds each call is answered at once."""
 
     def __init__(self, instances: int, seconds: float) -> None:
-        self._fake = FakeTriton()
+        self._fake = FakeTriton(instances=instances)
         self._seconds = seconds
         self._free = asyncio.Semaphore(instances)
 

@@ -30,7 +30,7 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.api.state import State
 from gateway.environment import load_settings
 from gateway.inference.backend import Backend
-from gateway.inference.calls import BatchLimits
+from gateway.inference.batching import BatchLimits
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders

@@ -187,11 +187,11 @@ class Settings(BaseSettings):
     decode_max_side: int = Field(1_024, ge=64, le=16_384)
     """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
     batch_max_images: int = Field(8, ge=1, le=1_024)
-    """Images of one request that are sent to Triton in one call."""
+    """Images in one call to Triton, of one request or of several; a model with a lower max_batch_size gets fewer."""
     batch_max_bytes: int = Field(8 * MIB, ge=MIB, le=GIB)
     """Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
     request_max_calls: int = Field(4, ge=1, le=256)
-    """Calls to Triton that one request may have in flight."""
+    """Calls to Triton with images of one request that may be in flight."""
     decoders: int = Field(min(32, math.ceil(usable_cores())), ge=1, le=256)
     """Child processes of one gateway process that decode images; all but the first start only when images wait."""
     decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)

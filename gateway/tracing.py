@@ -4,10 +4,12 @@ Uses OpenTelemetry's API. Spans also need its SDK, see gateway.otlp; without it 
 unchanged. Nothing is registered globally: the tracer is stored in the context of each request.
 """
 
+import contextvars
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
+from typing import cast
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -23,6 +25,7 @@ Attribute = str | int | float | bool
 NO_TRACE = Context()
 _W3C = TraceContextTextMapPropagator()
 _TRACER = contexts.create_key("gateway-tracer")
+_LINKS = contexts.create_key("gateway-links")
 _KNOWN_FLAGS = 0x03
 """sampled and random-trace-id: an implementation propagates only the flags of its version of the protocol."""
 MAX_STATE_BYTES = 512
@@ -87,6 +90,13 @@ def begin(tracer: trace.Tracer, name: str, parent: Context, attributes: Mapping[
     return span
 
 
+def link(requests: Iterable[contextvars.Context]) -> None:
+    """Link the calls of the current context to other requests that share them, by the contexts of these requests."""
+    if isinstance(contexts.get_value(_TRACER), trace.Tracer):
+        places = [request.run(place) for request in requests]
+        contexts.attach(contexts.set_value(_LINKS, [trace.Link(each) for each in places if each.is_valid]))
+
+
 def call(name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers | None]:
     """Trace a call to another server for the duration of the block; yields the headers to send with it.
 
@@ -103,7 +113,8 @@ def call(name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManag
 
 @contextmanager
 def _recorded(tracer: trace.Tracer, name: str, attributes: Mapping[str, Attribute]) -> Iterator[Headers]:
-    span = tracer.start_span(name, None, SpanKind.CLIENT, attributes)
+    links = cast("list[trace.Link] | None", contexts.get_value(_LINKS))
+    span = tracer.start_span(name, None, SpanKind.CLIENT, attributes, links)
     try:
         yield headers_of(trace.set_span_in_context(span))
     except GatewayError as error:

@@ -29,6 +29,8 @@ class Exported:
     ended: int
     attributes: dict[str, Any]
     failed: bool
+    links: tuple[str, ...] = ()
+    """The ids of the spans that it is linked to."""
 
     @property
     def seconds(self) -> float:
@@ -99,6 +101,7 @@ def _read(body: bytes, content_type: str) -> Iterator[Exported]:
                     ended=int(span["endTimeUnixNano"]),
                     attributes=_attributes(span),
                     failed=span.get("status", {}).get("code") == 2,
+                    links=tuple(as_hex(each["spanId"]) for each in span.get("links", ())),
                 )
 
 

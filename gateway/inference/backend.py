@@ -23,7 +23,7 @@ class Batch:
 
     images: Sequence[bytes]
     seals: Sequence[bytes] = ()
-    """A code for each image, once the backend has sealed them: see gateway.triton.seal."""
+    """A code for each image, see Backend.seal; if there are none, the backend makes them."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -57,6 +57,14 @@ class Call:
     best_effort: bool = False
     """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
     does not affect the health of servers and models or the quarantine of images."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How many calls keep the servers of a model busy, and how many images one of them may have."""
+
+    calls: int
+    images: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,21 @@ class Backend(Protocol):
 
     def health(self) -> Sequence[EndpointHealth]:
         """The last known health of each server, without a call."""
+        ...
+
+    def seal(self, image: bytes) -> bytes:
+        """A code that identifies an image; may be called on any thread."""
+        ...
+
+    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+        """Whether an image must have a call of its own.
+
+        That is so if a response cache may hold its result, whose key is the whole call, or if it may crash a process.
+        """
+        ...
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        """The limits of calls with up to `max_images`; None if they are not known, such as before the first call."""
         ...
 
     async def infer(self, call: Call) -> InferResult:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
 
@@ -19,9 +19,8 @@ from gateway.errors import (
     TooCostly,
 )
 from gateway.inference.animation_result import AnimationResult, as_animation
-from gateway.inference.calls import Calls, InFlight, ResultCallback, Shared, by, failed
-from gateway.inference.ready_results import ReadyResults
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.batching import QueuedImage, RequestQueue, ResultCallback, failed
+from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.decoders.cost import SLOW_CODECS, expected_seconds
@@ -43,8 +42,47 @@ from gateway.limits.account import Account
 from gateway.limits.admission import Permit, Permits
 from gateway.time_slices import TimeSlice
 
+if TYPE_CHECKING:
+    from gateway.inference.service import InferenceService
+
+T = TypeVar("T")
+
+MAX_UNREAD_PREDICTIONS = 10_000
+"""Unread predictions above which a request stops reading uploads."""
 DisconnectWatcher = Callable[[], Awaitable[None]]
 """What raises when nobody wants the results any more, such as when the client has gone."""
+
+
+class ReadyResults:
+    """A queue with backpressure: a client may keep sending without reading its results."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Result | None] = asyncio.Queue()
+        self._predictions = 0
+        self._taken = asyncio.Event()
+
+    def put(self, result: Result) -> None:
+        """Add a result; never blocks, so results of images in progress may exceed the limit."""
+        self._predictions += result.extent
+        self._queue.put_nowait(result)
+
+    def end(self) -> None:
+        """Mark the end of the results."""
+        self._queue.put_nowait(None)
+
+    async def take(self) -> Result | None:
+        """The next result, or None at the end."""
+        result = await self._queue.get()
+        if result is not None:
+            self._predictions -= result.extent
+            self._taken.set()
+        return result
+
+    async def fewer_than_too_many(self) -> None:
+        """Wait while more than MAX_UNREAD_PREDICTIONS are in the queue."""
+        while self._predictions > MAX_UNREAD_PREDICTIONS:
+            self._taken.clear()
+            await self._taken.wait()
 
 
 class RunningRequest:
@@ -54,17 +92,23 @@ class RunningRequest:
     """
 
     def __init__(
-        self, shared: Shared, query: RequestSpec, scope: Scope, permits: Permits, account: Account | None = None
+        self,
+        service: "InferenceService",
+        queue: RequestQueue,
+        scope: Scope,
+        permits: Permits,
+        account: Account | None = None,
     ) -> None:
-        self._shared = shared
-        self._query = query
+        self._service = service
+        self._queue = queue
+        self._query = queue.spec
         self._scope = scope
         self._permits = permits
-        self._stages = query.tally.stages
-        self._account = account or shared.decoders.account()
+        self._stages = queue.spec.tally.stages
+        self._account = account or service.decoders.account()
         # More than the calls can take would only sit here, and be in the way of other requests' images.
-        self._most_permits = shared.batches.max_calls * shared.batches.max_images
-        self._calls = Calls(shared, query, self._spawn)
+        self._most_permits = service.batches.max_calls * service.batches.max_images
+        queue.on_error = self._fail
         self._open = self._frames = 0
         self._begun = self._read_all = False
         self._results = ReadyResults()
@@ -97,9 +141,12 @@ class RunningRequest:
         try:
             await work(*arguments)
         except Exception as failure:  # raised again by __anext__
-            self._failure = self._failure or failure
-            await asyncio.sleep(0)  # what is ready at this moment is still reported
-            self._results.end()
+            self._fail(failure)
+
+    def _fail(self, failure: Exception) -> None:
+        """End the request with an error, after the results that are ready at this moment."""
+        self._failure = self._failure or failure
+        asyncio.get_running_loop().call_soon(self._results.end)
 
     async def _read(self, uploads: Uploads) -> None:
         """Let each upload start its way as soon as it has arrived; while too much is in flight, read no further."""
@@ -118,7 +165,7 @@ class RunningRequest:
         self._end_if_done()
 
     async def _admit(self, upload: Upload) -> None:
-        policy = self._shared.policy
+        policy = self._service.policy
         answer = self._answer if self._query.frames is None else as_animation(self._answer)
         try:
             with self._stages["prepare"]:
@@ -147,7 +194,7 @@ class RunningRequest:
         if here:
             self._spawn(self._decode, upload, info, size, permit, deadline, answer)
         else:
-            self._calls.add(InFlight(passed_on(upload, info), permit, deadline, answer))
+            await self._queue.add(QueuedImage(passed_on(upload, info), permit, deadline, answer, expected))
 
     def _examine(self, upload: Upload) -> ImageInfo:
         """Inspect an upload at the expense of the account, which grows by what a file of its size and format needs."""
@@ -156,7 +203,7 @@ class RunningRequest:
         account.check()
         began = time.thread_time()
         try:
-            info = examine(upload, self._shared.policy, frames=self._query.frames is not None)
+            info = examine(upload, self._service.policy, frames=self._query.frames is not None)
         finally:
             account.charge(time.thread_time() - began)
         if info.format in SLOW_CODECS:
@@ -181,13 +228,13 @@ class RunningRequest:
         self, upload: Upload, info: ImageInfo, wanted: Wanted, film: AnimationResult, deadline: Deadline
     ) -> None:
         with self._stages["prepare"]:
-            data = all_frames(upload, info, self._shared.policy)
+            data = all_frames(upload, info, self._service.policy)
             size = await self._size()
         wanted = replace(wanted, most=wanted.most - self._frames)
-        async with self._shared.decoders.film(data, info, size, self._account, wanted) as frames:
+        async with self._service.decoders.film(data, info, size, self._account, wanted) as frames:
             info = frames.info
             film.set_size(info.width, info.height)
-            check_size(info, self._shared.policy.limits)
+            check_size(info, self._service.policy.limits)
             while True:
                 with self._stages["wait"]:
                     permit = await self._permit(shrunk_bytes(info, size), deadline)
@@ -205,7 +252,7 @@ class RunningRequest:
                 self._account.add_image()
                 image = decoded(upload, info, frame.picture)
                 permit.shrink(len(image.payload))
-                self._calls.add(InFlight(image, permit, deadline, film.begin(frame.index, frame.seconds)))
+                await self._queue.add(QueuedImage(image, permit, deadline, film.begin(frame.index, frame.seconds)))
 
     async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
         """Wait for a place among this request's images, then for one among all.
@@ -218,7 +265,7 @@ class RunningRequest:
         ):
             return permit
         left_seconds = deadline.left_seconds
-        most_seconds = left_seconds if self._begun else min(left_seconds, self._shared.admission.max_wait_seconds)
+        most_seconds = left_seconds if self._begun else min(left_seconds, self._service.admission.max_wait_seconds)
         with anyio.move_on_after(most_seconds):
             await self._permits.fewer_than(self._most_permits)
             return await self._permits.acquire(nbytes, decode_seconds, begun=self._begun)
@@ -232,17 +279,17 @@ class RunningRequest:
 
     async def _size(self) -> Size:
         """What a picture becomes that is decoded here: as large as its preprocessor would make it, if that is known."""
-        backend, query = self._shared.backend, self._query
+        backend, query = self._service.backend, self._query
         asking = backend.resize(query.model_name, query.model_version)
         resize = None
         with suppress(GatewayError):  # the call with the picture tells what is wrong
-            resize = await (asking if backend.supports_cancellation else self._shared.uncancelled.run(asking))
-        return resize or self._shared.policy.max_side
+            resize = await (asking if backend.supports_cancellation else self._service.uncancelled.run(asking))
+        return resize or self._service.policy.max_side
 
     async def _decode(
         self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline, answer: ResultCallback
     ) -> None:
-        decoding = self._shared.decoders.decode(encoded(upload, info), info, size, self._account)
+        decoding = self._service.decoders.decode(encoded(upload, info), info, size, self._account)
         try:
             with self._stages["prepare"]:
                 image = decoded(upload, info, await by(deadline, decoding))
@@ -251,7 +298,7 @@ class RunningRequest:
             answer(failed(upload, info, error))
         else:
             permit.shrink(len(image.payload))
-            self._calls.add(InFlight(image, permit, deadline, answer))
+            await self._queue.add(QueuedImage(image, permit, deadline, answer))
 
     def _answer(self, result: Result) -> None:
         _drop_tracebacks(result.error)
@@ -262,6 +309,13 @@ class RunningRequest:
     def _end_if_done(self) -> None:
         if self._read_all and self._open == 0:
             self._results.end()
+
+
+async def by(deadline: Deadline, work: Awaitable[T]) -> T:
+    """The result of `work`; at the deadline it is cancelled, and DeadlineExceeded is raised."""
+    with anyio.move_on_after(deadline.left_seconds):
+        return await work
+    raise DeadlineExceeded
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:

@@ -1,10 +1,10 @@
 """Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from gateway.inference.backend import Backend
-from gateway.inference.calls import BatchLimits, Shared
+from gateway.inference.batching import Batcher, BatchLimits
 from gateway.inference.request import DisconnectWatcher, RunningRequest
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
@@ -36,11 +36,13 @@ class InferenceService:
         self.backend = backend
         self.admission = admission
         self.policy = policy
+        self.batches = batches
+        self.decoders = decoders
         self.uncancelled = Uncancelled()
         """Work that outlives its request, since it cannot be stopped."""
         self.shadows = Shadows(backend, SpareCapacity(admission), self.uncancelled, shadow or {})
         """Runs shadow versions on a share of the images."""
-        self._shared = Shared(backend, admission, policy, batches, decoders, self.uncancelled, self.shadows)
+        self._batcher = Batcher(backend, batches, self.uncancelled, self.shadows)
 
     @asynccontextmanager
     async def classify(
@@ -59,15 +61,15 @@ class InferenceService:
         When the context ends, by whatever cause, nothing of the request is alive and none of its permits is out, but
         for those of work in `uncancelled`.
         """
-        with self.admission.permits() as permits:
+        with self.admission.permits() as permits, closing(self._batcher.queue(query)) as queue:
             async with Scope() as scope:
-                request = RunningRequest(self._shared, query, scope, permits, account)
+                request = RunningRequest(self, queue, scope, permits, account)
                 request.start(uploads, leaving)
                 yield request
 
     def stream_account(self) -> Account:
         """The account that all frames of one stream share."""
-        return self._shared.decoders.stream_account()
+        return self.decoders.stream_account()
 
     async def close(self) -> None:
         """Give up shadows, and wait a while for what cannot be given up."""

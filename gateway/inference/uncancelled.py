@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Coroutine
+from contextvars import Context
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +25,7 @@ class Holding(Protocol):
 
 
 class Uncancelled:
-    """Owns work that must run to completion: a call whose cancellation would crash the server, or a thread.
+    """Owns work that may outlive its request: a call, which may crash the server if it is cancelled, or a thread.
 
     The caller may stop waiting; the permits stay taken until the work has ended.
     """
@@ -39,11 +40,17 @@ class Uncancelled:
         """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
         for permit in permits:
             permit.keep()
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, tuple(permits)))
+        task = self.start(work)
+        task.add_done_callback(partial(_settle, tuple(permits)))
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
+
+    def start(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> "asyncio.Task[T]":
+        """A task that does `work`, in a context if one is given, and that its caller need not wait for."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
@@ -58,9 +65,12 @@ class Uncancelled:
             task.cancel()
         await self.idle()
 
-    def _ended(self, permits: tuple[Holding, ...], task: "asyncio.Task[Any]") -> None:
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        for permit in permits:
-            permit.settle()
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: the caller may be gone
+
+
+def _settle(permits: tuple[Holding, ...], _: "asyncio.Task[Any]") -> None:
+    for permit in permits:
+        permit.settle()

@@ -21,7 +21,7 @@ from gateway.errors import (
     NoFeatures,
     no_features,
 )
-from gateway.inference.backend import Call, InferResult, ModelInfo, Row, Vectors
+from gateway.inference.backend import Call, CallLimits, InferResult, ModelInfo, Row, Vectors
 from gateway.inference.selection import Selection
 from gateway.ingest.resizing import Resize
 from gateway.time_slices import TimeSlice
@@ -61,6 +61,11 @@ class Remembered(Generic[T]):
             value = await read(*key)
             known = self._values[key] = (time.monotonic() + self._seconds, value)
         return known[1]
+
+    def last(self, key: tuple[str, str]) -> T | None:
+        """The value that was last read, however old; None before the first time."""
+        known = self._values.get(key)
+        return None if known is None else known[1]
 
     def forget(self, name: str) -> None:
         """Read the values of a name again."""
@@ -132,6 +137,23 @@ class Models:
         if not model_version:
             self._answered.discard(model_name)
         raise self._not_served(model_name, model_version, missing)
+
+    def may_cache(self, model_name: str, model_version: str) -> bool:
+        """Whether Triton may answer for a model from its response cache; True if that is not known."""
+        traits = self._known_traits(model_name, model_version)
+        return traits is None or traits.cached
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        """How many calls of up to `max_images` keep this Triton busy; None before the first call."""
+        traits = self._known_traits(model_name, model_version)
+        if traits is None:
+            return None
+        images = max(1, min(max_images, traits.max_batch_size))
+        return CallLimits(traits.workload.busy_calls(images), images)
+
+    def _known_traits(self, model_name: str, model_version: str) -> Traits | None:
+        known = (self._traits.last((name, "")) for name, _ in self._ensembles(model_name, model_version))
+        return next((traits for traits in known if traits is not None), None)
 
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""

@@ -1,10 +1,12 @@
 """Reads descriptions of ensembles from Triton: configuration, labels and traits."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
@@ -26,6 +28,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
+from gateway.triton.workload import StepWorkload, Workload, has_cache
 
 ALL_CLASSES = 2**31 - 1
 """A class count above that of any model: Triton returns all classes."""
@@ -38,6 +41,10 @@ class Traits:
 
     multi_label: bool
     vector_size: int
+    cached: bool
+    """Whether its answers may come from Triton's response cache."""
+    max_batch_size: int
+    workload: Workload
 
 
 async def describe(
@@ -85,7 +92,24 @@ async def describe(
 async def read_traits(endpoint: TritonEndpoint, ensemble: str) -> Traits:
     """The traits of an ensemble."""
     config = await endpoint.config(ensemble)
-    return Traits(_is_multi_label(config), vector_size(config))
+    names = steps(config)
+    began = time.perf_counter()
+    statistics = [await _statistics(endpoint, ensemble)]
+    round_trip_seconds = time.perf_counter() - began
+    statistics += await asyncio.gather(*(_statistics(endpoint, name) for name in names))
+    configs = await asyncio.gather(*map(endpoint.config, names), return_exceptions=True)
+    workloads = [
+        StepWorkload.of(step, each)
+        for step, each in zip(configs, statistics[1:], strict=True)
+        if isinstance(step, ModelConfig)  # a step that failed does not limit the others
+    ]
+    return Traits(
+        _is_multi_label(config),
+        vector_size(config),
+        has_cache(config, statistics[0]),
+        config.max_batch_size,
+        Workload(workloads, round_trip_seconds),
+    )
 
 
 async def read_labels(endpoint: TritonEndpoint, ensemble: str, version: str) -> tuple[str, ...]:
@@ -103,6 +127,14 @@ async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> 
     names = steps(config)
     values = parameters(await endpoint.config(names[0])) if names else {}
     return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
+
+
+async def _statistics(endpoint: TritonEndpoint, name: str) -> ModelStatisticsResponse:
+    """The statistics of a model; empty if Triton has none."""
+    try:
+        return await endpoint.statistics(name)
+    except GatewayError:
+        return ModelStatisticsResponse()
 
 
 async def _input_of(endpoint: TritonEndpoint, step: str) -> tuple[int | None, int | None, str | None]:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
@@ -43,6 +43,10 @@ class TritonEndpoint(Protocol):
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
+        ...
+
+    async def statistics(self, name: str) -> ModelStatisticsResponse:
+        """The statistics of a model's versions since they were loaded."""
         ...
 
     async def load(self, name: str) -> None:

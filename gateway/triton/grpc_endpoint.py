@@ -131,6 +131,11 @@ class GrpcEndpoint:
         request = pb.ModelConfigRequest(name=name, version=version)
         return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
 
+    async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
+        """The statistics of a model's versions since they were loaded."""
+        request = pb.ModelStatisticsRequest(name=name)
+        return await self._send(self._stub.ModelStatistics(request, timeout=METADATA_TIMEOUT_SECONDS))
+
     async def load(self, name: str) -> None:
         """Load a model, or reload it if its files have changed."""
         request = pb.RepositoryModelLoadRequest(model_name=name)

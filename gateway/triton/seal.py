@@ -15,6 +15,8 @@ from gateway.inference.backend import Batch
 SEAL_BYTES = 16
 BLOCK_BYTES = 128
 """Of BLAKE2b."""
+RECENT_CODES = 100_000
+"""Codes that RecentCodes keeps, with 10 MB of memory."""
 PURPOSE = b"RAW_IMAGE seal 2"
 """Sets these codes apart from any other use of the secret. A new number where the gateway asks for other outputs: the
 cache's key knows nothing of them, and an answer with other outputs must not be found."""
@@ -43,13 +45,35 @@ class Seal:
 
     def apply(self, batch: Batch) -> Sequence[bytes]:
         """Seal a batch; returns the codes, which identify the images."""
-        batch.seals = [self._code(image) for image in batch.images]
+        batch.seals = [self.code(image) for image in batch.images]
         return batch.seals
 
-    def _code(self, image: bytes) -> bytes:
+    def code(self, image: bytes) -> bytes:
+        """The code of one image."""
         hashed = self._keyed.copy()
         hashed.update(image)
         return hashed.digest()[:SEAL_BYTES]
+
+
+class RecentCodes:
+    """The codes of the last `most` different images that were sent: only these may have an answer in Triton's cache.
+
+    A cached answer has some kilobytes, so a cache of 1 GB has fewer answers than this has codes.
+    """
+
+    def __init__(self, most: int = RECENT_CODES) -> None:
+        self._most = most
+        self._codes: dict[bytes, None] = {}
+
+    def add(self, code: bytes) -> bool:
+        """Add a code; returns whether it was there before."""
+        known = code in self._codes
+        if known:
+            del self._codes[code]
+        elif len(self._codes) >= self._most:
+            del self._codes[next(iter(self._codes))]
+        self._codes[code] = None
+        return known
 
 
 def _blake2b(first: bytes) -> "hashlib._Hash | hashlib.blake2b":

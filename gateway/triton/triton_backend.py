@@ -20,13 +20,13 @@ from gateway.errors import (
     RequestError,
     TritonUnreachable,
 )
-from gateway.inference.backend import Batch, Call, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.backend import Batch, Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
 from gateway.near import near
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
-from gateway.triton.seal import Seal
+from gateway.triton.seal import RecentCodes, Seal
 from gateway.triton.triton_sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
@@ -86,6 +86,7 @@ class TritonBackend:
         self._check_load = check_load
         self._model_name = model_name
         self._seal = seal
+        self._recent = RecentCodes()
         self._quarantine = quarantine
         self._budget = RetryBudget()
         self._one_suspect = asyncio.Lock()
@@ -108,6 +109,29 @@ class TritonBackend:
         """The health of each Triton in use."""
         return [replica.checker.health() for replica in self._pool.replicas]
 
+    def seal(self, image: bytes) -> bytes:
+        """The seal of an image; see gateway.triton.seal."""
+        return self._seal.code(image)
+
+    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+        """Whether an image may be in the response cache, or may crash a process; see Backend.travels_alone."""
+        if self._recent.add(seal) and any(
+            replica.models.may_cache(model_name, model_version) for replica in self._pool.replicas
+        ):
+            return True
+        return self._quarantine.is_convicted(seal) or self._quarantine.is_suspect(seal)
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        """The limits of calls to all Tritons that are ready for a model; see Backend.call_limits."""
+        ready = self._pool.ready(model_name, model_version)
+        known = [replica.models.call_limits(model_name, model_version, max_images) for replica in ready]
+        limits = [each for each in known if each is not None]
+        if not limits:
+            return None
+        # A Triton that has had no call yet is taken for an average one.
+        calls = round(sum(each.calls for each in limits) / len(limits) * len(ready))
+        return CallLimits(calls, min(each.images for each in limits))
+
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
 
@@ -115,7 +139,9 @@ class TritonBackend:
         on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images that
         were in flight when a process died are retried once, each alone, on one other Triton.
         """
-        if sum(map(len, call.batch.images)) > SEALED_INLINE_BYTES:
+        if call.batch.seals:
+            codes = call.batch.seals
+        elif sum(map(len, call.batch.images)) > SEALED_INLINE_BYTES:
             codes = await asyncio.to_thread(self._seal.apply, call.batch)
         else:
             codes = self._seal.apply(call.batch)

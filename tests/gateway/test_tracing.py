@@ -1,6 +1,7 @@
 """Traces: what of a client's headers is taken, what is handed on, and what is exported."""
 
 import asyncio
+import contextvars
 import socket
 import sys
 import time
@@ -22,6 +23,7 @@ from gateway.tracing import (
     end,
     headers_of,
     join,
+    link,
     received,
     stage,
     trace_id,
@@ -158,6 +160,30 @@ def test_a_request_is_exported_with_its_stages_and_its_calls(collector):
     assert (fine.kind, fine.failed, fine.attributes) == ("client", False, {"rpc.system.name": "grpc"})
     assert headers == {"traceparent": f"00-{TRACE}-{fine.span_id}-01"}
     assert (failed.failed, failed.attributes) == (True, {"error.type": "triton_unreachable"})
+
+
+def test_call_of_several_requests_is_linked_to_all_of_them(collector):
+    """It is a part of the first request's trace."""
+    exporter = Exporter(collector.url)
+    spans, contexts = [], []
+    for _ in range(2):
+        join(NO_TRACE)
+        spans.append(begin(exporter.tracer, "POST", NO_TRACE, {}))
+        contexts.append(contextvars.copy_context())
+    contexts.append(contextvars.Context())  # a request without a span
+
+    def shared_call() -> None:
+        link(contexts[1:])
+        with call("Call", {}):
+            pass
+
+    contexts[0].copy().run(shared_call)
+    for span in spans:
+        end(span, "POST /predict", {}, None)
+    exporter.close()
+    first, second = collector.named("POST /predict")
+    (shared,) = collector.named("Call")
+    assert (shared.parent_id, shared.links) == (first.span_id, (second.span_id,))
 
 
 def test_a_request_without_a_trace_begins_one(collector):

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.errors import GatewayError, ModelNotFound, no_features
-from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row, Vectors
+from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row, Vectors
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from gateway.settings import Settings
@@ -40,6 +40,15 @@ class StubBackend:
 
     def health(self) -> Sequence[EndpointHealth]:
         return [EndpointHealth("127.0.0.1:8001", ready=True, last_probe=None)]
+
+    def seal(self, image: bytes) -> bytes:
+        return image
+
+    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+        return False
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        return None
 
     async def infer(self, call: Call) -> InferResult:
         if self.fault is not None:

@@ -1,6 +1,7 @@
 """An inference server, decoders and a clock that a test controls step by step."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from typing import Any
 from unittest import mock
 
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, EndpointHealth, InferResult, ModelInfo, Row
-from gateway.inference.calls import BatchLimits
+from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.batching import BatchLimits
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.service import InferenceService
@@ -25,7 +26,15 @@ from gateway.limits.account import Account
 from gateway.limits.admission import Admission
 from gateway.settings import Settings
 
-ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
+
+def label_of(image: bytes) -> str:
+    """The class that ScriptedBackend sees in an image; different images have different ones."""
+    return hashlib.blake2b(image, digest_size=8).hexdigest()
+
+
+def row_of(image: bytes) -> Row:
+    """The row of an image in an answer."""
+    return Row(decoded=True, predictions=(Prediction(label_of(image), 0, 0.9),))
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -80,7 +89,7 @@ class PendingCall:
         return not self.outcome.done()
 
     def answer(self, version: str = "1") -> None:
-        rows = (ROW,) * len(self.call.batch)
+        rows = tuple(map(row_of, self.call.batch.images))
         self.outcome.set_result(InferResult(self.call.model_name, self.call.model_version or version, rows))
 
     def fail(self, error: Exception) -> None:
@@ -95,6 +104,9 @@ class ScriptedBackend:
         self.calls: list[PendingCall] = []
         self.wanted: Resize | None = None
         self.at_once: Callable[[PendingCall], None] | None = None
+        self.limits: CallLimits | None = None
+        self.alone: set[bytes] = set()
+        """The images that must have calls of their own."""
 
     @property
     def pending(self) -> list[PendingCall]:
@@ -110,6 +122,15 @@ class ScriptedBackend:
         except asyncio.CancelledError:
             pending.cancelled = True
             raise
+
+    def seal(self, image: bytes) -> bytes:
+        return image
+
+    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+        return seal in self.alone
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        return self.limits
 
     async def start(self) -> None: ...
 
@@ -238,6 +259,9 @@ def service_of(
     *,
     decoders: ScriptedDecoders | None = None,
     shadow: dict[str, dict[str, int]] | None = None,
+    batch_images: int = 2,
+    request_calls: int = 2,
+    batch_bytes: int = 10**6,
     **limits: Any,
 ) -> InferenceService:
     """A service whose limits are small, and changed by `limits`."""
@@ -247,7 +271,7 @@ def service_of(
         "max_images_waiting": 3,
         "max_wait_seconds": 2.0,
     }
-    batches = BatchLimits(max_images=2, max_bytes=10**6, max_calls=2)
+    batches = BatchLimits(max_images=batch_images, max_bytes=batch_bytes, max_calls=request_calls)
     admission.update(limits)
     return InferenceService(
         backend,

@@ -25,15 +25,31 @@ from gateway.errors import (
     TritonUnreachable,
     UndecodableImage,
 )
+from gateway.inference.backend import CallLimits
 from gateway.limits.pace import Pace
 from gateway.limits.upload_buffer import HeldBytes, UploadBuffer
 from tests.asking import encode
-from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, ScriptedDecoders, query, service_of
+from tests.gateway.inference.scripted import (
+    Body,
+    Loop,
+    ScriptedBackend,
+    ScriptedDecoders,
+    label_of,
+    query,
+    service_of,
+)
 
 PIXELS = np.zeros((4, 4, 3), np.uint8)
-UPLOADS = {"passes": encode(PIXELS, ".png"), "decoded": encode(PIXELS, ".gif"), "refused": b"no image"}
+
+
+def shades(first: int, count: int) -> list[bytes]:
+    """Images that differ, so that each result shows to which image it belongs."""
+    return [encode(np.full((4, 4, 3), shade, np.uint8), ".png") for shade in range(first, first + count)]
+
+
+UPLOADS = {"passes": shades(0, 100), "alone": shades(100, 10), "decoded": [encode(PIXELS, ".gif")], "refused": [b"no"]}
 FAULTS = (ModelNotFound, TritonUnreachable, InferenceFailed, DeadlineExceeded, RuntimeError)
-MAX_IMAGES, MAX_WAITING, MAX_REQUESTS, MAX_BYTES = 3, 2, 6, 200
+MAX_IMAGES, MAX_WAITING, MAX_REQUESTS, MAX_BYTES = 6, 2, 6, 500
 
 
 @dataclass(eq=False)
@@ -44,6 +60,7 @@ class Client:
     buffer: HeldBytes | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     enough: int | None = None
+    sent: list[bytes] = field(default_factory=list)
     results: int = 0
     task: "asyncio.Task[None] | None" = None
 
@@ -65,7 +82,9 @@ class Requests(RuleBasedStateMachine):
             max_images=MAX_IMAGES,
             max_images_waiting=MAX_WAITING,
             max_bytes=MAX_BYTES,
+            batch_images=3,
         )
+        self.backend.alone.update(UPLOADS["alone"])
         self.spare = self.service.shadows._spare
         self.spare._max_bytes = MAX_BYTES  # a quarter of it is less than an image
         self.uploads = UploadBuffer(max_bytes=1_000)
@@ -81,8 +100,11 @@ class Requests(RuleBasedStateMachine):
         pace = Pace(min_bytes_per_second=1, grace_seconds=10, now=self.loop.time)
         with self.uploads.open(pace) as client.buffer:
             async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
-                async for _ in results:
+                async for result in results:
                     client.results += 1
+                    sent = client.sent[result.index]
+                    if result.error is None and sent not in UPLOADS["decoded"]:
+                        assert [each.label for each in result.predictions] == [label_of(sent)]
                     if client.results == client.enough:
                         return
 
@@ -105,11 +127,13 @@ class Requests(RuleBasedStateMachine):
     def send(self, data: st.DataObject, kinds: list[str], ends: bool) -> None:
         client = self.pick(data)
         body = client.body
-        for kind in kinds:
-            body.send(UPLOADS[kind])
+        uploads = [data.draw(st.sampled_from(UPLOADS[kind])) for kind in kinds]
+        client.sent += uploads
+        for upload in uploads:
+            body.send(upload)
         if client.buffer is not None:
             with contextlib.suppress(Overloaded):
-                client.buffer.hold(sum(len(UPLOADS[kind]) for kind in kinds))
+                client.buffer.hold(sum(map(len, uploads)))
         if ends:
             body.end()
 
@@ -127,6 +151,10 @@ class Requests(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         self.pick(data).task.cancel()
+
+    @rule(calls=st.sampled_from([None, 1, 2]))
+    def limit_calls(self, calls: int | None) -> None:
+        self.backend.limits = None if calls is None else CallLimits(calls, images=3)
 
     @rule(times=st.integers(1, 6))
     def turn(self, times: int) -> None:

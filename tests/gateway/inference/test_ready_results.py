@@ -6,7 +6,7 @@ import pytest
 
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from gateway.inference.request import MAX_UNREAD_PREDICTIONS, ReadyResults
 from gateway.inference.request_spec import Result
 from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, query, service_of, start
 from tests.gateway.inference.test_service import PNG

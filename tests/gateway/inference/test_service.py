@@ -109,7 +109,7 @@ def test_cancellable_call_is_cancelled_at_the_deadline(loop):
     assert idle(service)
 
 
-def test_call_deadline_is_that_of_its_oldest_image(loop):
+def test_images_of_a_call_have_deadlines_of_their_own(loop):
     backend = ScriptedBackend()
     service = service_of(backend)
     body = Body()
@@ -124,11 +124,14 @@ def test_call_deadline_is_that_of_its_oldest_image(loop):
     backend.pending[0].answer()
     loop.settle()
     assert [len(pending.call.batch) for pending in backend.calls] == [1, 1, 2]
-    assert [pending.call.deadline.at - 1_000 for pending in backend.calls] == [5, 6, 7]
-    while backend.pending:
-        backend.pending[0].answer()
-        loop.settle()
-    assert len(loop.finish(request)) == 4
+    assert [pending.call.deadline.at - 1_000 for pending in backend.calls] == [5, 6, 8]
+    loop.pass_time(4)
+    loop.settle()
+    assert not backend.calls[2].cancelled
+    backend.pending[-1].answer()
+    results = sorted(loop.finish(request), key=lambda result: result.index)
+    late = (type(None), DeadlineExceeded, DeadlineExceeded, type(None))
+    assert tuple(type(result.error) for result in results) == late
 
 
 def test_disconnect_ends_the_request(loop):

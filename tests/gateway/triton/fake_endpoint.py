@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
-from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
 from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
@@ -74,6 +74,7 @@ class FakeTriton:
     """The loads, force reloads and unloads, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
     """Sequences that are open, and how many frames each has had."""
+    statistics: dict[str, ModelStatisticsResponse] = field(default_factory=dict)
     _requests: int = 0
 
     def kill(self, step: str) -> None:
@@ -243,6 +244,11 @@ class FakeEndpoint:
         ):
             raise ModelUnavailable
         return self.triton.config(name)
+
+    async def statistics(self, name: str) -> ModelStatisticsResponse:
+        """The FakeTriton's statistics of a model."""
+        await self._reach()
+        return self.triton.statistics.get(name, ModelStatisticsResponse())
 
     async def load(self, name: str) -> None:
         """Load a model; its process is a new one."""

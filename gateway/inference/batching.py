@@ -1,0 +1,438 @@
+"""Dynamic batching: the images of all requests in few calls.
+
+An image leaves at once while a Triton is idle. While as many calls are out as keep the Tritons of its model busy, it
+waits; each call that returns is followed by the next one, with images of similar size of one request or of many.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from gateway import metrics, tracing
+from gateway.deadline import Deadline
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    RequestError,
+    UndecodableImage,
+)
+from gateway.inference.backend import Backend, Batch, Call, CallLimits, InferResult, Row
+from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_stats import Stage
+from gateway.inference.shadow import Shadows
+from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.prepare import Image
+from gateway.ingest.upload import Upload
+from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE, Permit
+
+CALL_SECONDS = 0.1
+"""Expected seconds of decoding in one call; an image that takes longer is alone in its call."""
+LIMITS_SECONDS = 1.0
+"""How long the backend's limits of calls are cached."""
+SEALED_INLINE_BYTES = 2**20
+"""A larger image is sealed on a thread, so that it does not block the event loop."""
+
+ResultCallback = Callable[[Result], None]
+"""Takes the result of one image."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of calls: `max_images` and `max_bytes` in each, and `max_calls` with images of one request at once."""
+
+    max_images: int
+    max_bytes: int
+    max_calls: int
+
+
+class Lane(NamedTuple):
+    """Images that may share a call: similar in size and in the time to decode them.
+
+    A batch is padded to its longest image. Images whose sizes share their highest bit differ by less than a factor of
+    two, so padding less than doubles the bytes, whatever sizes are mixed.
+    """
+
+    size_bits: int
+    costly: bool
+
+
+ALONE = Lane(0, costly=False)
+"""The lane of images of which each has a call of its own, beyond the calls that keep the Tritons busy."""
+
+
+@dataclass(eq=False, slots=True)
+class QueuedImage:
+    """An image with its permit, from its admission to its result; `answer` is called with the result."""
+
+    image: Image
+    permit: Permit
+    deadline: Deadline
+    answer: ResultCallback
+    decode_seconds: float = 0.0
+    """Expected processor time of decoding in the preprocessor."""
+    queue: "RequestQueue" = field(init=False)
+    lane: Lane = field(init=False)
+    seal: bytes = b""
+    timer: asyncio.TimerHandle | None = None
+    call: "BatchCall | None" = None
+    """The call that the image is in; None before."""
+    _stage: Stage | None = None
+
+    def enter(self, stage: Stage | None) -> None:
+        """Leave the current stage of the request's statistics, and enter another one, if any."""
+        if self._stage is not None:
+            self._stage.__exit__()
+        if stage is not None:
+            stage.__enter__()
+        self._stage = stage
+
+
+class RequestQueue:
+    """The images of one request that have no result yet; `close` drops them.
+
+    `on_error` is called with an error that ends the request, and is set by the request.
+    """
+
+    def __init__(self, batcher: "Batcher", spec: RequestSpec) -> None:
+        self._batcher = batcher
+        self.spec = spec
+        self.context = copy_context()
+        """The request's trace and log fields."""
+        self.group = (spec.model_version, spec.selection, spec.vectors)
+        """Images share a call only with those of the same group."""
+        self.on_error: Callable[[Exception], None] = lambda _: None
+        self.images: set[QueuedImage] = set()
+        self.lanes: dict[Lane, deque[QueuedImage]] = {}
+        """The images that wait for a call; lanes alternate."""
+        self.calls = 0
+        """Calls in flight with images of this request."""
+        self.closed = False
+
+    async def add(self, item: QueuedImage) -> None:
+        """Send an image, or let it wait for a call."""
+        await self._batcher.add(self, item)
+
+    def close(self) -> None:
+        """Drop every image: those in calls with other requests' images are computed, but have no result."""
+        self.closed = True
+        # Waiting images first: a call that is abandoned frees its place, and must not be followed by one with them.
+        for item in sorted(self.images, key=lambda item: item.call is not None):
+            self._batcher.drop(item)
+
+
+@dataclass(eq=False, slots=True)
+class BatchCall:
+    """A call in flight."""
+
+    items: list[QueuedImage]
+    queues: list[RequestQueue]
+    """The requests of its images."""
+    cancellable: bool
+    counted: bool
+    """Whether it counts as one of those that keep the Tritons busy."""
+    costly: bool
+    task: "asyncio.Task[InferResult] | None" = None
+    began: float = 0.0
+
+
+class ModelQueue:
+    """The requests that wait for calls of one model, and the calls in flight."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting: dict[RequestQueue, None] = {}
+        """Requests with waiting images, in the order of their turns."""
+        self.calls = 0
+        self.counted = 0
+        self.costly = 0
+        """Calls in flight: all of them, those that keep the Tritons busy, and those of costly images."""
+        self._limits: CallLimits | None = None
+        self._limits_until = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether the backend knows the model: clients can request names of their own making."""
+        return self._limits is not None
+
+    def limits(self, backend: Backend, version: str, max_images: int) -> CallLimits | None:
+        """The backend's limits of calls, at most LIMITS_SECONDS old."""
+        now = asyncio.get_running_loop().time()
+        if self._limits is None or now >= self._limits_until:
+            self._limits = backend.call_limits(self.name, version, max_images)
+            self._limits_until = now + LIMITS_SECONDS
+        return self._limits
+
+
+class Batcher:
+    """Sends the images of all requests to the backend, and reports each result and releases its permit.
+
+    Requests take turns: each call has one image of each request that waits, and further ones while it has space. A
+    RequestError of the backend ends the requests of its call; every other error is the result of the call's images.
+    """
+
+    def __init__(self, backend: Backend, limits: BatchLimits, uncancelled: Uncancelled, shadows: Shadows) -> None:
+        self._backend = backend
+        self._limits = limits
+        self._uncancelled = uncancelled
+        self._shadows = shadows
+        self._models: dict[str, ModelQueue] = {}
+
+    def queue(self, spec: RequestSpec) -> RequestQueue:
+        """The queue of a new request, which must close it."""
+        return RequestQueue(self, spec)
+
+    async def add(self, queue: RequestQueue, item: QueuedImage) -> None:
+        """Send an image, or let it wait for a call; see RequestQueue.add."""
+        payload = item.image.payload
+        if len(payload) > SEALED_INLINE_BYTES:
+            item.seal = await asyncio.to_thread(self._backend.seal, payload)
+        else:
+            item.seal = self._backend.seal(payload)
+        if queue.closed:
+            return  # its permit ends with the request
+        name, version = queue.spec.model_name, queue.spec.model_version
+        alone = self._backend.travels_alone(item.seal, name, version)
+        item.queue = queue
+        item.lane = ALONE if alone else Lane(len(payload).bit_length(), item.decode_seconds >= COSTLY_SECONDS)
+        queue.images.add(item)
+        loop = asyncio.get_running_loop()
+        item.timer = loop.call_later(item.deadline.left_seconds, self._expire, item)
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = ModelQueue(name)
+        self._enqueue(model, item)
+        self._send_waiting(model)
+        if item.call is None and item in queue.images:
+            item.enter(queue.spec.tally.stages["wait"])
+
+    def _enqueue(self, model: ModelQueue, item: QueuedImage) -> None:
+        item.queue.lanes.setdefault(item.lane, deque()).append(item)
+        model.waiting.setdefault(item.queue)
+
+    def _send_waiting(self, model: ModelQueue) -> None:
+        """Send calls while images wait that may leave."""
+        while items := self._next(model):
+            self._send(model, items)
+        if not model.waiting and not model.calls and not model.known:
+            self._models.pop(model.name, None)
+
+    def _next(self, model: ModelQueue) -> list[QueuedImage]:
+        """The images of the next call; none if none may leave now."""
+        max_images = self._limits.max_images
+        for queue in model.waiting:
+            if queue.calls >= self._limits.max_calls:
+                continue
+            limits = model.limits(self._backend, queue.spec.model_version, max_images)
+            for lane in queue.lanes:
+                if lane is ALONE or limits is None:
+                    return self._take(model, queue, lane, max_images)
+                costly_calls = max(1, int(limits.calls * COSTLY_SHARE))
+                if model.counted < limits.calls and not (lane.costly and model.costly >= costly_calls):
+                    return self._take(model, queue, lane, min(max_images, limits.images))
+        return []
+
+    def _take(self, model: ModelQueue, first: RequestQueue, lane: Lane, max_images: int) -> list[QueuedImage]:
+        """Take images of one lane, one of each request in turn, beginning with `first`, until the call is full."""
+        turns = deque((first,))
+        if lane is ALONE:
+            max_images = 1
+        else:
+            turns.extend(
+                queue
+                for queue in model.waiting
+                if queue is not first
+                and lane in queue.lanes
+                and queue.group == first.group
+                and queue.calls < self._limits.max_calls
+            )
+        items: list[QueuedImage] = []
+        longest, seconds = 0, 0.0
+        while turns and len(items) < max_images:
+            queue = turns.popleft()
+            images = queue.lanes[lane]
+            longest, seconds = max(longest, len(images[0].image.payload)), seconds + images[0].decode_seconds
+            if items and (longest * (len(items) + 1) > self._limits.max_bytes or seconds > CALL_SECONDS):
+                break
+            items.append(images.popleft())
+            del queue.lanes[lane], model.waiting[queue]
+            if images:
+                queue.lanes[lane] = images
+                turns.append(queue)
+            if queue.lanes:
+                model.waiting[queue] = None  # its next turn is after those of all others
+        return items
+
+    def _send(self, model: ModelQueue, items: list[QueuedImage]) -> None:
+        queues = list(dict.fromkeys(item.queue for item in items))
+        first, lane = queues[0].spec, items[0].lane
+        batch_call = BatchCall(
+            items,
+            queues,
+            cancellable=self._backend.supports_cancellation,
+            counted=lane is not ALONE,
+            costly=lane.costly,
+        )
+        model.calls += 1
+        model.counted += batch_call.counted
+        model.costly += batch_call.costly
+        for queue in queues:
+            queue.calls += 1
+        for item in items:
+            item.call = batch_call
+            item.enter(item.queue.spec.tally.stages["infer"])
+            item.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
+        call = Call(
+            Batch([item.image.payload for item in items], [item.seal for item in items]),
+            first.model_name,
+            first.model_version,
+            first.selection,
+            max(item.deadline for item in items),
+            ",".join(queue.spec.request_id for queue in queues),
+            run_to_completion=not batch_call.cancellable,
+            vectors=first.vectors,
+        )
+        metrics.BATCH_IMAGES.observe(len(items))
+        batch_call.began = time.perf_counter()
+        context = queues[0].context
+        if len(queues) > 1:
+            context = context.copy()
+            context.run(structlog.contextvars.bind_contextvars, request_id=call.request_id)
+            context.run(tracing.link, [queue.context for queue in queues[1:]])
+        batch_call.task = self._uncancelled.start(self._backend.infer(call), context)
+        batch_call.task.add_done_callback(partial(self._ended, model, batch_call))
+
+    def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[InferResult]") -> None:
+        """Send the next call, and report the results of the one that has ended."""
+        metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
+        model.calls -= 1
+        self._uncount(model, call)
+        for queue in call.queues:
+            queue.calls -= 1
+        open_items = [item for item in call.items if item.call is call]
+        for item in call.items:
+            item.permit.settle()
+        error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
+        if isinstance(error, InferenceFailed) and len(call.queues) > 1:
+            # One image may be the cause: the images of other requests must not share its error.
+            for item in open_items:
+                item.call, item.lane = None, ALONE
+                self._enqueue(model, item)
+        elif error is not None:
+            for queue in call.queues:
+                self._report_error(queue, [item for item in open_items if item.queue is queue], error)
+        self._send_waiting(model)
+        if error is None:
+            self._report_rows(call, open_items, task.result())
+
+    def _report_rows(self, call: BatchCall, open_items: list[QueuedImage], result: InferResult) -> None:
+        rows = {item: row for item, row in zip(call.items, result.rows, strict=True) if item.call is call}
+        for item in open_items:
+            self._finish(item, _result(item.image, rows[item], result))
+        for queue in call.queues:  # after the results are reported and the permits released
+            if items := [item for item in open_items if item.queue is queue]:
+                part = replace(result, rows=tuple(rows[item] for item in items))
+                self._shadows.offer(queue.spec, [item.image.payload for item in items], part)
+
+    def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
+        """Report an error of a call to one of its requests, which has these images in it."""
+        spec = queue.spec
+        # A version that a split names is the operator's choice: if no Triton serves it, that is no fault of the client.
+        if spec.split and (isinstance(error, ModelNotFound) or type(error) is ModelUnavailable):
+            version = f"Version {spec.model_version} of {spec.model_name!r}"
+            unavailable = ModelUnavailable(f"{version}, which gets a share of the requests, is not loaded.")
+            unavailable.__cause__ = error
+            ends_request, error = isinstance(error, ModelNotFound), unavailable
+        else:
+            ends_request = not isinstance(error, GatewayError) or isinstance(error, RequestError)
+        if not ends_request and isinstance(error, GatewayError):
+            for item in items:
+                self._finish(item, failed(item.image, item.image, error))
+        elif items:
+            queue.close()
+            queue.on_error(error if isinstance(error, Exception) else ModelUnavailable())
+
+    def _expire(self, item: QueuedImage) -> None:
+        """Report that the deadline of an image has passed, while it waits or is in a call."""
+        call = item.call
+        self._finish(item, failed(item.image, item.image, DeadlineExceeded()))
+        if call is not None:
+            self._abandon_unless_open(item.queue.spec.model_name, call)
+
+    def drop(self, item: QueuedImage) -> None:
+        """Forget an image without a result, since its request has ended."""
+        call = item.call
+        self._forget(item)
+        if call is not None:
+            self._abandon_unless_open(item.queue.spec.model_name, call)
+
+    def _abandon_unless_open(self, model_name: str, call: BatchCall) -> None:
+        """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
+        if any(item.call is call for item in call.items) or call.task is None or call.task.done():
+            return
+        if call.cancellable:
+            call.task.cancel()
+            return
+        model = self._models[model_name]
+        self._uncount(model, call)
+        self._send_waiting(model)
+
+    def _uncount(self, model: ModelQueue, call: BatchCall) -> None:
+        model.counted -= call.counted
+        model.costly -= call.costly
+        call.counted = call.costly = False
+
+    def _finish(self, item: QueuedImage, result: Result) -> None:
+        self._forget(item)
+        item.permit.release()
+        try:
+            item.answer(result)
+        except Exception as error:  # must not affect other images of the call
+            item.queue.close()
+            item.queue.on_error(error)
+
+    def _forget(self, item: QueuedImage) -> None:
+        """Remove an image from its lane or call."""
+        queue = item.queue
+        queue.images.discard(item)
+        item.enter(None)
+        if item.timer is not None:
+            item.timer.cancel()
+        if item.call is not None:
+            item.call = None
+        elif (images := queue.lanes.get(item.lane)) is not None and item in images:
+            images.remove(item)
+            if not images:
+                del queue.lanes[item.lane]
+            if not queue.lanes:
+                self._models[queue.spec.model_name].waiting.pop(queue, None)
+
+
+def failed(file: Upload | Image, size: ImageInfo | Image, error: GatewayError) -> Result:
+    """The error result of a file whose width and height are known."""
+    return Result(file.index, file.filename, size.width, size.height, error=error)
+
+
+def _result(image: Image, row: Row, answer: InferResult) -> Result:
+    return Result(
+        image.index,
+        image.filename,
+        image.width,
+        image.height,
+        row.predictions,
+        row.scores,
+        row.vector,
+        row.error or (None if row.decoded else UndecodableImage()),
+        None if row.error else answer.model_version,
+        answer.multi_label,
+    )

@@ -1,0 +1,110 @@
+"""How many calls keep a Triton busy, and which images may share one."""
+
+import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
+
+from gateway.inference.backend import CallLimits
+from gateway.triton.seal import RecentCodes
+from gateway.triton.workload import StepWorkload, Workload, has_cache
+from tests.gateway.triton.fake_endpoint import FakeTriton
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run
+
+
+def steps(*given: tuple[int, int, float | None], round_trip_seconds: float = 0.0) -> Workload:
+    return Workload([StepWorkload(*step) for step in given], round_trip_seconds)
+
+
+@pytest.mark.parametrize(
+    ("workload", "calls"),
+    [
+        (steps((2, 8, 0.0021), (2, 8, 0.0032)), 3),  # 2 in the slower step, 1.3 in the other one
+        (steps((2, 8, 0.003), (2, 8, 0.025)), 3),  # one waits for an instance of the slower step
+        (steps((2, 8, None), (2, 8, 0.0032)), 5),  # without measurements: one for each instance, and one that waits
+        (steps((14, 8, 0.0022), (2, 8, 0.0001)), 15),
+        (steps((2, 8, 0.002), (1, 32, 0.0001)), 3),
+        (steps((14, 8, 0.0022), (2, 32, 0.0003)), 22),  # four calls fill one of the network's batches
+        (steps((1, 1, 0.003)), 2),
+        (steps((2, 8, 0.0021), (2, 8, 0.0032), round_trip_seconds=0.02), 5),  # far away
+        (steps(), 1),
+    ],
+)
+def test_calls_follow_from_instances_and_measured_times(workload, calls):
+    assert workload.busy_calls(8) == calls
+
+
+def statistics(*batches: tuple[int, int, float], success: int = 0, misses: int = 0) -> ModelStatisticsResponse:
+    """Statistics of batches: size, count, and milliseconds of each."""
+    response = ModelStatisticsResponse()
+    model = response.model_stats.add(name="m")
+    model.inference_stats.success.count = success
+    model.inference_stats.cache_miss.count = misses
+    for size, count, milliseconds in batches:
+        batch = model.batch_stats.add(batch_size=size)
+        for part, share in (("compute_input", 0.25), ("compute_infer", 0.5), ("compute_output", 0.25)):
+            getattr(batch, part).count = count
+            getattr(batch, part).ns = int(count * milliseconds * share * 1e6)
+    return response
+
+
+def test_step_is_read_from_configuration_and_statistics():
+    config = ModelConfig()
+    config.instance_group.add(count=2, gpus=[0, 1, 2])
+    config.instance_group.add(count=1)
+    config.dynamic_batching.preferred_batch_size.extend([4, 8])
+    step = StepWorkload.of(config, statistics((1, 10, 3.0), (8, 10, 12.0)))
+    assert (step.instances, step.preferred_images) == (7, 8)
+    assert step.seconds_per_image == pytest.approx((10 * 0.003 + 10 * 0.012) / 90)
+    assert StepWorkload.of(ModelConfig(), statistics()) == StepWorkload(1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "success", "misses", "cached"),
+    [(False, 0, 0, False), (True, 0, 0, True), (True, 9, 0, False), (True, 9, 1, True)],
+)
+def test_cache_is_assumed_until_statistics_show_none(enabled, success, misses, cached):
+    config = ModelConfig()
+    config.response_cache.enable = enabled
+    assert has_cache(config, statistics(success=success, misses=misses)) is cached
+
+
+def test_recent_codes_forget_the_oldest():
+    recent = RecentCodes(most=3)
+    assert [recent.add(code) for code in (b"a", b"b", b"a", b"c", b"d", b"b", b"a")] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_limits_are_known_after_the_first_call_and_added_over_tritons():
+    async def test() -> None:
+        async with fleet_of(2, instances=3) as fleet:
+            assert fleet.backend.call_limits("nope", "", 8) is None
+            assert fleet.backend.call_limits(MODEL, "", 8) is None
+            await fleet.backend.infer(call_of(b"image"))
+            limits = fleet.backend.call_limits(MODEL, "", 8)
+            per_triton = 3 * len(FakeTriton().ensembles[MODEL])
+            assert limits == CallLimits(2 * (per_triton + 1), 8)
+            assert fleet.backend.call_limits(MODEL, "", 100).images == 8  # the model's max_batch_size
+
+    run(test())
+
+
+def test_image_sent_before_travels_alone_where_there_may_be_a_cache():
+    async def test() -> None:
+        async with fleet_of(1) as fleet:
+            backend = fleet.backend
+            first, second = backend.seal(b"one"), backend.seal(b"another one")
+            assert not backend.travels_alone(first, MODEL, "")
+            assert backend.travels_alone(first, MODEL, "")  # nothing is known before the first call
+            await backend.infer(call_of(b"image"))
+            assert not backend.travels_alone(first, MODEL, "")
+            fleet.quarantine.suspect([second])
+            assert backend.travels_alone(second, MODEL, "")
+
+    run(test())
