@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
@@ -20,6 +19,8 @@ RESERVED = 64
 clients that read why."""
 RESERVE_SECONDS = 2.0
 """How long a newcomer beyond the limit may take to send the headers of its request."""
+KEPT_SECONDS = 1.0
+"""A connection that had a response within so many seconds is more useful than one that stalls: its client goes on."""
 STALLED_SECONDS = 1.0
 """A client that has not read for so long may lose its connection when responses take too much memory."""
 COMPARED = 64
@@ -37,48 +38,51 @@ class Member(Protocol):
 
 
 class Entrance:
-    """Lets a few newcomers in with each iteration of the event loop, in the order in which they came."""
+    """Lets a few requests begin with each iteration of the event loop, in the order in which they came."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[Member, asyncio.Future[None]] = {}
         self._entered = 0
 
-    def enter(self, begin: Callable[[], None]) -> bool:
-        """Whether a newcomer may enter in this iteration; otherwise `begin` is called in a later one."""
+    async def wait(self, connection: Member) -> None:
+        """Wait until a request of the connection may begin."""
         if self._entered < self._most and not self._waiting:
-            if self._entered == 0:
-                asyncio.get_running_loop().call_soon(self._next)
-            self._entered += 1
-            return True
-        self._waiting.append(begin)
-        return False
-
-    async def wait(self) -> None:
-        """Wait until the caller may enter."""
-        if self._entered and self._entered < self._most and not self._waiting:
-            self._entered += 1
+            self._enter()
             return
-        entered = asyncio.get_running_loop().create_future()
-        if not self.enter(lambda: None if entered.done() else entered.set_result(None)):
-            await entered
+        self._waiting[connection] = entered = asyncio.get_running_loop().create_future()
+        await entered
+
+    def longest(self) -> Member | None:
+        """The connection whose request has waited for longest."""
+        return next(iter(self._waiting), None)
+
+    def leave(self, connection: Member) -> None:
+        """End the wait of a connection, if it waits."""
+        entered = self._waiting.pop(connection, None)
+        if entered is not None and not entered.done():
+            entered.set_result(None)
+
+    def _enter(self) -> None:
+        if self._entered == 0:
+            asyncio.get_running_loop().call_soon(self._next)
+        self._entered += 1
 
     def _next(self) -> None:
         self._entered = 0
         while self._waiting and self._entered < self._most:
-            self._waiting.popleft()()
-            self._entered += 1
-        if self._entered:
-            asyncio.get_running_loop().call_soon(self._next)
+            self.leave(next(iter(self._waiting)))
+            self._enter()
 
 
 class Connections:
     """The connections of one process: at most `most`, and `reserved` more for what the reserve is for.
 
     A newcomer beyond the limit is in the reserve until its request is known. A request for the service's health is
-    served there. Any other displaces the least useful connection: an idle one (the oldest without a request, or else
-    the one whose last response is longest ago), or else one whose client does not read, or else the slowest upload or
-    stream. It is refused where every connection is at work.
+    served there. Any other displaces the least useful connection, of which there is one in this order: the oldest
+    without a request; an idle one, whose last response was more than KEPT_SECONDS ago; one whose client does not read;
+    one whose pipelined request has not begun; the slowest upload or stream, if it is slower than
+    `min_upload_bytes_per_second`; the longest idle; the slowest. It is refused where every connection is at work.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, *, reserved: int = RESERVED) -> None:
@@ -88,7 +92,7 @@ class Connections:
         self._members: set[Member] = set()
         self._reserve: dict[Member, None] = {}  # in the order in which they came
         self._new: dict[Member, None] = {}  # members, in the order in which they became idle
-        self._answered: dict[Member, None] = {}
+        self._answered: dict[Member, float] = {}  # since when they are idle, the longest first
         self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
         self.first_requests, self.next_requests = Entrance(FIRST_REQUESTS), Entrance(NEXT_REQUESTS)
@@ -140,7 +144,7 @@ class Connections:
     def idle(self, connection: Member) -> None:
         """Its response is complete, and it has no other request."""
         if connection in self._members:
-            self._answered[connection] = None
+            self._answered[connection] = self._clock()
 
     def await_client(self, connection: Member) -> None:
         """It waits for more of an upload or for a stream's next message, from now on."""
@@ -170,6 +174,8 @@ class Connections:
     def remove(self, connection: Member) -> None:
         """Count a connection no more."""
         self._reserve.pop(connection, None)
+        self.first_requests.leave(connection)
+        self.next_requests.leave(connection)
         if connection in self._members:
             self._leave(connection)
 
@@ -191,6 +197,7 @@ class Connections:
         self._members.discard(connection)
         for order in (self._new, self._answered, self._awaiting, self._stalled):
             order.pop(connection, None)
+        self.pipelined_requests.leave(connection)
         metrics.CONNECTIONS.dec()
 
     def _enter_reserve(self, connection: Member) -> None:
@@ -203,15 +210,24 @@ class Connections:
 
     def _displace(self) -> bool:
         """End the least useful connection, if there is one."""
-        idle = next(iter(self._new or self._answered), None)
+        answered, since = next(iter(self._answered.items()), (None, 0.0))
+        kept = self._clock() - since <= KEPT_SECONDS
+        idle = next(iter(self._new), None if kept else answered)
         if idle is not None:
             self._end(idle, "idle")
-        elif not self._displace_stalled():
+        elif self._displace_stalled():
+            pass
+        elif (pipelining := self.pipelined_requests.longest()) is not None:
+            self._end(pipelining, "pipelining")
+        else:
             silent = islice(self._awaiting, COMPARED)
             slowest = min(silent, key=lambda each: each.pace.bytes_per_second, default=None)
-            if slowest is None:
+            if slowest is not None and (answered is None or slowest.pace.is_slow):
+                self._end(slowest, "slow")
+            elif answered is not None:
+                self._end(answered, "idle")
+            else:
                 return False
-            self._end(slowest, "slow")
         return True
 
     def _displace_stalled(self) -> bool:

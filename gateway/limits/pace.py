@@ -42,6 +42,11 @@ class Pace:
         weight = RECENT_SECONDS * -math.expm1(-age_seconds / RECENT_SECONDS)
         return self._recent_bytes * math.exp(-waiting_seconds / RECENT_SECONDS) / weight
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is slower than `min_bytes_per_second`."""
+        return self.bytes_per_second < self._least
+
     def wait(self) -> float:
         """Begin to wait for the client; returns `spare_seconds`."""
         self._waiting_since = self._now()

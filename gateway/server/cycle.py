@@ -95,7 +95,7 @@ class HttpCycle:
     async def _run(self, app: ASGIApp) -> None:
         try:
             if self._entrance is not None:
-                await self._entrance.wait()
+                await self._entrance.wait(self._connection)
                 if self._disconnected:  # meanwhile
                     return
             await app(self._scope, self._receive, self._send)

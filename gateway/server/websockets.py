@@ -182,7 +182,7 @@ class WebSocketHandler:
     async def _run(self) -> None:
         code = INTERNAL
         try:
-            await self._connection.pool.first_requests.wait()
+            await self._connection.pool.first_requests.wait(self._connection)
             if self._lost:  # meanwhile
                 return
             await self._connection.app(self._scope, self._receive, self._send)

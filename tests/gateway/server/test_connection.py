@@ -295,7 +295,7 @@ class Held(Entrance):
         super().__init__(1)
         self.opened = asyncio.Event()
 
-    async def wait(self) -> None:
+    async def wait(self, connection: object) -> None:
         await self.opened.wait()
 
 

@@ -6,7 +6,14 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.limits.connections import COMPARED, STALLED_SECONDS, Connections, Entrance
+from gateway.limits.connections import (
+    COMPARED,
+    FIRST_REQUESTS,
+    KEPT_SECONDS,
+    STALLED_SECONDS,
+    Connections,
+    Entrance,
+)
 
 MOST, RESERVED = 3, 2
 
@@ -17,6 +24,7 @@ class Connection:
     def __init__(self, bytes_per_second: float = 0.0) -> None:
         self.transport = self.pace = self
         self.bytes_per_second = bytes_per_second
+        self.is_slow = False
         self.aborted = False
         self.displaced: Overloaded | None = None
 
@@ -123,6 +131,35 @@ def test_longest_idle_goes_next(connections):
     assert (older.displaced, newer.displaced is None) == (None, False)
 
 
+def test_connection_with_a_recent_response_is_kept(connections, clock):
+    """Its client goes on, other than one whose upload is slower than the minimum."""
+    recent, upload, slow = answered(connections), uploading(connections, 2.0), uploading(connections, 1.0)
+    slow.is_slow = True
+    busy(connections)
+    assert (recent.displaced, upload.displaced, bool(slow.displaced)) == (None, None, True)
+    clock.now += KEPT_SECONDS + 0.01
+    upload.is_slow = True
+    busy(connections)
+    assert (bool(recent.displaced), upload.displaced) == (True, None)
+
+
+def test_recent_response_does_not_keep_an_upload_out(connections):
+    recent, upload = answered(connections), uploading(connections, 1.0)
+    busy(connections)
+    busy(connections)
+    assert (bool(recent.displaced), upload.displaced) == (True, None)
+
+
+async def test_pipelined_request_that_has_not_begun_goes_before_an_upload(connections):
+    upload, pipelining = uploading(connections, 0.0), busy(connections)
+    entrance = connections.pipelined_requests
+    waits = [asyncio.create_task(entrance.wait(each)) for each in (busy(connections), pipelining)]
+    await asyncio.sleep(0)
+    busy(connections)
+    assert (upload.displaced, bool(pipelining.displaced)) == (None, True)
+    await asyncio.gather(*waits)
+
+
 def test_stalled_reader_goes_before_an_upload(connections, clock):
     upload, reader = uploading(connections, 0.0), busy(connections)
     connections.stall(reader)
@@ -207,14 +244,29 @@ def test_connection_removed_twice_counts_once(connections):
 async def test_crowd_enters_a_few_at_a_time():
     entrance = Entrance(4)
     entered: list[int] = []
-    at_once = [number for number in range(20) if entrance.enter(lambda number=number: entered.append(number))]
-    assert at_once == list(range(4))
-    while len(entered) < 16:
+
+    async def enter(number: int) -> None:
+        await entrance.wait(Connection())
+        entered.append(number)
+
+    crowd = [asyncio.create_task(enter(number)) for number in range(20)]
+    while len(entered) < 20:
         before = len(entered)
         await asyncio.sleep(0)
         assert len(entered) - before <= 4
-    assert entered == list(range(4, 20)), "in the order in which they came"
+    assert entered == list(range(20)), "in the order in which they came"
+    await asyncio.gather(*crowd)
     for _ in range(3):
         await asyncio.sleep(0)
-    assert entrance.enter(lambda: None), "when the crowd is in, one enters at once"
-    await entrance.wait()
+    await asyncio.wait_for(entrance.wait(Connection()), 10)
+
+
+async def test_connection_that_is_lost_does_not_wait_to_begin(connections):
+    entrance, lost = connections.first_requests, new(connections)
+    before = [Connection() for _ in range(FIRST_REQUESTS)]
+    waits = [asyncio.create_task(entrance.wait(each)) for each in (*before, lost)]
+    await asyncio.sleep(0)
+    assert entrance.longest() is lost
+    connections.remove(lost)
+    assert entrance.longest() is None
+    await asyncio.gather(*waits)
