@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from click import Command
+from prometheus_client.metrics import MetricWrapperBase
 from typer.main import get_command
 
-from gateway import errors
+from gateway import errors, metrics
 from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
@@ -116,6 +117,21 @@ def commands() -> str:
     return table(("command", ""), rows)
 
 
+def metric_table() -> str:
+    """Every metric, in the order of gateway/metrics.py."""
+    found = [metric for metric in vars(metrics).values() if isinstance(metric, MetricWrapperBase)]
+    rows = (
+        (
+            f"`{metric._name}{'_total' if metric._type == 'counter' else ''}`",
+            metric._type,
+            ", ".join(metric._labelnames),
+            metric._documentation,
+        )
+        for metric in found
+    )
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
 def leaf_commands(path: tuple[str, ...], command: Command) -> Iterator[tuple[tuple[str, ...], Command]]:
     """The commands below a group, and a command itself, in the order of `--help`."""
     subcommands = getattr(command, "commands", None)
@@ -133,6 +149,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "errors": error_codes,
     "limits": limits,
     "commands": commands,
+    "metrics": metric_table,
 }
 """The page of docs/reference/ that has each, by its name without .md."""
 

@@ -48,15 +48,6 @@ def codes(root: type[errors.GatewayError] = errors.GatewayError) -> set[str]:
     return {root.code}.union(*(codes(error) for error in root.__subclasses__()))
 
 
-def test_metrics_table_matches_the_code():
-    told = rows(METRICS_PAGE, "metric")
-    known = [
-        [f"`{name}`", metric._type, ", ".join(metric._labelnames), metric._documentation]
-        for name, metric in METRICS.items()
-    ]
-    assert told == known
-
-
 def test_log_field_table_matches_the_code(tmp_path):
     fault = errors.TritonUnreachable()
     fault.__cause__ = OSError("away")

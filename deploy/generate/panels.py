@@ -6,6 +6,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.errors import ServiceError
+
 Kind = Literal["timeseries", "stat", "heatmap"]
 
 
@@ -52,7 +54,10 @@ class Board:
 
 
 CLASSIFYING = 'route=~"/predict|/v2/.+/infer"'
-IMAGE_FAULTS = "contract_broken|deadline_exceeded|inference_failed|model_unavailable|overloaded|triton_unreachable"
+IMAGE_FAULTS = "|".join(
+    sorted({error.code for error in ServiceError.__subclasses__()} - {"internal_error", "load_failed"})
+)
+"""The service's own faults, as outcomes of an image; the two left out end a request, or a request to load."""
 FULLNESS = (
     "(sum(gateway_images_in_flight{$sel}) + sum(gateway_images_waiting{$sel}))"
     " / sum(gateway_images_in_flight_limit{$sel})"
