@@ -35,7 +35,7 @@ def load_settings() -> Settings:
     except ValidationError as exc:
         sentences += [_wrong(error) for error in exc.errors()]
     if sentences:
-        raise SettingsError("\n".join(sentences))
+        raise SettingsError(*sentences)
     return settings
 
 

@@ -375,7 +375,13 @@ class InternalError(ServiceError):
 
 
 class UserError(Exception):
-    """Stops a command; its message is printed unchanged, and states what to do."""
+    """Stops a command; each argument is printed as a line, and the message states what to do.
+
+    Line breaks within an argument, as a file name may have them, are escaped.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 def clear_frames(error: BaseException) -> None:

@@ -22,7 +22,7 @@ from gateway_cli.model import model_app
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk import BulkError
-from gateway_client.visible import visible, visible_lines
+from gateway_client.visible import visible
 from gateway_local.runtime import (
     DEFAULT_MODEL_REPOSITORY,
     default_cache_dir,
@@ -309,5 +309,6 @@ def main() -> None:
     try:
         app()
     except (UserError, BulkError) as exc:
-        typer.secho(f"error: {visible_lines(exc)}", err=True, fg="red")
+        lines = "\n  ".join(map(visible, exc.args))
+        typer.secho(f"error: {lines}", err=True, fg="red")
         sys.exit(1)

@@ -53,13 +53,13 @@ def own_service(model_repository: Path, print_status: Callable[[str], None]) -> 
         try:
             started = time.monotonic()
             if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
-                raise ServiceFailed(f"the service {fault}:\n{_tail(Path(log.name))}")
+                raise ServiceFailed(f"the service {fault}:", *_tail(Path(log.name)))
             print_status(f"the service is ready after {time.monotonic() - started:.0f} s")
             yield f"http://{LOOPBACK}:{port}"
         finally:
             end(process, STOP_SECONDS)
 
 
-def _tail(log: Path) -> str:
+def _tail(log: Path) -> list[str]:
     with log.open(errors="replace") as lines:
-        return "".join(deque(lines, maxlen=20))
+        return [line.rstrip("\n") for line in deque(lines, maxlen=20)]

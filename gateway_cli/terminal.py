@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gateway_client.visible import visible, visible_lines
+from gateway_client.visible import visible
 
 Repository = Annotated[
     Path,
@@ -24,5 +24,5 @@ def emit(*lines: object) -> None:
 
 
 def print_status(text: str) -> None:
-    """Print a status line to stderr, since stdout is for results."""
-    typer.echo(f"gateway | {visible_lines(text)}", err=True)
+    """Print a status line to stderr, since stdout is for results; line breaks in it are escaped."""
+    typer.echo(f"gateway | {visible(text)}", err=True)

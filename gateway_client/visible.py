@@ -12,14 +12,6 @@ def visible(text: object) -> str:
     return found if found.isascii() and found.isprintable() else "".join(map(_escaped, found))
 
 
-def visible_lines(text: object) -> str:
-    """Escape text but keep its line breaks; lines after the first are indented.
-
-    So a file name with a line break cannot look like a separate message.
-    """
-    return "\n  ".join(map(visible, str(text).split("\n")))
-
-
 def _escaped(character: str) -> str:
     if unicodedata.category(character) not in _HIDDEN:
         return character

@@ -55,7 +55,7 @@ def check(wanted: Need, memory: Memory | None, *, beside_bytes: int, how: Memory
         return None
     text = "\n".join([sentence(wanted, memory, beside_bytes=beside_bytes), *table(wanted), *advice(wanted)])
     if found is Fit.SHORT and how is MemoryCheck.REFUSE:
-        raise MemoryShort(f"{text}\nTo go on all the same: {OVERRIDE}")
+        raise MemoryShort(*text.split("\n"), f"To go on all the same: {OVERRIDE}")
     return text
 
 

@@ -193,9 +193,9 @@ class EmbeddedTriton:
         match wait_ready(self.ready, lambda: self.alive, timeout_seconds):
             case Waited.ENDED:
                 self._join_log()
-                raise StartFailed(f"Triton ended with code {self.poll()} while it started. {self._reasons()}")
+                raise self._failed(f"Triton ended with code {self.poll()} while it started")
             case Waited.LATE:
-                raise StartFailed(f"Triton was not ready after {timeout_seconds:g} s. {self._reasons()}")
+                raise self._failed(f"Triton was not ready after {timeout_seconds:g} s")
         self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
@@ -300,8 +300,9 @@ class EmbeddedTriton:
         if self._log_thread is not None:
             self._log_thread.join(timeout=5.0)
 
-    def _reasons(self) -> str:
+    def _failed(self, text: str) -> StartFailed:
+        """The error with the reasons in Triton's log, a line each, and advice where it is known."""
         reasons = error_lines(self._lines) or list(self._lines)[-5:]
         if not reasons:
-            return "Its log is empty."
-        return "\n".join(["Its log:", *(f"  {reason}" for reason in reasons), *advice(reasons)])
+            return StartFailed(f"{text}. Its log is empty.")
+        return StartFailed(f"{text}. Its log:", *(f"  {reason}" for reason in reasons), *advice(reasons))

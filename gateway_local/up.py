@@ -149,10 +149,10 @@ def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
         triton.wait_ready(timeout_seconds)
     except StartFailed as exc:
         if (more := killed_for_memory()) > killed:
-            raise StartFailed(f"{exc}\n{killed_text(more - killed)}") from exc
+            raise StartFailed(*exc.args, killed_text(more - killed)) from exc
         code = triton.poll()
         if code is None:
-            raise StartFailed(f"{exc}\n{IF_LATE}") from exc
+            raise StartFailed(*exc.args, IF_LATE) from exc
         if code >= 0:
             raise
         say(f"Triton crashed while it started (signal {-code}); starting it once more")

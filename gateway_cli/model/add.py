@@ -102,7 +102,9 @@ def add(
         try:
             check_load(spec.name, model_repository, settings.memory_check, usable_memory())
         except LoadFailed as exc:
-            raise UserError(f"{spec.name} is in {model_repository}, and Triton has not loaded it: {exc}") from exc
+            raise UserError(
+                f"{spec.name} is in {model_repository}, and Triton has not loaded it:", *str(exc).splitlines()
+            ) from exc
     # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
     reload(url, load=entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles))
     added(entry, model_repository, spec.version or entry.in_use)

@@ -16,8 +16,9 @@ from typer.testing import CliRunner, Result
 from gateway.errors import UserError
 from gateway.gpus import gpu_count
 from gateway.triton.model_config import read_model_config
-from gateway_cli.main import app
+from gateway_cli.main import app, main
 from gateway_cli.model.group import explain_how_to_load
+from gateway_cli.terminal import print_status
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.torchscript import without_deprecations
@@ -160,6 +161,24 @@ def test_torch_save_files_are_refused_with_advice(add, tmp_path, value, reason):
 def test_missing_file_and_plain_folder_are_refused_as_source(add, tmp_path):
     assert f"there is no file {tmp_path}/absent.pt" in str(add(source=tmp_path / "absent.pt").exception)
     assert f"{tmp_path} is a folder; SOURCE must be a file" in str(add(source=tmp_path).exception)
+
+
+def test_line_break_of_a_file_name_is_escaped_in_errors(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gateway", "model", "add", "a\nerror: b.pt", "--name=a"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr().err
+    assert "there is no file" in printed
+    assert r"a\nerror: b.pt;" in printed
+    print_status("reading a\ngateway | b.pt")
+    assert capsys.readouterr().err == "gateway | reading a\\ngateway | b.pt\n"
+
+
+def test_lines_of_an_error_are_printed_apart(monkeypatch, capsys):
+    monkeypatch.setattr("gateway_cli.main.app", lambda: (_ for _ in ()).throw(UserError("two lines:", "a\nb")))
+    with pytest.raises(SystemExit):
+        main()
+    assert "error: two lines:\n  a\\nb" in capsys.readouterr().err
 
 
 def test_duplicate_model_name_is_refused(add):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway_client.visible import visible, visible_lines
+from gateway_client.visible import visible
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,3 @@ from gateway_client.visible import visible, visible_lines
 )
 def test_control_characters_are_escaped(text, shown):
     assert visible(text) == shown
-
-
-def test_a_line_after_the_first_is_indented():
-    assert visible_lines("a\ngateway | b\x1b") == "a\n  gateway | b\\x1b"
