@@ -48,19 +48,41 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """Values that were read from Triton, each for `seconds`: another model may be loaded under the same name."""
+    """Values that were read from Triton, each for `seconds`: another model may be loaded under the same name.
+
+    Triton is asked once however many want a value: a thousand requests at once would cost seconds and 150 MB.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._values: dict[tuple[str, str], tuple[float, T]] = {}
+        self._reads: dict[tuple[str, str], asyncio.Future[Exception | None]] = {}
 
     async def get(self, key: tuple[str, str], read: Callable[[str, str], Awaitable[T]]) -> T:
-        """The value of a name and a version; `read` is called if it is not known."""
-        known = self._values.get(key)
-        if known is None or time.monotonic() >= known[0]:
-            value = await read(*key)
-            known = self._values[key] = (time.monotonic() + self._seconds, value)
+        """The value of a name and a version; `read` is called if it is not known, and its error raised for all."""
+        while (known := self._values.get(key)) is None or time.monotonic() >= known[0]:
+            reading = self._reads.get(key)
+            if reading is None:
+                return await self._read(key, read)
+            if (error := await asyncio.shield(reading)) is not None:
+                raise error
         return known[1]
+
+    async def _read(self, key: tuple[str, str], read: Callable[[str, str], Awaitable[T]]) -> T:
+        reading = self._reads[key] = asyncio.get_running_loop().create_future()
+        error: Exception | None = None
+        try:
+            value = await read(*key)
+        except Exception as exc:
+            error = exc
+            raise
+        else:
+            self._values[key] = (time.monotonic() + self._seconds, value)
+            return value
+        finally:
+            del self._reads[key]
+            reading.set_result(error)  # None after a cancellation: the next caller reads
+            del error
 
     def last(self, key: tuple[str, str]) -> T | None:
         """The value that was last read, however old; None before the first time."""
@@ -83,6 +105,7 @@ class Models:
         self._health = health
         self._traits: Remembered[Traits] = Remembered(REMEMBERED_SECONDS)
         self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
+        self._sequence_models: Remembered[str] = Remembered(REMEMBERED_SECONDS)
         self._labels: Remembered[tuple[str, ...]] = Remembered(LABELS_REMEMBERED_SECONDS)
         self._answered: set[str] = set()
         self._pinned: set[tuple[str, str]] = set()
@@ -190,6 +213,9 @@ class Models:
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
+        return await self._sequence_models.get((model_name, model_version), self._read_sequence_model)
+
+    async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
         config = await self._first(model_name, model_version, self._endpoint.config)
         name = parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
         try:
@@ -280,7 +306,7 @@ class Models:
         return index
 
     def _forget(self, name: str) -> None:
-        for remembered in (self._traits, self._resizes, self._labels):
+        for remembered in (self._traits, self._resizes, self._sequence_models, self._labels):
             remembered.forget(name)
 
 
