@@ -148,5 +148,5 @@ sanitize: ready ## test and fuzz the resize kernel with the address and undefine
 	  $(PYTEST) tests/native; $(BIN)/python -m tests.native.fuzz $(ARGS)
 
 clean: ## remove the virtual environment and what was generated
-	rm -rf $(VENV) build dist *.egg-info native/build native/src/*.egg-info .*_cache bench/results
+	rm -rf $(VENV) build dist *.egg-info native/build native/src/*.egg-info .*_cache
 	rm -f triton_models/*/[0-9]*/model.pt triton_models/*/labels.txt

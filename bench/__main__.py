@@ -1,20 +1,16 @@
 """`make bench`: images per second of the service and of its parts, as shares of the bare limit."""
 
 import os
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench import photos as photographs
-from bench.document import NoMarkers, put
-from bench.options import Into
+from bench.measurement import Measurement, WrongAnswer
 from bench.parts import TITLES, Limit, Part, limit_processes, parts_of
 from bench.peers import measure as compared
 from bench.photos import NoPhotos, Photo
@@ -22,7 +18,7 @@ from bench.remote import RemoteFailed
 from bench.report import Report
 from bench.repository import RECIPES, NoSuchSetting, repository
 from bench.servers import GatewayFailed, service
-from bench.tally import Tally, WrongAnswer
+from bench.tables import Into, NoMarkers, put
 from gateway.errors import UserError
 
 CACHE_BYTES = 256 * 2**20
@@ -70,7 +66,6 @@ def main(
     peers: Annotated[  # noqa: FBT002  # an option of the command line
         bool, typer.Option("--peers", help="Measure other ways to serve the network instead, each alone.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the JSON file and the plot.")] = Path("bench/results"),
     into: Into = None,
 ) -> None:
     """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
@@ -98,29 +93,14 @@ def main(
                 put(into, f"bench of {model} beside peers", text)
             return
         with measured_parts(model, photos, concurrency, parts, processes or cores, changes or []) as measured:
-            tallies = measure(measured, seconds, rounds, quiet)
+            measurements = measure(measured, seconds, rounds, quiet)
     except FAILURES as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(1) from exc
-    now = datetime.now(UTC)
-    conditions: dict[str, object] = {
-        "model": model,
-        "photos": {photo.name: len(photo.data) for photo in photos},
-        "seconds": seconds,
-        "rounds": rounds,
-        "concurrency": concurrency,
-        "changes": [*(changes or []), *(f"{name}={value}" for name, value in os.environ.items() if "GATEWAY_" in name)],
-        "cores": cores,
-        "python": platform.python_version(),
-        "versions": {package: version(package) for package in ("torch", "opencv-python-headless", "tritonclient")},
-        "at": now.isoformat(timespec="seconds"),
-    }
-    report = Report(conditions, tallies)
-    report.print()
+    text = Report(seconds, cores, measurements).markdown()
+    print(text)
     if into is not None:
-        put(into, f"bench of {model}", report.markdown())
-    for path in report.save(out, f"{Path(model).stem}-{now:%Y%m%d-%H%M%S}"):
-        say(f"wrote {path}")
+        put(into, f"bench of {model}", text)
 
 
 @contextmanager
@@ -156,25 +136,25 @@ def measured_parts(
         yield measured
 
 
-def measure(parts: dict[str, Part], seconds: float, rounds: int, quiet: float | None) -> dict[str, list[Tally]]:
-    """The tallies of each part, round by round, so that other load on the machine affects all parts alike.
+def measure(parts: dict[str, Part], seconds: float, rounds: int, quiet: float | None) -> dict[str, list[Measurement]]:
+    """The measurements of each part, round by round, so that other load on the machine affects all parts alike.
 
     With `quiet` a round in which others filled more cores than that is thrown away, as long as there are no more than
     MAX_ATTEMPTS times `rounds` in all.
     """
-    kept: list[dict[str, Tally]] = []
+    kept: list[dict[str, Measurement]] = []
     attempts = MAX_ATTEMPTS * rounds
     while len(kept) < rounds:
         attempts -= 1
-        tallies = {name: part(seconds) for name, part in parts.items()}
-        others = max(tally.others_cores for tally in tallies.values())
+        measurements = {name: part(seconds) for name, part in parts.items()}
+        others = max(measurement.others_cores for measurement in measurements.values())
         disturbed = quiet is not None and others > quiet and attempts >= rounds - len(kept)
         if not disturbed:
-            kept.append(tallies)
-        rates = "  ".join(f"{name} {tally.rate:.0f}/s" for name, tally in tallies.items())
+            kept.append(measurements)
+        rates = "  ".join(f"{name} {measurement.rate:.0f}/s" for name, measurement in measurements.items())
         again = f" (others filled {others:.1f} cores: again)" if disturbed else ""
         say(f"round {len(kept)} of {rounds}: {rates}{again}")
-    return {name: [tallies[name] for tallies in kept] for name in parts}
+    return {name: [measurements[name] for measurements in kept] for name in parts}
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,12 +21,11 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 
-from bench.cpu import accounted
 from bench.grpc_load import GrpcLoad, labelled
+from bench.measurement import Measurement, accounted, median_ratio
 from bench.photos import coffee
 from bench.remote import Remote
 from bench.repository import repository
-from bench.tally import Tally, median_ratio
 from gateway.triton.contract import CLASSIFIER, CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
@@ -57,7 +57,8 @@ def probabilities(url: str, images: np.ndarray) -> np.ndarray:
     given = InferInput(CLASSIFIER_INPUT, list(images.shape), "FP32").set_data_from_numpy(images)
     with InferenceServerClient(url) as client:
         result = client.infer(CLASSIFIER, [given], outputs=[InferRequestedOutput(CLASSIFIER_OUTPUT)])
-    return result.as_numpy(CLASSIFIER_OUTPUT)
+    answer: np.ndarray = result.as_numpy(CLASSIFIER_OUTPUT)
+    return answer
 
 
 def largest_difference(tritons: Mapping[str, EmbeddedTriton]) -> float:
@@ -80,7 +81,7 @@ def main(
 ) -> None:
     """Compare answers, images a second and processor time of the two backends for TorchScript."""
     runtime = ensure_runtime(default_cache_dir(), say)
-    tallies: dict[str, list[Tally]] = {PYTHON: [], LIBTORCH: []}
+    measurements: dict[str, list[Measurement]] = {PYTHON: [], LIBTORCH: []}
     with ExitStack() as stack:
         models = stack.enter_context(repository(model, [], say))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
@@ -99,13 +100,13 @@ def main(
         photo = labelled(tritons[PYTHON].url, coffee())
         for number in range(1 + rounds):
             for name, sender in senders.items():
-                tally = accounted(groups[name], lambda s=sender: s.call("run", [photo], seconds, concurrency))
+                measurement = accounted(groups[name], partial(sender.call, "run", [photo], seconds, concurrency))
                 if number:  # the first one warms up
-                    tallies[name].append(tally)
+                    measurements[name].append(measurement)
             say(f"round {number} of {rounds}")
     table = Table("backend", "images/s", "as a share", "processor ms an image", box=None, pad_edge=False)
-    for name, measured in tallies.items():
-        rate, share = statistics.median(t.rate for t in measured), median_ratio(measured, tallies[PYTHON])
+    for name, measured in measurements.items():
+        rate, share = statistics.median(t.rate for t in measured), median_ratio(measured, measurements[PYTHON])
         spent = statistics.median(t.cpu_milliseconds()["Triton"] for t in measured)
         table.add_row(name, f"{rate:.0f}", f"{share:.2f}", f"{spent:.1f}")
     console = Console()

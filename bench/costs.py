@@ -8,6 +8,7 @@ import io
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated
 
 import cv2
@@ -18,9 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.attack import files
-from bench.document import put
-from bench.options import Into
-from bench.scale import table
+from bench.tables import Into, put, table
 from gateway.ingest.decoders.cost import SLOW_CODECS, expected_frame_seconds, expected_seconds
 from gateway.ingest.decoding import decode
 from gateway.ingest.film import OpenedAnimation
@@ -118,7 +117,7 @@ def main(
     for name, data in stills(side):
         info = inspect(data, LIMITS)
         payload = encoded(Upload(0, "", data), info)
-        taken = milliseconds(lambda payload=payload, info=info: decode(payload, info, RESIZE), rounds)
+        taken = milliseconds(partial(decode, payload, info, RESIZE), rounds)
         rows.append(row(name, len(data), info, taken, expected_seconds(info, len(data)), 1))
     data = files.gif_of_frames(3_000, 5)
     info = inspect(data, LIMITS)

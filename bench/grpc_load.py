@@ -9,8 +9,8 @@ import numpy as np
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
 
+from bench.measurement import Measurement, WrongAnswer
 from bench.photos import Photo
-from bench.tally import Tally, WrongAnswer
 from gateway.ingest.padding import pad
 from gateway.triton.contract import ENSEMBLE_MODEL, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 
@@ -23,34 +23,34 @@ class GrpcLoad:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def run(self, photos: list[Photo], seconds: float, concurrency: int) -> Tally:
+    def run(self, photos: list[Photo], seconds: float, concurrency: int) -> Measurement:
         """Send for `seconds` and wait for every answer; raises WrongAnswer."""
         return asyncio.run(self._run(photos, seconds, concurrency))
 
-    async def _run(self, photos: list[Photo], seconds: float, concurrency: int) -> Tally:
-        tally = Tally()
+    async def _run(self, photos: list[Photo], seconds: float, concurrency: int) -> Measurement:
+        measurement = Measurement()
         outputs = [InferRequestedOutput(PREDICTION, class_count=TOP_K), InferRequestedOutput(IMAGE_STATUS)]
         calls = [(photo, _inputs(photo)) for photo in photos]
         started = time.perf_counter()
 
         def more() -> Iterator[tuple[Photo, list[InferInput]]]:
             while time.perf_counter() - started < seconds:
-                yield calls[len(tally.latencies_seconds) % len(calls)]
+                yield calls[len(measurement.latencies_seconds) % len(calls)]
 
         async def send() -> None:
             for photo, inputs in more():
                 sent = time.perf_counter()
                 result = await client.infer(ENSEMBLE_MODEL, inputs, outputs=outputs)
-                tally.latencies_seconds.append(time.perf_counter() - sent)
+                measurement.latencies_seconds.append(time.perf_counter() - sent)
                 label = result.as_numpy(PREDICTION)[0, 0].decode().split(":", 2)[2]
                 if result.as_numpy(IMAGE_STATUS)[0, 0] or label != photo.label:
                     raise WrongAnswer(f"{photo.name} is {photo.label!r}, and Triton predicts {label!r}")
-                tally.images += 1
+                measurement.images += 1
 
         async with InferenceServerClient(self._url) as client:
             await asyncio.gather(*(send() for _ in range(concurrency)))
-        tally.seconds = time.perf_counter() - started
-        return tally
+        measurement.seconds = time.perf_counter() - started
+        return measurement
 
 
 def labelled(url: str, photo: Photo) -> Photo:

@@ -8,22 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import psutil
 import typer
 
-from bench.cpu import accounted
-from bench.document import put
 from bench.http_load import HttpLoad
-from bench.options import Beside, Into
+from bench.measurement import Measurement, accounted, percentile
 from bench.photos import coffee
 from bench.remote import Remote
-from bench.scale import simulated, table
+from bench.scale import simulated
 from bench.servers import gateway_at
 from bench.simulated import LABELS
-from bench.tally import Tally, percentile
+from bench.tables import Beside, Into, put, table
 
 WARM_UP_SECONDS = 2.0
 HERE = "this"
@@ -38,7 +37,7 @@ def main(
 ) -> None:
     """Print the gateway's processor time for a request with one image; GATEWAY_ variables reach the gateway."""
     photo = replace(coffee(), label=LABELS[0])
-    tallies: dict[str, list[Tally]] = {}
+    measurements: dict[str, list[Measurement]] = {}
     with ExitStack() as stack:
         gateways = {
             name: stack.enter_context(_measured(tree))
@@ -48,13 +47,13 @@ def main(
             sender.call("run", [photo], WARM_UP_SECONDS, concurrency, 1)
         for number in range(rounds):
             for name, (sender, process) in gateways.items():
-                tally = accounted(
-                    {"gateway": [process]}, lambda s=sender: s.call("run", [photo], seconds, concurrency, 1)
+                measurement = accounted(
+                    {"gateway": [process]}, partial(sender.call, "run", [photo], seconds, concurrency, 1)
                 )
-                tallies.setdefault(name, []).append(tally)
-                cost = tally.cpu_milliseconds()["gateway"]
-                print(f"bench | round {number + 1}: {name} {cost:.2f} ms, {tally.rate:.0f}/s", file=sys.stderr)
-    text = table(["gateway", "CPU an image", "least – most", "images/s", "p50", "beside this one"], _rows(tallies))
+                measurements.setdefault(name, []).append(measurement)
+                cost = measurement.cpu_milliseconds()["gateway"]
+                print(f"bench | round {number + 1}: {name} {cost:.2f} ms, {measurement.rate:.0f}/s", file=sys.stderr)
+    text = table(["gateway", "CPU an image", "least – most", "images/s", "p50", "beside this one"], _rows(measurements))
     print(text)
     if into is not None:
         put(into, "bench.hot", text)
@@ -71,9 +70,9 @@ def _measured(tree: Path | None) -> Iterator[tuple[Remote, psutil.Process]]:
         yield sender, psutil.Process(process_id)
 
 
-def _rows(tallies: dict[str, list[Tally]]) -> Iterator[list[str]]:
-    costs = {name: [each.cpu_milliseconds()["gateway"] for each in rounds] for name, rounds in tallies.items()}
-    for name, rounds in tallies.items():
+def _rows(measurements: dict[str, list[Measurement]]) -> Iterator[list[str]]:
+    costs = {name: [each.cpu_milliseconds()["gateway"] for each in rounds] for name, rounds in measurements.items()}
+    for name, rounds in measurements.items():
         latencies = [seconds for each in rounds for seconds in each.latencies_seconds]
         ratios = [mine / here for mine, here in zip(costs[name], costs[HERE], strict=True)]
         yield [

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from bench.measurement import Measurement, WrongAnswer
 from bench.photos import Photo
-from bench.tally import Tally, WrongAnswer
 
 BOUNDARY = "a-boundary-that-no-photograph-contains"
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -33,14 +33,14 @@ class HttpLoad:
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url)
 
-    def run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Tally:
+    def run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Measurement:
         """Send requests of `files` photographs for `seconds` and wait for every answer; raises WrongAnswer."""
         return uvloop.run(self._run(photos, seconds, concurrency, files))
 
-    async def _run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Tally:
-        host, port = self._address.hostname or "", self._address.port
+    async def _run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Measurement:
+        host, port = self._address.hostname or "", self._address.port or 80
         calls = requests(photos, files, f"{host}:{port}")
-        tally = Tally()
+        measurement = Measurement()
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
         done = [loop.create_future() for _ in range(concurrency)]
@@ -49,7 +49,7 @@ class HttpLoad:
         for number, future in enumerate(done):
             turn = calls[number % len(calls) :] + calls[: number % len(calls)]
             connection = loop.create_connection(
-                lambda t=turn, f=future: Client(t, tally, started + seconds, f), host, port
+                partial(Client, turn, measurement, started + seconds, future), host, port
             )
             transports.append((await connection)[0])
         try:
@@ -60,16 +60,16 @@ class HttpLoad:
                 transport.abort()
             await asyncio.gather(*done, return_exceptions=True)
             await asyncio.sleep(0)
-        tally.seconds = time.perf_counter() - started
-        return tally
+        measurement.seconds = time.perf_counter() - started
+        return measurement
 
 
 class Client(asyncio.BufferedProtocol):
     """A kept-alive connection that sends the next request when an answer is whole, until `deadline`."""
 
-    def __init__(self, calls: list[Call], tally: Tally, deadline: float, done: "asyncio.Future[None]") -> None:
+    def __init__(self, calls: list[Call], measured: Measurement, deadline: float, done: "asyncio.Future[None]") -> None:
         self._calls = calls
-        self._tally = tally
+        self._measured = measured
         self._deadline = deadline
         self._done = done
         self._next = 0
@@ -78,7 +78,7 @@ class Client(asyncio.BufferedProtocol):
         self._filled = 0
         self._transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.WriteTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the first request."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own, of another class
         self._send()
@@ -109,8 +109,8 @@ class Client(asyncio.BufferedProtocol):
             self._fail(fault)
             return
         now = time.perf_counter()
-        self._tally.latencies_seconds.append(now - self._sent)
-        self._tally.images += len(call.labels)
+        self._measured.latencies_seconds.append(now - self._sent)
+        self._measured.images += len(call.labels)
         self._filled = 0
         self._next = (self._next + 1) % len(self._calls)
         if now < self._deadline:

@@ -17,16 +17,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from bench.cpu import accounted
-from bench.document import put
 from bench.http_load import HttpLoad
-from bench.options import Beside, Into
+from bench.measurement import Measurement, accounted, percentile
 from bench.photos import Photo, coffee, enlarged
 from bench.remote import Remote
 from bench.repository import repository
-from bench.scale import table
 from bench.servers import Service, service
-from bench.tally import Tally, percentile
+from bench.tables import Beside, Into, put, table
 from gateway.triton.contract import DECODE_PARAMETER, ENSEMBLE_MODEL, EXACT, FAST, PREPROCESSOR
 
 ALONE, BESIDE_LARGE, SMALL = 8, 4, 8
@@ -45,9 +42,9 @@ class Candidate:
     photos: dict[str, Photo]
 
     def __post_init__(self) -> None:
-        self.alone: list[Tally] = []
-        self.mixed: list[Tally] = []
-        self.beside: list[Tally] = []
+        self.alone: list[Measurement] = []
+        self.mixed: list[Measurement] = []
+        self.beside: list[Measurement] = []
 
     def run(self, seconds: float) -> None:
         """Measure once: large images alone, then both."""
@@ -60,7 +57,7 @@ class Candidate:
 
     def p50(self) -> float:
         """Of a small picture beside large ones, in seconds."""
-        return percentile([seconds for tally in self.mixed for seconds in tally.latencies_seconds], 50)
+        return percentile([seconds for measurement in self.mixed for seconds in measurement.latencies_seconds], 50)
 
 
 def main(
@@ -123,12 +120,12 @@ def _rows(candidates: dict[str, Candidate]) -> Iterator[list[str]]:
         faster = [mine.rate / theirs.rate for mine, theirs in zip(each.alone, first.alone, strict=True)]
         yield [
             name,
-            f"{statistics.median(tally.rate for tally in each.alone):.1f}",
-            f"{statistics.median(tally.cpu_milliseconds()['all'] for tally in each.alone):.0f} ms",
+            f"{statistics.median(measurement.rate for measurement in each.alone):.1f}",
+            f"{statistics.median(measurement.cpu_milliseconds()['all'] for measurement in each.alone):.0f} ms",
             f"{statistics.median(faster):.2f}",
             f"{1e3 * each.p50():.0f} ms",
             f"{each.p50() / first.p50():.2f}",
-            f"{statistics.median(tally.rate for tally in each.beside):.1f}/s",
+            f"{statistics.median(measurement.rate for measurement in each.beside):.1f}/s",
         ]
 
 

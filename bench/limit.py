@@ -15,8 +15,8 @@ import torch
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
+from bench.measurement import Measurement
 from bench.photos import Photo
-from bench.tally import Tally
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import parameters, read_model_config
 
@@ -65,16 +65,16 @@ class Loop:
             rates = {size: self.run(photos, TRIAL_SECONDS, size).rate for size in BATCH_SIZES}
         return max(rates, key=rates.__getitem__)
 
-    def run(self, photos: list[Photo], seconds: float, batch_size: int) -> Tally:
+    def run(self, photos: list[Photo], seconds: float, batch_size: int) -> Measurement:
         """Classify batches for `seconds`."""
-        tally = Tally()
+        measurement = Measurement()
         started = time.perf_counter()
-        while tally.seconds < seconds:
-            batch = [photos[(tally.images + row) % len(photos)] for row in range(batch_size)]
+        while measurement.seconds < seconds:
+            batch = [photos[(measurement.images + row) % len(photos)] for row in range(batch_size)]
             self._forward(batch)
-            tally.images += batch_size
-            tally.seconds = time.perf_counter() - started
-        return tally
+            measurement.images += batch_size
+            measurement.seconds = time.perf_counter() - started
+        return measurement
 
     @torch.inference_mode()
     def _forward(self, photos: list[Photo]) -> torch.Tensor:
@@ -88,7 +88,8 @@ class Loop:
             image = torch.from_numpy(pixels).permute(2, 0, 1)
             image = functional.resize(image, self._resize_size, self._interpolation, antialias=True)
             row.copy_(functional.center_crop(image, self._crop_size))
-        return self._model(batch.mul_(self._scale).add_(self._bias))
+        probabilities: torch.Tensor = self._model(batch.mul_(self._scale).add_(self._bias))
+        return probabilities
 
 
 def preprocessor(repository: Path, name: str) -> Any:  # noqa: ANN401  # a file that is no module of ours

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from bench import photos as photographs
 from bench.http_load import requests
+from bench.measurement import percentile
 from bench.photos import Photo
 from bench.remote import Remote
 from bench.repository import RECIPES, repository
 from bench.servers import service
-from bench.tally import percentile
 from gateway.settings import MIB, Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

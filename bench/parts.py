@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from bench.cpu import accounted
 from bench.grpc_load import GrpcLoad
 from bench.http_load import HttpLoad
+from bench.measurement import Measurement, accounted
 from bench.photos import Photo
 from bench.remote import Remote
 from bench.servers import Service
-from bench.tally import Tally
 
 FILES_IN_BULK = 200
 
@@ -24,7 +24,7 @@ TITLES = {
     "e": "one photo again and again, cache on",
 }
 
-Part = Callable[[float], Tally]
+Part = Callable[[float], Measurement]
 """Measures for so many seconds."""
 
 
@@ -39,16 +39,16 @@ class Limit:
         sizes = _together(processes, "best_batch_size", photos)
         self.batch_size: int = sorted(sizes)[len(sizes) // 2]
 
-    def __call__(self, seconds: float) -> Tally:
+    def __call__(self, seconds: float) -> Measurement:
         """The sum of all processes."""
         groups = {"bare": [psutil.Process(process.pid) for process in self._processes]}
         return accounted(groups, lambda: self._run(seconds))
 
-    def _run(self, seconds: float) -> Tally:
-        tallies: list[Tally] = _together(self._processes, "run", self.photos, seconds, self.batch_size)
-        images = sum(tally.images for tally in tallies)
+    def _run(self, seconds: float) -> Measurement:
+        measurements: list[Measurement] = _together(self._processes, "run", self.photos, seconds, self.batch_size)
+        images = sum(measurement.images for measurement in measurements)
         # Each ends with its own last batch, so the rates are added, not the counts.
-        return Tally(images, images / sum(tally.rate for tally in tallies))
+        return Measurement(images, images / sum(measurement.rate for measurement in measurements))
 
 
 def limit_processes(repository: Path, count: int) -> list[Remote]:
@@ -78,7 +78,7 @@ def parts_of(
     return parts, [grpc, http, again]
 
 
-def _together(processes: Sequence[Remote], method: str, *arguments: object) -> list:
+def _together(processes: Sequence[Remote], method: str, *arguments: object) -> list[Any]:
     for process in processes:
         process.start(method, *arguments)
     return [process.result() for process in processes]

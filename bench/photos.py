@@ -48,6 +48,7 @@ def enlarged(photo: Photo, width: int, height: int) -> Photo:
     import numpy as np
 
     pixels = cv2.imdecode(np.frombuffer(photo.data, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None
     larger = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC)
     _, data = cv2.imencode(".jpg", larger, [cv2.IMWRITE_JPEG_QUALITY, 85])
     return Photo(f"{width}x{height}-{photo.name}", data.tobytes())

@@ -32,20 +32,20 @@ CASES = {
     "2000 × 6000 → 256 × 768": ((6000, 2000), (768, 256)),
 }
 """Height and width before and after. All but two have 12 megapixels; the last goes vertically first since Pillow 13."""
-PILLOW = tuple(map(int, PIL.__version__.split(".")[:2]))
+MAJOR, MINOR = map(int, PIL.__version__.split(".")[:2])
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 2**27
 
 
 def ways(pixels: Pixels, size: tuple[int, int], kernel: str) -> dict[str, Callable[[], Pixels]]:
     """Each way to resize pixels to a size; the others are compared with the first."""
-    corner = tuple((side - CROP) // 2 for side in size)
+    corner = ((size[0] - CROP) // 2, (size[1] - CROP) // 2)
     whole, middle = np.empty((*size, 3), np.uint8), np.empty((CROP, CROP, 3), np.uint8)
     channels_first = torch.from_numpy(pixels).permute(2, 0, 1)
     mode = InterpolationMode(kernel)
 
-    def exact(target: Pixels, corner: tuple[int, ...] = (0, 0), by: str = "") -> Pixels:
-        exact_resize.resize(pixels, target, size, filter=kernel, corner=corner, pillow=PILLOW, by=by)
+    def exact(target: Pixels, corner: tuple[int, int] = (0, 0), by: str = "") -> Pixels:
+        exact_resize.resize(pixels.data, target.data, size, filter=kernel, corner=corner, pillow=(MAJOR, MINOR), by=by)
         return target
 
     return {

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 from unittest import mock
@@ -23,6 +23,7 @@ import psutil
 import typer
 from prometheus_client import REGISTRY
 
+from bench.tables import table
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
@@ -262,11 +263,6 @@ def cpu_seconds() -> float:
     """What this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)) + "\n"
 
 
 def main(

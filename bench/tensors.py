@@ -12,17 +12,14 @@ import psutil
 import torch
 import typer
 
-from bench.cpu import accounted
-from bench.document import put
 from bench.http_load import HttpLoad
 from bench.limit import Loop
-from bench.options import Into
+from bench.measurement import Measurement, accounted
 from bench.photos import Photo, coffee
 from bench.remote import Remote
 from bench.repository import repository
-from bench.scale import table
 from bench.servers import service
-from bench.tally import Tally
+from bench.tables import Into, put, table
 from gateway.triton.contract import CLASSIFIER
 from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
@@ -46,15 +43,15 @@ class Candidate:
     groups: Groups
     sender: Remote
     photo: Photo
-    single: list[Tally] = field(default_factory=list)
-    bulk: list[Tally] = field(default_factory=list)
+    single: list[Measurement] = field(default_factory=list)
+    bulk: list[Measurement] = field(default_factory=list)
 
     def run(self, seconds: float) -> None:
         """Measure once: many requests with one file, then one with many."""
         self.single.append(self._measured(seconds, SINGLE, 1))
         self.bulk.append(self._measured(seconds, 1, BULK))
 
-    def _measured(self, seconds: float, concurrency: int, files: int) -> Tally:
+    def _measured(self, seconds: float, concurrency: int, files: int) -> Measurement:
         return accounted(self.groups, lambda: self.sender.call("run", [self.photo], seconds, concurrency, files))
 
 
@@ -106,7 +103,7 @@ def _candidate(model: str, tensor: ImageTensor) -> Iterator[Candidate]:
 def _rows(candidates: dict[ImageTensor, Candidate]) -> Iterator[list[str]]:
     first = candidates[ImageTensor.FP32]
     for tensor, each in candidates.items():
-        stages = [tally.cpu_milliseconds() for tally in each.single]
+        stages = [measurement.cpu_milliseconds() for measurement in each.single]
         yield [
             tensor.value,
             *_rate(each.single, first.single),
@@ -117,13 +114,18 @@ def _rows(candidates: dict[ImageTensor, Candidate]) -> Iterator[list[str]]:
         ]
 
 
-def _rate(tallies: list[Tally], first: list[Tally]) -> tuple[str, str]:
-    ratios = [mine.rate / theirs.rate for mine, theirs in zip(tallies, first, strict=True)]
-    return f"{statistics.median(tally.rate for tally in tallies):.0f}", f"{statistics.median(ratios):.2f}"
+def _rate(measurements: list[Measurement], first: list[Measurement]) -> tuple[str, str]:
+    ratios = [mine.rate / theirs.rate for mine, theirs in zip(measurements, first, strict=True)]
+    return (
+        f"{statistics.median(each.rate for each in measurements):.0f}",
+        f"{statistics.median(ratios):.2f}",
+    )
 
 
-def _cost(tallies: list[Tally], first: list[Tally]) -> tuple[str, str]:
-    costs, others = ([sum(tally.cpu_milliseconds().values()) for tally in each] for each in (tallies, first))
+def _cost(measurements: list[Measurement], first: list[Measurement]) -> tuple[str, str]:
+    costs, others = (
+        [sum(measurement.cpu_milliseconds().values()) for measurement in each] for each in (measurements, first)
+    )
     ratios = [mine / theirs for mine, theirs in zip(costs, others, strict=True)]
     return f"{statistics.median(costs):.2f} ms", f"{statistics.median(ratios):.2f}"
 

@@ -3,7 +3,9 @@
 import io
 import json
 
+import numpy as np
 import skimage.data
+from numpy.typing import NDArray
 from PIL import Image
 
 from bench.attack.collisions import colliding_jpegs, start
@@ -25,7 +27,7 @@ class WrongAnswerShared(Exception):
     """One picture got another one's answer."""
 
 
-def _small(pixels: object) -> bytes:
+def _small(pixels: NDArray[np.uint8]) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).resize((224, 224)).save(file, "JPEG", quality=95)
     return file.getvalue()

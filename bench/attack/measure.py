@@ -13,9 +13,9 @@ import psutil
 
 from bench.attack.service import Running, events
 from bench.attack.target import MULTIPART, Attack, PromiseBroken, Target, Traffic, form
+from bench.measurement import percentile
 from bench.photos import Photo, unlike_any
 from bench.remote import Remote
-from bench.tally import percentile
 
 SAMPLE_SECONDS = 0.05
 HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes", "gateway_answer_bytes")

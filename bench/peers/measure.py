@@ -7,22 +7,23 @@ import sys
 import tempfile
 import venv
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import httpx
 import psutil
 
-from bench.cpu import accounted
 from bench.http_load import HttpLoad
+from bench.measurement import Measurement, accounted, percentile
 from bench.peers.network import LABELS, MODEL
 from bench.photos import Photo
 from bench.remote import Remote
-from bench.scale import table
-from bench.servers import STOP_SECONDS, check_answering, free_port, service, tail_of
-from bench.tally import Tally, percentile
+from bench.servers import STOP_SECONDS, check_answering, service, tail_of
+from bench.tables import table
 from gateway.triton.contract import CLASSIFIER
+from gateway_local.hosts import free_port
 from gateway_local.runtime import default_cache_dir
 
 REQUIREMENTS = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart")
@@ -62,33 +63,33 @@ def environment(say: Say) -> Path:
 
 def measure(
     repository: Path, photos: list[Photo], seconds: float, rounds: int, concurrency: int, say: Say
-) -> dict[str, list[Tally]]:
-    """The tallies of each service, which has the machine for itself."""
+) -> dict[str, list[Measurement]]:
+    """The measurements of each service, which has the machine for itself."""
     python, workers = environment(say), len(os.sched_getaffinity(0))
     uvicorn = ["-m", "uvicorn", "bench.peers.naive:app", "--log-level", "error", "--workers", str(workers), "--port"]
-    services = {
+    services: dict[str, Callable[[], AbstractContextManager[Running]]] = {
         "this service": lambda: _ours(repository, say),
         "LitServe": lambda: _peer(repository, lambda port: [python, "-m", "bench.peers.lit", str(port), str(workers)]),
         "naive FastAPI + torch": lambda: _peer(repository, lambda port: [python, *uvicorn, str(port)]),
     }
-    tallies: dict[str, list[Tally]] = {}
+    measurements: dict[str, list[Measurement]] = {}
     for name, start in services.items():
         with start() as running, Remote(HttpLoad, running.url) as sender:
             labelled = [replace(photo, label=label(running.url, photo)) for photo in photos]
             sender.call("run", labelled, WARM_UP_SECONDS, concurrency, 1)
             for number in range(rounds):
                 groups = {"all": running.processes}
-                tally = accounted(groups, lambda s=sender, p=labelled: s.call("run", p, seconds, concurrency, 1))
-                tallies.setdefault(name, []).append(tally)
-                say(f"round {number + 1} of {rounds}: {name} {tally.rate:.0f}/s")
-    return tallies
+                measurement = accounted(groups, partial(sender.call, "run", labelled, seconds, concurrency, 1))
+                measurements.setdefault(name, []).append(measurement)
+                say(f"round {number + 1} of {rounds}: {name} {measurement.rate:.0f}/s")
+    return measurements
 
 
-def report(tallies: dict[str, list[Tally]]) -> str:
+def report(measurements: dict[str, list[Measurement]]) -> str:
     """The table of docs/explanation/performance.md."""
-    rates = {name: statistics.median(tally.rate for tally in rounds) for name, rounds in tallies.items()}
+    rates = {name: statistics.median(each.rate for each in rounds) for name, rounds in measurements.items()}
     ours = rates["this service"]
-    return table(HEADER, (_row(name, rounds, rates[name], ours) for name, rounds in tallies.items()))
+    return table(HEADER, (_row(name, rounds, rates[name], ours) for name, rounds in measurements.items()))
 
 
 def label(url: str, photo: Photo) -> str:
@@ -127,13 +128,13 @@ def _peer(repository: Path, command: Callable[[int], list[object]]) -> Iterator[
             process.wait()
 
 
-def _row(name: str, rounds: list[Tally], rate: float, ours: float) -> list[str]:
-    latencies = [seconds for tally in rounds for seconds in tally.latencies_seconds]
+def _row(name: str, rounds: list[Measurement], rate: float, ours: float) -> list[str]:
+    latencies = [seconds for measurement in rounds for seconds in measurement.latencies_seconds]
     return [
         name,
         f"{rate:.0f}",
         f"{rate / ours:.2f}",
-        f"{statistics.median(tally.cpu_milliseconds()['all'] for tally in rounds):.1f} ms",
+        f"{statistics.median(measurement.cpu_milliseconds()['all'] for measurement in rounds):.1f} ms",
         f"{1e3 * percentile(latencies, 50):.0f} ms",
         f"{1e3 * percentile(latencies, 99):.0f} ms",
     ]

@@ -9,7 +9,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 MODEL, LABELS, SIDE = "PEER_MODEL", "PEER_LABELS", 224
@@ -28,10 +27,11 @@ class Network:
 
     def prepare(self, encoded: bytes) -> torch.Tensor:
         """A file as fp32 [3, 224, 224]."""
-        pixels: NDArray[np.uint8] = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
+        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
         image = torch.from_numpy(pixels).permute(2, 0, 1)
         image = functional.resize(image, [SIDE, SIDE], InterpolationMode.BICUBIC, antialias=True)
-        return image.to(torch.float32).div_(127.5).sub_(1)
+        normalised: torch.Tensor = image.to(torch.float32).div_(127.5).sub_(1)
+        return normalised
 
     @torch.inference_mode()
     def answers(self, images: list[torch.Tensor]) -> list[dict[str, object]]:

@@ -86,7 +86,7 @@ def setting_schema(field: str) -> Schema:
     kind = info.annotation
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [choice.value for choice in kind]}
-    name = {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")  # type: ignore[arg-type]
+    name = {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")
     return {"type": name, **{_JSON_NAMES[bound]: value for bound, value in bounds.items()}}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench.http_load import HttpLoad, check, requests
+from bench.measurement import WrongAnswer
 from bench.photos import Photo
-from bench.tally import WrongAnswer
 
 CAT, DOG = Photo("cat.jpg", b"meow", "cat"), Photo("dog.jpg", b"woof", "dog")
 
@@ -73,16 +73,16 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[FakeGateway]:
 
 @pytest.mark.parametrize("gateway", [answer(["cat"])], indirect=True)
 def test_every_answered_request_is_counted_with_its_time(gateway):
-    tally = HttpLoad(gateway.url).run([CAT], seconds=0.2, concurrency=3, files=1)
-    assert tally.images == len(tally.latencies_seconds) == gateway.served
-    assert tally.images >= 3
-    assert tally.seconds >= 0.2
+    measurement = HttpLoad(gateway.url).run([CAT], seconds=0.2, concurrency=3, files=1)
+    assert measurement.images == len(measurement.latencies_seconds) == gateway.served
+    assert measurement.images >= 3
+    assert measurement.seconds >= 0.2
 
 
 @pytest.mark.parametrize("gateway", [answer(["cat", "dog", "cat"])], indirect=True)
 def test_request_with_several_files_counts_each(gateway):
-    tally = HttpLoad(gateway.url).run([CAT, DOG], seconds=0.05, concurrency=1, files=3)
-    assert tally.images == 3 * gateway.served
+    measurement = HttpLoad(gateway.url).run([CAT, DOG], seconds=0.05, concurrency=1, files=3)
+    assert measurement.images == 3 * gateway.served
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def _run(command: list[str], folder: str, environment: dict[str, str], printed: 
         from gateway_models.networks import isolation
 
         sys.argv.insert(0, program)
-        isolation.start_process = ForkedProcess  # type: ignore[assignment]
+        isolation.start_process = ForkedProcess
         main()
     elif sys.argv[0] == "-c":
         exec(sys.argv[1], {"__name__": "__main__"})  # noqa: S102  # the tutorial's own line

@@ -14,6 +14,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,9 +139,10 @@ def _decoded(payload: bytes, info: ImageInfo, memory_bytes: int) -> str:
 
 def _seen(payload: bytes) -> NDArray[np.uint8] | None:
     try:
-        return cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+        pixels: Any = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
     except cv2.error:
         return None
+    return pixels
 
 
 def _check_ppm(payload: bytes) -> None:

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def load(monkeypatch):
         raise Ended(code)
 
     monkeypatch.setattr(os, "_exit", end)
-    utils = ModuleType("triton_python_backend_utils")
+    utils: Any = ModuleType("triton_python_backend_utils")
     utils.Logger = SimpleNamespace(log_error=lambda _: None, log_info=lambda _: None)
     utils.TritonError = lambda message: SimpleNamespace(message=message)
     utils.InferenceResponse = lambda outputs=(), error=None: SimpleNamespace(outputs=outputs, error=error)

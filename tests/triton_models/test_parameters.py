@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -36,7 +37,7 @@ class Refused(Exception):
 @pytest.fixture
 def initialize(monkeypatch):
     """Start the preprocessor as Triton's stub does, with a configuration's text."""
-    utils = ModuleType("triton_python_backend_utils")
+    utils: Any = ModuleType("triton_python_backend_utils")
     utils.Logger = SimpleNamespace(log_error=lambda _: None, log_info=lambda _: None)
     utils.TritonModelException = Refused
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from gateway_models.networks.torchscript import without_deprecations
 from tests.gateway_models.networks.builders import save_program, save_torchscript
 from tests.gateway_models.networks.test_archives import (
     DROPPED,
@@ -16,7 +17,6 @@ from tests.gateway_models.networks.test_archives import (
     Constants,
     Writes,
     altered,
-    without_deprecations,
 )
 
 BACKEND = Path(__file__).parents[2] / "triton_backends" / "pytorch"

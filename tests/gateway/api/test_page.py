@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -205,7 +206,7 @@ def test_the_field_for_a_key_is_shown_only_when_one_is_wanted_and_no_key_is_kept
     assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
 
 
-def in_node(expression: str, module: str = "words.js") -> object:
+def in_node(expression: str, module: str = "words.js") -> Any:
     """What an expression with a module's names is, by a JavaScript engine."""
     node = shutil.which("node")
     if node is None:
@@ -310,7 +311,7 @@ MODELS = {
 LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)"]
 
 
-def picker(tmp_path: Path, search: str, answer: object) -> dict[str, object]:
+def picker(tmp_path: Path, search: str, answer: object) -> dict[str, Any]:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")

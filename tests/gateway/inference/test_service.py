@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect
 
 from gateway.errors import (
     DeadlineExceeded,
+    GatewayError,
     InvalidBody,
     InvalidParameter,
     ModelNotFound,
@@ -233,7 +234,9 @@ def test_first_image_that_waits_too_long_ends_the_request(loop):
     loop.settle()
     loop.pass_time(2)
     loop.settle()
-    assert second.exception().details == {"limit": "max_wait_seconds", "value": 2}
+    refused = second.exception()
+    assert isinstance(refused, GatewayError)
+    assert refused.details == {"limit": "max_wait_seconds", "value": 2}
     backend.pending[0].answer()
     assert len(loop.finish(first)) == 1
     assert idle(service)
@@ -265,7 +268,9 @@ def test_started_request_goes_before_the_newest_waiting_one(loop):
     bulk_body.send(PNG)
     bulk_body.end()
     loop.settle()
-    assert newcomer.exception().details == {"limit": "max_images_waiting", "value": 1}
+    refused = newcomer.exception()
+    assert isinstance(refused, GatewayError)
+    assert refused.details == {"limit": "max_images_waiting", "value": 1}
     for _ in range(2):
         backend.pending[0].answer()
         loop.settle()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,13 +106,13 @@ async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no
     async with decoders(limits=DecodeLimits(cpu_seconds=0.05, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
         bomb = slow_picture()
         (first,) = pool._idle
-        one, other = await asyncio.gather(
+        outcomes: list[Any] = await asyncio.gather(
             pool.decode(bomb, info_of(bomb), MAX_SIDE, pool.account()),
             pool.decode(DOT, info_of(DOT), MAX_SIDE, pool.account()),
             return_exceptions=True,
         )
-        assert isinstance(one, TooCostly)
-        assert other.startswith(b"P6")
+        assert isinstance(outcomes[0], TooCostly)
+        assert outcomes[1].startswith(b"P6")
         assert first._process.returncode == -signal.SIGPROF
 
 

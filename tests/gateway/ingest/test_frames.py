@@ -62,7 +62,7 @@ def test_more_than_one_request_may_have_are_refused_at_once():
 
 @pytest.mark.parametrize("data", [film("GIF", range(5)), film("GIF", [3]), gif_of(300), gif_of(1)])
 def test_a_gif_has_as_many_frames_as_pillow_finds(data):
-    assert count_frames(data, 1_000) == Image.open(io.BytesIO(data)).n_frames
+    assert count_frames(data, 1_000) == getattr(Image.open(io.BytesIO(data)), "n_frames", 1)
 
 
 def test_frames_are_counted_no_further_than_anybody_asks():

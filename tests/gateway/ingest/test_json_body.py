@@ -241,6 +241,7 @@ def test_a_raw_body_past_the_limit_is_refused_and_the_limit_named():
         yield await read_body(in_chunks(b"x" * 11, (3,)), limits(max_file_bytes=10))
 
     _, error = collect_until_error(read_all(), FileTooLarge)
+    assert isinstance(error, FileTooLarge)
     assert error.details == {"limit": "max_file_bytes", "value": 10}
 
 

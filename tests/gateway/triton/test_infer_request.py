@@ -1,6 +1,7 @@
 """The hand-encoded request equals the one that protobuf encodes."""
 
 import struct
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -31,7 +32,7 @@ def parsed(batch: Batch, version: str = "", class_count: int | None = 5, *, vect
     st.none() | st.integers(1, 2**31 - 1),
 )
 def test_request_equals_that_of_the_triton_client(images, version, class_count):
-    tensors = zip(TENSORS.items(), pad(images), strict=True)
+    tensors: Any = zip(TENSORS.items(), pad(images), strict=True)
     theirs = _get_inference_request(
         model_name="flowers",
         inputs=[InferInput(name, array.shape, kind).set_data_from_numpy(array) for (name, kind), array in tensors],

@@ -47,10 +47,11 @@ async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
 
 def ids_of_a_worker(count: int) -> set[int]:
     async def begin() -> set[int]:
-        gateway = Gateway(FakeEndpoint("10.0.0.1:8001"))
+        endpoint = FakeEndpoint("10.0.0.1:8001")
+        gateway = Gateway(endpoint)
         for _ in range(count):
             await gateway.sequence().add(np.ones(2, np.float32), {}, Deadline.after(60), "test")
-        return set(gateway.endpoint.triton.sequences)
+        return set(endpoint.triton.sequences)
 
     return asyncio.run(begin())
 

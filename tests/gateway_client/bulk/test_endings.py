@@ -8,6 +8,7 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway_cli import progress
+from gateway_cli.terminal import print_status
 from gateway_client.bulk.journal import Journal
 from gateway_client.bulk.meter import Meter
 from tests.gateway.api.stub import PNG, StubBackend
@@ -119,7 +120,6 @@ def test_stalled_run_shows_no_time_left():
 def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     backend = StubBackend(Overloaded())
-    print_status = progress.print_status
 
     def recover(text):
         if "waiting: " in text:

@@ -1,5 +1,6 @@
 """What `gateway doctor` says of a machine."""
 
+import importlib.util
 import os
 import platform
 import sys
@@ -12,7 +13,7 @@ from gateway.settings import GIB, MIB, Settings
 from gateway.triton.footprint import Footprint, Need, Runtime
 from gateway_local import runtime as triton_runtime
 from gateway_local.doctor import machine
-from gateway_local.doctor.finding import Finding, Level
+from gateway_local.doctor.finding import Finding, Level, fail, ok
 
 SETTINGS = Settings(_env_file=None)
 MODELS = Need((Footprint("classifier", Runtime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
@@ -82,7 +83,7 @@ def test_python_without_libpython_fails_with_advice(monkeypatch):
         raise triton_runtime.LibpythonMissing("install it")
 
     monkeypatch.setattr(machine, "find_libpython", nowhere)
-    assert machine.libpython() == machine.fail("libpython", "install it")
+    assert machine.libpython() == fail("libpython", "install it")
 
 
 @pytest.mark.usefixtures("runtime")
@@ -118,8 +119,8 @@ def test_other_version_of_the_wheel_fails(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("module", "check"), [("pip", "runtime"), ("torch", "torch")])
 def test_missing_module_fails_with_install_command(tmp_path, monkeypatch, module, check):
-    find_spec = machine.importlib.util.find_spec
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == module else find_spec(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find_spec(name))
     finding = {"runtime": lambda: machine.runtime(tmp_path), "torch": machine.torch}[check]()
     assert finding.level is Level.FAIL
     assert finding.advice.startswith(("pip install", sys.executable))
@@ -210,7 +211,7 @@ def test_more_api_processes_than_cores_is_a_warning(container, quota, workers, l
 
 @pytest.mark.usefixtures("path")
 def test_machine_without_a_gpu_passes():
-    assert machine.gpu() == machine.ok("GPU", "none: models run on the CPU")
+    assert machine.gpu() == ok("GPU", "none: models run on the CPU")
 
 
 def test_broken_gpu_driver_is_a_warning(path):

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def classify(images):
 def triton_model(tmp_path, monkeypatch):
     """A function's model.py, initialized as Triton would, with its log as `log`."""
     log: list[str] = []
-    utils = ModuleType("triton_python_backend_utils")
+    utils: Any = ModuleType("triton_python_backend_utils")
     utils.Logger = SimpleNamespace(log_error=log.append, log_info=lambda _: None)
     utils.TritonError = str
     utils.InferenceResponse = lambda outputs=(), error=None: SimpleNamespace(outputs=outputs, error=error)

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def gateway(server) -> Iterator[Client]:
 
 def inner_of(networks: dict[str, nn.Module], name: str, images: torch.Tensor) -> np.ndarray:
     """What the last linear layer of an eager network is given."""
-    layer = networks[name].classifier[-1] if name == EAGER else networks[name].scores
+    layer: Any = networks[name].classifier[-1] if name == EAGER else networks[name].scores
     seen: list[torch.Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     with handle, torch.inference_mode():

@@ -1,4 +1,4 @@
-"""`python -m bench.heal`: every process of `gateway up --workers 2` is hit in turn; prints how long clients felt it.
+"""`python -m bench.recovery`: hit every process of `gateway up --workers 2` in turn; print how long clients felt it.
 
 Two clients send pictures all the time. For each fault it prints the seconds from the blow to the end of the last answer
 that was not 200, and how many there were; "–" where no client noticed anything.
@@ -134,7 +134,7 @@ def running_up() -> Iterator[tuple[psutil.Process, str]]:
             url = f"http://127.0.0.1:{port}"
             if not wait_for(lambda: ready(url) or process.poll() is not None, START_SECONDS) or process.poll():
                 log.seek(0)
-                raise typer.Exit(log.read()[-2000:].decode(errors="replace"))
+                raise SystemExit(log.read()[-2000:].decode(errors="replace"))
             yield psutil.Process(process.pid), url
         finally:
             process.send_signal(signal.SIGTERM)

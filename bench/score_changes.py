@@ -1,4 +1,4 @@
-"""`python -m bench.scores FOLDER`: how far the scores of photographs move by the ways to decode and to resize them.
+"""`python -m bench.score_changes FOLDER`: how far the ways to decode and to resize photographs move their scores.
 
 Each photograph goes through ingest, the preprocessor's resize and EfficientNet-Lite0, in this process; what Pillow,
 torchvision and the same network make of it is what its probabilities are held to.
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -19,11 +19,9 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.document import put
 from bench.limit import preprocessor
-from bench.options import Into
-from bench.scale import table
-from bench.tally import percentile
+from bench.measurement import percentile
+from bench.tables import Into, put, table
 from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.in_process import prepare
@@ -82,7 +80,7 @@ class Network:
     @torch.inference_mode()
     def scores(self, image: torch.Tensor) -> Scores:
         """Probabilities fp32 [1000] of a normalised image."""
-        answer: Any = self._model(image[None])[0].numpy()
+        answer: Scores = self._model(image[None])[0].numpy()
         return answer
 
     def of_pixels(self, pixels: Pixels, library: str) -> Scores:
@@ -116,7 +114,7 @@ def main(
     text = table(HEADER, ([name, *row.cells()] for name, row in named))
     print(text)
     if into is not None:
-        put(into, "bench.scores", text)
+        put(into, "bench.score_changes", text)
 
 
 def _compared(data: bytes, network: Network, policy: DecodePolicy) -> tuple[Image.Image, dict[str, Scores]]:
@@ -128,8 +126,9 @@ def _compared(data: bytes, network: Network, policy: DecodePolicy) -> tuple[Imag
 
     def decoded(resize: Resize | None) -> Pixels:
         payload = prepare(Upload(0, "", data), policy, resize).payload
-        pixels: Any = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
-        return pixels
+        pixels = cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
+        assert pixels is not None
+        return pixels.astype(np.uint8, copy=False)
 
     ways: dict[str, Callable[[], Scores]] = {
         "reference": lambda: network.scores(network.reference(image)),

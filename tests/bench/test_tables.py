@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from bench.document import NoMarkers, put
+from bench.measurement import Measurement
 from bench.report import Report
-from bench.tally import Tally
+from bench.tables import NoMarkers, put
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 DOCS = DEFAULT_MODEL_REPOSITORY.parent / "docs"
@@ -52,7 +52,7 @@ def test_document_without_markers_is_unchanged(tmp_path):
                 "bench.large",
             },
         ),
-        ("explanation/fidelity.md", {"bench.scores"}),
+        ("explanation/fidelity.md", {"bench.score_changes"}),
         ("explanation/attacks.md", {"make attack"}),
     ],
 )
@@ -66,18 +66,17 @@ def test_every_command_that_writes_a_table_has_markers(tmp_path, page, commands)
 
 
 def test_report_is_a_table_of_shares_and_processor_time():
-    bare = Tally(images=100, seconds=1.0, cpu_seconds={"bare": 0.4})
-    single = Tally(
+    bare = Measurement(images=100, seconds=1.0, cpu_seconds={"bare": 0.4})
+    single = Measurement(
         images=50,
         seconds=1.0,
         latencies_seconds=[0.01, 0.03],
         cpu_seconds={"load": 0.01, "gateway": 0.1, "Triton": 0.3},
     )
-    conditions = {"model": "m", "rounds": 1, "seconds": 1.0, "cores": 2}
-    header, _, *rows, _, said = Report(conditions, {"a": [bare], "c": [single]}).markdown().splitlines()
+    header, _, *rows, _, conditions = Report(1.0, 2, {"a": [bare], "c": [single]}).markdown().splitlines()
     limit, one = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
     assert [cell.strip() for cell in header.split("|")][6:9] == ["CPU: client", "CPU: gateway", "CPU: Triton"]
     assert limit == ["(a) bare processes in a loop", "100", "1.00", "", "", "", "", "", "4.00 ms", "1.00"]
     times = ["0.20 ms", "2.00 ms", "6.00 ms", "8.20 ms"]
     assert one == ["(c) POST /predict, one file", "50", "0.50", "0.50 – 0.50", "10, 30 ms", *times, "0.49"]
-    assert said == "Rounds: 1 of 1 s each, on 2 cores; others filled 0.0 of them at most."
+    assert conditions == "Rounds: 1 of 1 s each, on 2 cores; others filled 0.0 of them at most."

@@ -1,8 +1,10 @@
-"""What one measurement counts."""
+"""A measurement: images, latencies, and processor time by group of processes."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import psutil
 
 
 class WrongAnswer(Exception):
@@ -10,7 +12,7 @@ class WrongAnswer(Exception):
 
 
 @dataclass(slots=True)
-class Tally:
+class Measurement:
     """Images answered in `seconds`, and how long each request took."""
 
     images: int = 0
@@ -47,9 +49,31 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def median_ratio(over: Sequence[Tally], under: Sequence[Tally]) -> float:
+def median_ratio(over: Sequence[Measurement], under: Sequence[Measurement]) -> float:
     """The median over the rounds of one measurement's rate divided by another's of the same round.
 
     Rounds side by side see the same machine, so a neighbour that slows one round slows both of its measurements.
     """
     return statistics.median(a.rate / b.rate for a, b in zip(over, under, strict=True))
+
+
+Groups = Mapping[str, Sequence[psutil.Process]]
+
+
+def accounted(groups: Groups, measure: Callable[[], Measurement]) -> Measurement:
+    """The result of `measure`, with the processor time that each group of processes, and all others, used meanwhile."""
+    machine, before = _busy_seconds(), _seconds(groups)
+    measurement = measure()
+    after = _seconds(groups)
+    measurement.cpu_seconds = {name: after[name] - before[name] for name in groups}
+    measurement.others_cpu_seconds = max(0.0, _busy_seconds() - machine - sum(measurement.cpu_seconds.values()))
+    return measurement
+
+
+def _seconds(groups: Groups) -> dict[str, float]:
+    return {name: sum(sum(process.cpu_times()[:2]) for process in processes) for name, processes in groups.items()}
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait)
