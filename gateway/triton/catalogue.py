@@ -152,10 +152,12 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            time_slice, rows = TimeSlice(), []
+            rows: list[Row] = []
+            time_slice = TimeSlice()
             for row in result.rows:
+                if rows:
+                    await time_slice.pause_if_over()
                 rows.append(_select(row, call.selection, multi_label=traits.multi_label))
-                await time_slice.pause_if_over()
             return InferResult(result.model_name, result.model_version, tuple(rows), traits.multi_label)
         if not model_version:
             self._answered.discard(model_name)

@@ -50,27 +50,13 @@ BY_TEXT: tuple[tuple[str, type[GatewayError]], ...] = (
 """A part of Triton's message → the error; the first match wins, and takes precedence over the status."""
 
 BY_STATUS: dict[grpc.StatusCode, type[GatewayError]] = {
-    grpc.StatusCode.OK: InferenceFailed,
     grpc.StatusCode.CANCELLED: TritonUnreachable,
-    grpc.StatusCode.UNKNOWN: InferenceFailed,
-    grpc.StatusCode.INVALID_ARGUMENT: InferenceFailed,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.NOT_FOUND: ModelNotFound,
-    grpc.StatusCode.ALREADY_EXISTS: InferenceFailed,
-    grpc.StatusCode.PERMISSION_DENIED: InferenceFailed,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: InferenceFailed,
-    grpc.StatusCode.FAILED_PRECONDITION: InferenceFailed,
-    grpc.StatusCode.ABORTED: InferenceFailed,
-    grpc.StatusCode.OUT_OF_RANGE: InferenceFailed,
-    grpc.StatusCode.UNIMPLEMENTED: InferenceFailed,
-    grpc.StatusCode.INTERNAL: InferenceFailed,
     grpc.StatusCode.UNAVAILABLE: TritonUnreachable,
-    grpc.StatusCode.DATA_LOSS: InferenceFailed,
-    grpc.StatusCode.UNAUTHENTICATED: InferenceFailed,
 }
-"""gRPC status → the error, if no text matches."""
+"""gRPC status → the error, if no text matches; InferenceFailed for every other status."""
 
-_BY_NAME = {str(status): error for status, error in BY_STATUS.items()}
 # "Stub process 'preprocessor_0_1' is not healthy.": the model, then two numbers for the instance.
 _STUB = re.compile(r"Stub process '(?P<step>.+?)(_\d+_\d+)?' is not healthy")
 
@@ -83,4 +69,4 @@ def translate(exc: InferenceServerException) -> GatewayError:
     for words, error in BY_TEXT:
         if words in text:
             return error(NOT_LOADED) if error is ModelUnavailable else error()
-    return _BY_NAME.get(exc.status() or "", InferenceFailed)()
+    return next((error for status, error in BY_STATUS.items() if str(status) == exc.status()), InferenceFailed)()

@@ -36,7 +36,7 @@ _TENSOR = bytes([ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents
 CLASSES_AT_ONCE = 500
 """Classes read between two checks of the time slice."""
 MOST_LABELS = 100_000
-"""Upper bound of stored labels, after which the store is cleared: labels of removed models are released."""
+"""Upper bound of labels that are kept as text, so that labels of removed models are released."""
 
 
 def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, vectors: bool = False) -> bytes:
@@ -97,24 +97,10 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-class Labels:
-    """Decoded labels, each stored once per process."""
-
-    def __init__(self, most: int = MOST_LABELS) -> None:
-        self._most = most
-        self._texts: dict[bytes, str] = {}
-
-    def text(self, raw: bytes) -> str:
-        """A label in UTF-8 as text."""
-        text = self._texts.get(raw)
-        if text is None:
-            if len(self._texts) >= self._most:
-                self._texts.clear()
-            text = self._texts[raw] = raw.decode("utf-8", "replace")
-        return text
-
-
-_LABELS = Labels()
+@lru_cache(MOST_LABELS)
+def label_text(raw: bytes) -> str:
+    """A label in UTF-8 as text, which images share."""
+    return raw.decode("utf-8", "replace")
 
 
 async def read_answer(
@@ -177,8 +163,8 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
             class_id, _, label = rest.partition(b":")
             scores.append(float(score))
             class_ids.append(int(class_id))
-            labels.append(_LABELS.text(label or class_id))
-            if number % CLASSES_AT_ONCE == 0:
+            labels.append(label_text(label or class_id))
+            if number % CLASSES_AT_ONCE == CLASSES_AT_ONCE - 1:
                 await time_slice.pause_if_over()
         answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
     return answers

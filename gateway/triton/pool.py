@@ -87,8 +87,9 @@ class CallGate:
 
 @dataclass(slots=True)
 class Replica:
-    """One Triton in use."""
+    """One Triton in use, at an address host:port."""
 
+    address: str
     endpoint: TritonEndpoint
     health: HealthState
     checker: HealthChecker
@@ -96,11 +97,6 @@ class Replica:
     load: Load
     gate: CallGate = field(default_factory=CallGate)
     task: "asyncio.Task[None] | None" = None
-
-    @property
-    def address(self) -> str:
-        """Its host:port."""
-        return self.endpoint.address
 
 
 class TritonPool:
@@ -254,7 +250,7 @@ class TritonPool:
         health = HealthState(address, expected, self._schedule)
         reloader = ModelReloader(endpoint) if self._recovery_enabled else None
         checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=self._report_model)
-        replica = Replica(endpoint, health, checker, Models(endpoint, health), Load())
+        replica = Replica(address, endpoint, health, checker, Models(endpoint, health), Load())
         replica.task = asyncio.create_task(_run_checker(checker))
         return replica
 

@@ -5,5 +5,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def locks_of_this_test(tmp_path: Path, monkeypatch) -> None:
-    """Healers of tests that run at the same time have nothing to do with each other."""
+    """Tests that run at the same time share no machine lock."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

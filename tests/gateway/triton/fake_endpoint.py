@@ -37,14 +37,14 @@ EMBEDDING_SIZE = 3
 
 @dataclass
 class FakeTriton:
-    """Ensembles over steps. Tests set its behaviour, and read the calls and loads that it got.
+    """Ensembles and their steps. Tests set its behaviour, and read the calls and loads that it received.
 
     A step "net:2" is version 2 of the model "net"; it dies and fails alone, and is loaded with the others.
     """
 
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"ensemble_model": ("preprocessor", "net")})
     instances: int = 1
-    """Of each step; only the first instance dies of a KILLER image or through `kill`."""
+    """Instances of each step; only the first one dies of a KILLER image or by `kill`."""
     away: bool = False
     dead: set[str] = field(default_factory=set)
     """Steps with a dead process."""
@@ -56,7 +56,7 @@ class FakeTriton:
     unloaded: set[str] = field(default_factory=set)
     """Models unloaded by a request; the ensembles over them are unloaded and loaded with them."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Models that could not be loaded, and why; after a restart, Triton knows nothing of the ensembles over them."""
+    """Models that could not be loaded, and why; after a restart, Triton does not report the ensembles over them."""
     never_loaded: set[str] = field(default_factory=set)
     """Models that are in the repository, and that Triton has not loaded since its start."""
     loads_by_itself: bool = False
@@ -65,15 +65,15 @@ class FakeTriton:
     load_seconds: float = 0.0
     labelled: bool = True
     vector_size: int = 0
-    """Of FEATURES; 0 where the ensembles give none."""
+    """Size of FEATURES; 0 if the ensembles do not have this output."""
     image_type: int = DataType.TYPE_FP32
-    """Of what passes between the steps."""
+    """Data type of the tensor between the steps."""
 
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
     """The loads, force reloads and unloads, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
-    """Sequences that are open, and how many frames each has had."""
+    """The open sequences, with the number of frames of each."""
     statistics: dict[str, ModelStatisticsResponse] = field(default_factory=dict)
     _requests: int = 0
 
@@ -107,7 +107,7 @@ class FakeTriton:
                         self.never_loaded.discard(ensemble)
 
     def reloads(self, step: str) -> int:
-        """How often a step was unloaded."""
+        """Number of times that a step was unloaded."""
         return self.done.count(("unload", step))
 
     def steps(self) -> set[str]:
@@ -233,7 +233,7 @@ class FakeEndpoint:
                 index.models.add(name=name, version="1", state=READY)
         return index
 
-    async def config(self, name: str, version: str = "") -> ModelConfig:  # each has one version
+    async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration."""
         await self._reach()
         known = {*self.triton.models(), SEQUENCE_MODEL} - self.triton.never_loaded
@@ -251,7 +251,7 @@ class FakeEndpoint:
         return self.triton.statistics.get(name, ModelStatisticsResponse())
 
     async def load(self, name: str) -> None:
-        """Load a model; its process is a new one."""
+        """Load a model with a new process."""
         await self._reach()
         await asyncio.sleep(self.triton.load_seconds)
         self.triton.done.append(("load", name))

@@ -11,7 +11,7 @@ ONE, TWO = "10.0.0.1:8001", "10.0.0.2:8001"
 
 
 class Dns:
-    """Answers one after another, the last one again and again; an exception is raised."""
+    """Gives its answers one after another, and repeats the last; an exception is raised."""
 
     def __init__(self, *answers: Sequence[str] | OSError) -> None:
         self.answers = list(answers)
@@ -60,7 +60,7 @@ def test_unresolved_name_stays_a_name():
 
 
 async def test_ip_address_is_not_looked_up():
-    addresses = Addresses(["127.0.0.1:8001", "[::1]:8001"], Dns(OSError("asked")))
+    addresses = Addresses(["127.0.0.1:8001", "[::1]:8001"], Dns(OSError("looked up")))
     assert await addresses.current() == ["127.0.0.1:8001", "[::1]:8001"]
 
 

@@ -18,19 +18,19 @@ CLOCK = Clock()
 
 
 @dataclass
-class Place:
+class FakeReplica:
     name: str
     load: Load = field(default_factory=lambda: Load(CLOCK))
 
 
 def test_replica_with_fewer_images_in_flight_is_chosen():
-    busy, idle = Place("busy"), Place("idle")
+    busy, idle = FakeReplica("busy"), FakeReplica("idle")
     busy.load.images = 4
     assert all(power_of_two_choice([busy, idle], random.Random(seed)) is idle for seed in range(50))
 
 
 def test_cost_is_images_in_flight_times_latency():
-    slow, quick = Place("slow"), Place("quick")
+    slow, quick = FakeReplica("slow"), FakeReplica("quick")
     slow.load.observe(0.5)
     quick.load.observe(0.1)
     quick.load.images = 3
@@ -40,11 +40,11 @@ def test_cost_is_images_in_flight_times_latency():
 
 
 def test_new_replica_gets_its_share_at_once():
-    places = [Place(str(number)) for number in range(4)]
-    for place in places[:3]:
-        place.load.observe(0.1)
+    replicas = [FakeReplica(str(number)) for number in range(4)]
+    for replica in replicas[:3]:
+        replica.load.observe(0.1)
     generator = random.Random(0)
-    taken = Counter(power_of_two_choice(places, generator).name for _ in range(2_000))
+    taken = Counter(power_of_two_choice(replicas, generator).name for _ in range(2_000))
     assert taken["3"] > 300
 
 
@@ -65,5 +65,5 @@ def test_slow_replica_is_detected_within_a_few_calls():
 
 
 def test_single_replica_is_chosen():
-    place = Place("only")
-    assert power_of_two_choice([place], random.Random(0)) is place
+    replica = FakeReplica("only")
+    assert power_of_two_choice([replica], random.Random(0)) is replica

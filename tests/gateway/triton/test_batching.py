@@ -25,7 +25,7 @@ SECONDS = 2.5
 ONE = "one_"
 BURST, BURSTS = 16, 5
 LONG_SECONDS = 0.4
-"""Less than the half second after which a batcher with a policy looks again, and more than a pause of the machine."""
+"""Less than the half second after which a batcher with a policy checks again, and more than a pause of the machine."""
 SLOW_MODEL = """
 import time
 import numpy as np
@@ -77,22 +77,22 @@ def impatient() -> ModelDynamicBatching:
     return batching
 
 
-async def comes_to(expected: Callable[[int], bool], url: str, model: str) -> bool:
-    """Whether a second comes, after SECONDS under the load of CLIENTS, whose most executions at once are as expected.
+async def peak_reaches(expected: Callable[[int], bool], url: str, model: str) -> bool:
+    """Whether the largest number of executions at once is as expected in one of the seconds under load.
 
-    A slow machine has a minute for it, while the load goes on: an instance that is lost does not come back.
+    The first SECONDS are ignored; a slow machine has a minute, since an instance that is lost does not return.
     """
     given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.zeros((1, 1), np.int32))
     found: set[tuple[float, float]] = set()
     over = asyncio.Event()
     async with InferenceServerClient(url) as client:
 
-        async def ask() -> None:
+        async def send() -> None:
             while not over.is_set():
                 result = await client.infer(model, [given], client_timeout=120)
                 found.add(tuple(result.as_numpy("SPAN")[0]))
 
-        async def judge() -> bool:
+        async def observe() -> bool:
             try:
                 await asyncio.sleep(SECONDS)
                 for _ in range(60):
@@ -104,8 +104,8 @@ async def comes_to(expected: Callable[[int], bool], url: str, model: str) -> boo
             finally:
                 over.set()
 
-        came, *_ = await asyncio.gather(judge(), *(ask() for _ in range(CLIENTS)))
-    return came
+        reached, *_ = await asyncio.gather(observe(), *(send() for _ in range(CLIENTS)))
+    return reached
 
 
 def most_at_once(executions: list[tuple[float, float]]) -> int:
@@ -148,20 +148,20 @@ def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
 async def test_model_keeps_running_on_all_instances_under_load(url, model):
-    assert await comes_to(lambda most: most == INSTANCES, url, model)
+    assert await peak_reaches(lambda most: most == INSTANCES, url, model)
 
 
 @pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
 def test_no_request_waits_while_an_instance_is_free(url, model):
-    """Of some bursts one suffices: what a busy machine holds up now and then, a queue policy does again and again."""
+    """One of several bursts is enough: a busy machine delays some of them, a queue policy most of them."""
     assert not has_queue_policy(slow(BATCHINGS[model]))
     assert not all(asyncio.run(is_held_back(url, ONE + model)) for _ in range(BURSTS))
 
 
 @pytest.mark.triton
 def test_queue_policy_delays_requests_while_an_instance_is_free(url):
-    """Why the rule is there; a Triton in which this fails needs it no longer."""
+    """The reason for the rule; once this fails with a newer Triton, the rule can go."""
     assert has_queue_policy(slow(BOUNDED["bounded"]))
     assert any(asyncio.run(is_held_back(url, f"{ONE}bounded")) for _ in range(20 * BURSTS))
 
@@ -169,7 +169,7 @@ def test_queue_policy_delays_requests_while_an_instance_is_free(url):
 @pytest.mark.triton
 async def test_queue_policy_with_a_delay_loses_instances(url):
     assert has_queue_policy(slow(BOUNDED["impatient"]))
-    assert await comes_to(lambda most: most < INSTANCES, url, "impatient")
+    assert await peak_reaches(lambda most: most < INSTANCES, url, "impatient")
 
 
 @pytest.mark.parametrize(

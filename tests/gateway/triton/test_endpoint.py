@@ -1,4 +1,4 @@
-"""The contract of TritonEndpoint, which the fake endpoint keeps like the real one at a real Triton."""
+"""The contract of TritonEndpoint: the fake endpoint and the real one, with a real Triton, pass the same tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

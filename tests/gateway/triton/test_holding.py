@@ -35,7 +35,7 @@ async def test_held_calls_are_answered_once_a_triton_is_ready():
         backend = holding(fleet, 60)
         calls = [asyncio.ensure_future(backend.infer(call_of(b"image %d" % n, seconds=60))) for n in range(3)]
         done, _ = await asyncio.wait(calls, timeout=0.3)
-        assert not done, "there is nobody who could have answered"
+        assert not done, "no Triton was ready to answer"
         for triton in fleet.tritons.values():
             triton.away = False
         for result in await asyncio.gather(*calls):

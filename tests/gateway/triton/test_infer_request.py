@@ -69,7 +69,7 @@ def test_large_image_is_sent_with_its_length():
 
 
 def test_other_outputs_have_another_cache_key():
-    """Triton's cache forgets which outputs were asked for: with another seal it cannot find the other answer."""
+    """Triton's cache ignores which outputs are requested: with another seal it cannot find the other answer."""
     batch = Batch([b"one", b"another"])
     codes = list(Seal(b"secret of a test").apply(batch))
     classes, both = (parsed(batch, vectors=vectors) for vectors in (False, True))
@@ -82,5 +82,5 @@ def test_other_outputs_have_another_cache_key():
     for one, other in zip(*rows, strict=True):
         assert (one[:-SEAL_BYTES] == other[:-SEAL_BYTES]).all()
         assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
-    # What identifies the pictures, in the quarantine for one, is the same.
+    # The codes that identify the images, for example in the quarantine, are the same.
     assert list(batch.seals) == codes

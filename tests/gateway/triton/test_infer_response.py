@@ -11,7 +11,7 @@ from gateway.errors import InferenceFailed
 from gateway.inference.backend import InferResult
 from gateway.inference.prediction import Prediction
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
-from gateway.triton.messages import Labels, read_answer
+from gateway.triton.messages import MOST_LABELS, label_text, read_answer
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
@@ -29,8 +29,8 @@ def read(*rows: Sequence[bytes]) -> InferResult:
 
 
 def test_classes_are_read_with_any_label():
-    told = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
-    assert [list(row.predictions) for row in told.rows] == [
+    result = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
+    assert [list(row.predictions) for row in result.rows] == [
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
         [Prediction("\ufffd", 0, 0.5), Prediction("\xe9t\xe9", 12, 0.4)],
     ]
@@ -48,11 +48,8 @@ def test_malformed_class_is_an_inference_error(text):
 
 
 def test_labels_of_removed_models_are_released():
-    labels = Labels(most=2)
-    kept = labels.text(b"a")
-    assert labels.text(b"a") is kept
-    assert [labels.text(raw) for raw in (b"b", b"c", b"a")] == ["b", "c", "a"]
-    assert len(labels._texts) == 2
+    assert label_text(b"a label") is label_text(b"a label")
+    assert label_text.cache_info().maxsize == MOST_LABELS
 
 
 async def test_requested_embeddings_are_read():

@@ -69,7 +69,7 @@ def test_truncated_line_is_ignored(path):
 
 
 def test_only_multiple_workers_have_a_shared_folder(monkeypatch):
-    # set, so that what the block changes is taken back
+    # set first, so that the change inside the block is undone
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.setenv("TRITON_IMAGE_GATEWAY_WORKERS", "")
     with sharing(1):

@@ -14,8 +14,8 @@ async def test_gateway_uses_its_subset_of_many_tritons():
         assert len(fleet.backend.health()) == 4
         for number in range(40):
             await fleet.backend.infer(call_of(b"image %d" % number))
-        asked = {address for address, triton in fleet.tritons.items() if triton.calls}
-        assert asked == {health.address for health in fleet.backend.health()}
+        called = {address for address, triton in fleet.tritons.items() if triton.calls}
+        assert called == {health.address for health in fleet.backend.health()}
 
 
 async def test_failed_replica_is_replaced_until_it_recovers():

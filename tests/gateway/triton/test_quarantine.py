@@ -40,7 +40,7 @@ def test_quarantine_is_bounded_and_drops_the_oldest(monkeypatch):
 
 
 def test_flood_of_suspects_displaces_no_convict(monkeypatch):
-    """An attacker makes suspects at will, but each convict costs a crash of its own."""
+    """An attacker can make any number of suspects, but each convicted image costs a crash of its own."""
     monkeypatch.setattr(module, "REMEMBERED", 3)
     quarantine = Quarantine(60, Clock())
     quarantine.convict(b"killer")

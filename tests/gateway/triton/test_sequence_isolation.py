@@ -22,7 +22,7 @@ class Gateway:
         self.endpoint, self.load, self.address = endpoint, Load(), endpoint.address
 
     def sequence(self) -> TritonSequence:
-        # Like every generator of a process that was forked, this one gives the same numbers everywhere.
+        # The same numbers in every process, as with a generator that was copied by a fork.
         return TritonSequence("sequence_model", lambda _: [self], random.Random(0))
 
 

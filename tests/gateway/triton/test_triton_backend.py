@@ -65,9 +65,9 @@ async def test_crashing_image_ends_at_most_two_processes():
         assert metrics.IMAGES_QUARANTINED._value.get() == before + 1
 
         await fleet.all_ready()
-        healings = sum(triton.reloads("preprocessor") for triton in fleet.tritons.values())
-        assert healings == 2
-        for _ in range(5):  # at the door now, and nothing dies of it any more
+        reloads = sum(triton.reloads("preprocessor") for triton in fleet.tritons.values())
+        assert reloads == 2
+        for _ in range(5):  # refused before a call, so that no process dies
             assert outcomes(await fleet.backend.infer(call_of(KILLER, b"good"))) == ["image_quarantined", "ok"]
         assert not any(triton.dead for triton in fleet.tritons.values())
 
@@ -78,7 +78,7 @@ async def test_second_crash_convicts_with_a_single_triton():
         with pytest.raises(StubDied):
             await fleet.backend.infer(call_of(KILLER, b"good"))
         await fleet.all_ready()
-        assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]  # suspected no longer
+        assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]  # no longer a suspect
         assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
         await fleet.all_ready()
         assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
@@ -86,7 +86,7 @@ async def test_second_crash_convicts_with_a_single_triton():
 
 
 async def test_honest_suspect_is_not_convicted_of_another_image():
-    """An attacker sends an image that kills just while a suspect is tried alone at the only Triton."""
+    """A crashing image arrives while a suspect is sent alone to the only Triton."""
     async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
         (triton,) = fleet.tritons.values()
         with pytest.raises(StubDied):
@@ -95,7 +95,7 @@ async def test_honest_suspect_is_not_convicted_of_another_image():
         seen = len(triton.calls)
         suspect = asyncio.create_task(fleet.backend.infer(call_of(b"honest")))
         await wait_until(lambda: any(b"honest" in call.batch.images for call in triton.calls[seen:]))
-        triton.latency_seconds = None  # it would overtake the suspect
+        triton.latency_seconds = None  # so that it would overtake the suspect
         with pytest.raises(StubDied):
             await fleet.backend.infer(call_of(KILLER + b" another"))
         assert outcomes(await suspect) == ["ok"]
@@ -113,7 +113,7 @@ async def test_images_in_flight_during_a_kill_are_answered_elsewhere():
 async def test_no_image_is_convicted_on_an_already_dead_process():
     async with fleet_of(2, heal=False, instances=2) as fleet:
         first, second = fleet.tritons.values()
-        # Nobody has noticed yet that both have a dead process.
+        # No probe has found yet that both have a dead process.
         first.kill("net")
         second.kill("net")
         for number in range(10):
@@ -182,20 +182,20 @@ async def test_best_effort_call_does_not_affect_the_quarantine():
 
 @pytest.mark.parametrize("dead", [False, True])
 async def test_best_effort_call_does_not_affect_model_health(dead):
-    class HealthObserver:
+    class RecordedHealth:
         def __init__(self) -> None:
-            self.told: list[str] = []
+            self.results: list[str] = []
 
         def answered(self, ensemble: str, sent_at: float) -> None:
-            self.told.append("answered")
+            self.results.append("answered")
 
         def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
-            self.told.append("suspect")
+            self.results.append("suspect")
 
-    observer = HealthObserver()
+    health = RecordedHealth()
     triton = FakeTriton(dead={"net"} if dead else set())
-    models = Models(FakeEndpoint("10.0.0.1:8001", triton), observer)
+    models = Models(FakeEndpoint("10.0.0.1:8001", triton), health)
     for call in (aside(b"image"), call_of(b"image")):
         with contextlib.suppress(StubDied):
             await models.infer(call)
-    assert observer.told == ["suspect" if dead else "answered"]  # by the second call alone
+    assert health.results == ["suspect" if dead else "answered"]  # recorded for the second call only

@@ -1,4 +1,4 @@
-"""A health checker knows which models are ready, and has failing models recovered."""
+"""A health checker finds out which models are ready, and reloads those that fail."""
 
 import asyncio
 import contextlib
@@ -118,9 +118,9 @@ async def test_ineffective_reload_is_reported_and_backed_off():
     assert "restart this Triton" in checker.health().healing
     assert metrics.HEALINGS.labels("in vain")._value.get() == before + 1
     reloads = triton.reloads("net")
-    trials = len(triton.calls)
-    await wait_until(lambda: len(triton.calls) > trials + 20)
-    assert triton.reloads("net") == reloads  # trials go on, reloads do not
+    probes = len(triton.calls)
+    await wait_until(lambda: len(triton.calls) > probes + 20)
+    assert triton.reloads("net") == reloads  # probes continue, reloads do not
     task.cancel()
 
 
@@ -155,7 +155,7 @@ async def test_outdated_failure_report_does_not_reload():
     checker = checker_of(triton, clock=lambda: clock[0])
     await settled(checker)
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    clock[0] += FRESH_SECONDS  # another gateway has healed it meanwhile
+    clock[0] += FRESH_SECONDS  # another gateway has reloaded it meanwhile
     await settled(checker)
     assert checker.state.ready
     assert triton.done == []
@@ -183,14 +183,14 @@ async def test_probe_sent_before_a_reload_is_ignored():
 
 
 async def test_death_is_probed_again_after_another_gateway_reloads():
-    triton, turns = FakeTriton(), [False]
-    checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(turns[0]))
+    triton, locks = FakeTriton(), [False]
+    checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(locks[0]))
     await settled(checker)
     triton.kill("net")
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
     await checker.recover()
-    triton.dead.clear()  # the other one has reloaded it, and here a late answer comes from before that
-    turns[0] = True
+    triton.dead.clear()  # the other gateway has reloaded it; the next failure report is older than that
+    locks[0] = True
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
     await settled(checker)
     assert checker.state.ready
@@ -199,7 +199,7 @@ async def test_death_is_probed_again_after_another_gateway_reloads():
 
 async def test_only_one_of_two_gateways_reloads():
     triton = FakeTriton(instances=2, load_seconds=0.05)
-    # They run on different machines.
+    # As on different machines, each gets the lock.
     checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
     tasks = [asyncio.create_task(checker.run()) for checker in checkers]
     await wait_until(lambda: all(checker.state.ready for checker in checkers))
@@ -227,7 +227,7 @@ async def test_health_loop_survives_exceptions():
     triton = FakeTriton()
     checker = checker_of(triton)
     before = metrics.WATCH_FAULTS._value.get()
-    triton.ensembles = None  # no Triton's error: a fault of the code
+    triton.ensembles = None  # an exception that is no error of Triton
     task = asyncio.create_task(checker.run())
     await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
     triton.ensembles = {MODEL: ("preprocessor", "net")}
@@ -240,14 +240,14 @@ async def test_client_answers_reduce_but_do_not_replace_probes():
     triton = FakeTriton()
     checker = checker_of(triton, clock=lambda: clock[0])
     await settled(checker)
-    trials = len(triton.calls)
+    probes = len(triton.calls)
     for _ in range(200):
         clock[0] += SCHEDULE.interval_seconds / 10
         checker.state.answered(MODEL, clock[0])
         await checker.probe_all()
     assert checker.state.ready
-    # 20 intervals: every fourth has a trial.
-    assert 4 <= len(triton.calls) - trials <= 8
+    # 20 intervals: every fourth has a probe.
+    assert 4 <= len(triton.calls) - probes <= 8
 
 
 async def test_every_interval_without_traffic_has_a_probe():
@@ -255,11 +255,11 @@ async def test_every_interval_without_traffic_has_a_probe():
     triton = FakeTriton()
     checker = checker_of(triton, clock=lambda: clock[0])
     await settled(checker)
-    trials = len(triton.calls)
+    probes = len(triton.calls)
     for _ in range(20):
         clock[0] += SCHEDULE.interval_seconds
         await checker.probe_all()
-    assert len(triton.calls) - trials == 20
+    assert len(triton.calls) - probes == 20
 
 
 async def test_failed_request_brings_the_next_probe_forward():
@@ -270,10 +270,10 @@ async def test_failed_request_brings_the_next_probe_forward():
     triton.away = True
     checker.state.suspect(MODEL, TritonUnreachable(), 1.0)
     assert not checker.state.ready
-    trials = len(triton.calls)
+    probes = len(triton.calls)
     triton.away = False
     await checker.probe_all()
-    assert len(triton.calls) == trials + 1
+    assert len(triton.calls) == probes + 1
     assert checker.state.ready
 
 
@@ -291,8 +291,8 @@ async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
     triton.unloaded.update({"flowers", "flowers.v1"})
     checker.forget({"flowers", "flowers.v1"})
     task = asyncio.create_task(checker.run())
-    trials = len(triton.calls)
-    await wait_until(lambda: len(triton.calls) > trials + 10)
+    probes = len(triton.calls)
+    await wait_until(lambda: len(triton.calls) > probes + 10)
     task.cancel()
     assert ready(checker) == {MODEL: True}
     assert triton.done == []

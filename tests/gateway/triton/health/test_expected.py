@@ -92,7 +92,7 @@ def test_model_unloaded_on_purpose_is_not_expected():
 
 
 def test_failed_model_that_is_unloaded_stays_unexpected(expected):
-    """Triton goes on listing it as failed."""
+    """Triton still lists it as failed."""
     expected.update(index_of(ensemble="READY", flowers="no memory"))
     expected.forget({"flowers"})
     assert missing(expected) == {}
@@ -110,7 +110,7 @@ def test_model_removed_from_the_repository_is_not_expected(expected):
 
 
 def test_empty_repository_removes_nothing(expected):
-    """As after a restart of Triton before its storage is mounted."""
+    """For example after a restart of Triton, before its storage is mounted."""
     expected.update(index_of(ensemble="READY", flowers="READY"))
     expected.update(index_of())
     assert missing(expected) == dict.fromkeys(("ensemble", "flowers"), NOT_LISTED)
@@ -125,7 +125,7 @@ def test_loading_model_is_missing_until_it_is_loaded(expected):
 
 
 def test_reloaded_model_is_not_missing(expected):
-    """Its instances from before answer while the new ones are loaded."""
+    """Its old instances answer while the new ones are loaded."""
     expected.update(index_of(ensemble="READY", net="READY"))
     expected.update(index_of(ensemble="LOADING", net="LOADING"))
     assert missing(expected) == {}
@@ -149,8 +149,8 @@ def test_reason_stays_while_a_failed_step_is_loaded_once_more():
     assert missing(expected)["ensemble"] == reason
 
 
-def test_what_may_need_a_failed_step_is_lacking(expected):
-    """Triton does not say what an ensemble needs that it has never loaded."""
+def test_model_that_may_need_a_failed_step_is_lacking(expected):
+    """Triton does not report the steps of an ensemble that it has never loaded."""
     expected.update(index_of(ensemble="READY", flowers="new", flowers_net="no memory"))
     assert expected.lacks("flowers")
     assert not expected.lacks("unknown")
@@ -193,7 +193,7 @@ async def test_missing_model_leaves_the_others_alone():
         with pytest.raises(ModelNotFound):
             await fleet.backend.infer(call_of(b"image", model="unknown"))
         triton.refuses_to_load = set()
-        await wait_until(lambda: all(model.ready for model in fleet.backend.health()[0].models))
+        await wait_until(lambda: [model.ready for model in fleet.backend.health()[0].models] == [True, True])
         await fleet.backend.infer(call_of(b"image", model="flowers"))
         assert {name for what, name in triton.done if what == "load"} <= {"flowers", "flowers_net"}
 
@@ -245,7 +245,7 @@ async def test_missing_model_is_logged_once_and_counted():
     assert checker.state.ready
 
 
-async def test_triton_that_lets_nobody_load_models_is_reported():
+async def test_triton_that_refuses_load_requests_is_reported():
     triton = FakeTriton(refuses_to_load={"net"}, loads_by_itself=True)
     triton.restart()
     checker = checker_of(triton)

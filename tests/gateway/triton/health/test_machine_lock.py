@@ -1,4 +1,4 @@
-"""One gateway of a user on a machine reloads a Triton's models at a time; no other user can block it."""
+"""One gateway of a user on a machine reloads the models of a Triton at a time; other users cannot block it."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ RELOAD = [("unload", "net"), ("load", "net"), ("load", "ensemble_model")]
 
 
 class Reloading:
-    """A healer over a fake, with a clock that the test turns on."""
+    """A ModelReloader with a FakeTriton and a clock that the test sets."""
 
     def __init__(self, triton: FakeTriton | None = None, *, gets_lock: bool = True) -> None:
         self.triton = triton or FakeTriton()
@@ -45,10 +45,10 @@ class Reloading:
         return {model.name for model in index.models if model.state == "READY"}
 
     async def reload(self, *, still_fails: bool = True, steps: list[str] = STEPS) -> ReloadOutcome:
-        async def tried() -> bool:
+        async def fails() -> bool:
             return still_fails
 
-        return await self.reloader.reload(steps, ENSEMBLE, tried)
+        return await self.reloader.reload(steps, ENSEMBLE, fails)
 
 
 async def test_steps_are_reloaded_before_their_ensembles():
@@ -132,7 +132,7 @@ async def test_step_left_unloaded_is_loaded_at_the_next_attempt():
     assert await reloading.reload() is ReloadOutcome.TOO_EARLY
     reloading.triton.refuses_to_load.clear()
     reloading.now += FIRST_BACKOFF_SECONDS
-    # Not READY, and no other gateway's work all the same.
+    # The step is not READY, but no other gateway is reloading it.
     assert await reloading.reload() is ReloadOutcome.RELOADED
     assert await reloading.in_service() == {"ensemble_model", "preprocessor", "net"}
 
@@ -152,7 +152,7 @@ async def test_reload_is_completed_when_the_gateway_stops():
 
 
 async def test_missing_model_is_loaded_at_growing_intervals():
-    """They grow to LAST_BACKOFF_SECONDS, and no further, for as long as the model cannot be loaded."""
+    """The intervals grow to LAST_BACKOFF_SECONDS while the model cannot be loaded."""
 
     reloading, intervals = Reloading(FakeTriton(failed={"net": "no memory"}, refuses_to_load={"net"})), []
     assert await reloading.reloader.load("net")
