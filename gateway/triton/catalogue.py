@@ -50,7 +50,7 @@ T = TypeVar("T")
 class Remembered(Generic[T]):
     """Values that were read from Triton, each for `seconds`: another model may be loaded under the same name.
 
-    Triton is asked once however many want a value: a thousand requests at once would cost seconds and 150 MB.
+    Callers that need the same value at the same time share one read: a thousand reads would cost seconds and 150 MB.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -46,7 +46,7 @@ class TritonEndpoint(Protocol):
         ...
 
     async def statistics(self, name: str) -> ModelStatisticsResponse:
-        """The statistics of a model's versions since they were loaded."""
+        """The statistics of a model's versions since they were loaded; raises ModelUnavailable if it is not loaded."""
         ...
 
     async def load(self, name: str) -> None:

@@ -247,7 +247,10 @@ class FakeEndpoint:
 
     async def statistics(self, name: str) -> ModelStatisticsResponse:
         """The FakeTriton's statistics of a model."""
-        await self._reach()
+        try:
+            await self.config(name)
+        except ModelNotFound as exc:
+            raise ModelUnavailable from exc
         return self.triton.statistics.get(name, ModelStatisticsResponse())
 
     async def load(self, name: str) -> None:

@@ -59,9 +59,7 @@ def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given)
 
 async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
-    health = SimpleNamespace(
-        suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result)
-    )
+    health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), health)
     with pytest.raises(NoFeatures, match="gateway model add … --features auto"):
         await models.infer(call(Vectors.NEEDED))

@@ -126,12 +126,12 @@ async def test_image_that_is_not_decoded_fails_alone(endpoint, class_count):
     assert (list(rows[1].predictions), rows[1].scores, rows[1].vector) == ([], None, None)
 
 
-@pytest.mark.parametrize("wrong", [call(model="unknown"), call(version="7")])
-async def test_unknown_model_or_version_is_not_found(endpoint, wrong):
+@pytest.mark.parametrize(("model", "version"), [("unknown", ""), (MODEL, "7")])
+async def test_unknown_model_or_version_is_not_found(endpoint, model, version):
     with pytest.raises(ModelNotFound):
-        await endpoint.infer(wrong, class_count=1)
+        await endpoint.infer(call(model=model, version=version), class_count=1)
     with pytest.raises(ModelNotFound):
-        await endpoint.config(wrong.model_name, wrong.model_version)
+        await endpoint.config(model, version)
 
 
 async def test_version_may_be_given(endpoint):
@@ -196,6 +196,17 @@ async def test_configuration_has_outputs_and_steps(endpoint):
     assert prediction.label_filename == "labels.txt"
 
 
+async def test_statistics_are_those_of_a_loaded_model(endpoint):
+    await endpoint.infer(call(), class_count=1)
+    assert {model.name for model in (await endpoint.statistics(MODEL)).model_stats} <= {MODEL}
+    await endpoint.unload("net")
+    for model in ("net", "unknown"):
+        with pytest.raises(ModelUnavailable):
+            await endpoint.statistics(model)
+    await endpoint.load("net")
+    await endpoint.load(MODEL)
+
+
 async def test_force_reload_keeps_the_model_in_service(endpoint):
     await endpoint.force_reload("net")
     assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
@@ -239,6 +250,7 @@ async def test_every_method_reports_an_unreachable_triton(kind):
         endpoint.fetch_server_metadata(),
         endpoint.index(),
         endpoint.config(MODEL),
+        endpoint.statistics(MODEL),
         endpoint.load(MODEL),
         endpoint.force_reload(MODEL),
         endpoint.unload(MODEL),
