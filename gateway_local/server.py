@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from gateway.triton.model_config import read_model_configs
 from gateway_local import launch
 from gateway_local.children import Waited, get, is_ok, wait_ready
 from gateway_local.groups import REAPER, kill_group, signal_group
@@ -39,6 +40,21 @@ class PortTaken(TritonRuntimeError):
 
 class StartFailed(TritonRuntimeError):
     """Triton ended, or was not ready in time; the message quotes its log."""
+
+
+def missing_code(repository: Path) -> list[Path]:
+    """The model.py files that models of the Python backend lack in the versions that Triton would load."""
+    missing = []
+    for name, config in read_model_configs(repository).items():
+        versions = sorted(int(folder.name) for folder in (repository / name).iterdir() if folder.name.isdecimal())
+        if config.version_policy.WhichOneof("policy_choice") in {None, "latest"}:
+            versions = versions[-max(1, config.version_policy.latest.num_versions) :]
+        if config.backend == "python":
+            files = [
+                repository / name / str(version) / (config.default_model_filename or "model.py") for version in versions
+            ]
+            missing += [file for file in files if not file.is_file()]
+    return missing
 
 
 class EmbeddedTriton:
@@ -134,6 +150,11 @@ class EmbeddedTriton:
                 raise TritonRuntimeError(
                     f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
                 )
+        if "*" in self._load_models and not self._was_ready and (missing := missing_code(self.model_repository)):
+            raise TritonRuntimeError(
+                f"there is no {missing[0]}, for which Triton would wait for ever: put it back, or remove the model "
+                f"{missing[0].parent.parent.name}"
+            )
         self._take_ports()
         self._lines.clear()
         started = threading.Event()

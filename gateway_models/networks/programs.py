@@ -23,6 +23,8 @@ class Program(nn.Module):
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
+        if isinstance(program, fx.GraphModule):
+            _detach_out_of_place(program)
         # The module of an exported program raises on train() and eval(), which have no effect on it.
         program.train = lambda mode=True: program  # type: ignore[method-assign]  # noqa: ARG005
         self.program = program
@@ -64,6 +66,15 @@ def traceable(program: fx.GraphModule) -> fx.GraphModule:
         name = node.target._schema.name.rpartition("::")[2]
         node.target = getattr(Tensor, name, None) or getattr(torch, name, node.target)
     return fx.GraphModule(program, graph)
+
+
+def _detach_out_of_place(program: fx.GraphModule) -> None:
+    """Replace detach_, which torch.tensor([…]) in a network becomes, and which torch.export does not take again."""
+    nodes = program.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default)
+    for node in nodes:
+        node.target = torch.ops.aten.detach.default
+    if nodes:
+        program.recompile()
 
 
 def _size(tensor: Tensor, dimension: int) -> int:

@@ -14,7 +14,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 
 from gateway.gpus import gpu_count
 from gateway_local.runtime import TritonRuntimeError
-from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed
+from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
 from tests.processes import PROJECT, wait_for
 
@@ -256,6 +256,16 @@ def test_repository_path_with_a_space_is_refused(runtime, tmp_path):
     repository.mkdir()
     with pytest.raises(TritonRuntimeError, match=r"cannot handle spaces in a path: move .*/my models to"):
         EmbeddedTriton(runtime, repository, on_log=print).start()
+
+
+def test_missing_model_py_is_reported_before_triton_starts(runtime, echo_repository):
+    """Triton 2.51 would not end its start."""
+    (echo_repository / "echo" / "1" / "model.py").rename(echo_repository / "echo" / "model.py")
+    with pytest.raises(TritonRuntimeError, match=r"there is no .*/echo/1/model\.py, .* or remove the model echo"):
+        EmbeddedTriton(runtime, echo_repository, on_log=print).start()
+    (echo_repository / "echo" / "2").mkdir()
+    (echo_repository / "echo" / "model.py").rename(echo_repository / "echo" / "2" / "model.py")
+    assert missing_code(echo_repository) == []
 
 
 def test_start_timeout_is_reported(runtime, echo_repository):

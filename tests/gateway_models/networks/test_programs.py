@@ -64,6 +64,22 @@ def test_program_that_computes_with_the_batch_size_becomes_torchscript(tmp_path)
     assert torch.allclose(answers(tmp_path / "model.pt"), wanted, atol=1e-6)
 
 
+class Scaled(Head):
+    """A classifier that makes a tensor from a list of numbers in its forward."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images * torch.tensor([1.0, 2.0, 0.5]).reshape(1, 3, 1, 1))
+
+
+@pytest.mark.parametrize("written_as", [Format.EXPORTED, Format.TORCHSCRIPT])
+def test_program_with_tensors_made_from_lists_is_written(tmp_path, written_as):
+    program = save_program(Scaled(), tmp_path / "scaled.pt2")
+    assert tried(program, tmp_path, format=written_as).difference < 1e-6
+    with torch.no_grad():
+        wanted = Scaled().eval()(IMAGES).softmax(dim=1)
+    assert torch.allclose(answers(tmp_path / written_as.filename), wanted, atol=1e-6)
+
+
 def test_a_program_stays_one_where_it_is_asked_for(program, tmp_path):
     outcome = tried(program, tmp_path, format=Format.EXPORTED)
     assert outcome.format is Format.EXPORTED
