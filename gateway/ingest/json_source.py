@@ -65,14 +65,23 @@ class JsonSource:
         await self.expect(b":", "a member's name must be followed by a colon")
         return name
 
-    async def members(self) -> AsyncIterator[str]:
-        """The names of an object's members, after its opening brace; read the value of each before the next."""
+    async def expect_end(self) -> None:
+        """Raises InvalidBody if anything but white space follows."""
+        if await self.symbol() != b"":
+            raise invalid("there is something after the object")
+
+    async def members(self, *, counted: bool = True) -> AsyncIterator[str]:
+        """Yield the names of an object's members, after its opening brace; read the value of each before the next.
+
+        With `counted` the names count towards `max_header_bytes`, for objects with members of any name.
+        """
         if await self.symbol() == b"}":
             return
         self.push_back()
         while True:
             name = await self.name()
-            self._count(len(name))
+            if counted:
+                self._count(len(name))
             yield name
             symbol = await self.symbol()
             if symbol == b"}":

@@ -6,7 +6,6 @@ how many bytes of them are held.
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from copy import copy
-from dataclasses import dataclass
 
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser
 
@@ -14,6 +13,7 @@ from gateway.errors import HeadersTooLarge, InvalidMultipart
 from gateway.ingest.header_params import form_filename, form_name, parse_header
 from gateway.ingest.upload import (
     Hold,
+    Parameter,
     Upload,
     clean_filename,
     file_too_large,
@@ -29,14 +29,6 @@ MAX_PARAMETER_BYTES = 8 * 1024
 MAX_BOUNDARY_CHARACTERS = 70
 MAX_PART_HEADERS = 32
 IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A form field that is not a file."""
-
-    name: str
-    value: str
 
 
 async def read_multipart(

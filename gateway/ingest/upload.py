@@ -1,4 +1,4 @@
-"""One file of a request, as it came."""
+"""The parts of a body: files and parameters, as they were sent."""
 
 import re
 from collections.abc import Callable
@@ -33,8 +33,16 @@ class Upload:
     error: ImageError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A form field that is not a file, or a parameter in a JSON body."""
+
+    name: str
+    value: str
+
+
 def uncounted(nbytes: int) -> None:
-    """A Hold for who does not ask what is held."""
+    """Default `Hold`: does nothing."""
 
 
 def clean_filename(raw: str) -> str:

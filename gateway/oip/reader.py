@@ -15,8 +15,8 @@ length of the object.
 from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import InvalidBody, InvalidParameter
+from gateway.ingest.json_body import read_base64
 from gateway.ingest.json_source import JsonSource, invalid
-from gateway.ingest.raw_and_json import read_base64
 from gateway.ingest.upload import Hold, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.oip.documents import IMAGE
@@ -78,8 +78,7 @@ class InferenceReader:
             else:
                 self._members[name] = await source.value()
                 self._parsed = None
-        if await source.symbol() != b"":
-            raise invalid("there is something after the object")
+        await source.expect_end()
         _ = self.request  # validate it before more is read
         tensor = parse_input(self._input)
         if tensor.images > self._limits.max_files:

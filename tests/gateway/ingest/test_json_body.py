@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import FileTooLarge, InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
+from gateway.ingest.json_body import read_json
 from gateway.ingest.json_source import JsonSource
-from gateway.ingest.raw_and_json import read_body, read_json
+from gateway.ingest.media_types import read_raw
 from gateway.ingest.upload import Upload, clean_filename
 from tests.gateway.ingest.reading import LIMITS, collect, collect_until_error, in_chunks, limits
 
@@ -22,12 +23,12 @@ def b64(data):
 
 def read(body, limits=LIMITS, sizes=(65_536,)):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return collect(read_json(in_chunks(body, sizes), limits))
+    return collect(read_json(in_chunks(body, sizes), limits, ()))
 
 
 def refusal(body, limits=LIMITS, sizes=(65_536,)):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    items, error = collect_until_error(read_json(in_chunks(body, sizes), limits), RequestError)
+    items, error = collect_until_error(read_json(in_chunks(body, sizes), limits, ()), RequestError)
     assert error is not None, items
     return items, error
 
@@ -56,7 +57,7 @@ def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filenam
 @given(st.binary(max_size=200), st.integers(1, 20))
 def test_any_bytes_are_read_or_refused_in_words(junk, size):
     for body in (junk, b'{"images": [{"b64": "' + junk, b'{"images": [{"filename": "' + junk):
-        collect_until_error(read_json(in_chunks(body, (size,)), LIMITS), RequestError)
+        collect_until_error(read_json(in_chunks(body, (size,)), LIMITS, ()), RequestError)
 
 
 @settings(deadline=None)
@@ -200,7 +201,7 @@ def test_a_string_without_an_end_is_not_held():
             yield b"QUJD" * 16_384
 
     tracemalloc.start()
-    _, error = collect_until_error(read_json(endless(), limits(max_file_bytes=2**20)), RequestError)
+    _, error = collect_until_error(read_json(endless(), limits(max_file_bytes=2**20), ()), RequestError)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert isinstance(error, InvalidBody)
@@ -229,18 +230,12 @@ def test_escapes_cost_time_in_proportion_to_their_number():
     assert large < 10 * 5 * small + 0.05
 
 
-def test_a_raw_body_is_one_image():
-    async def read_all():
-        yield await read_body(in_chunks(b"x" * 10, (3,)), limits(max_file_bytes=10))
-
-    assert collect(read_all()) == [b"x" * 10]
+def test_raw_body_is_one_image():
+    assert collect(read_raw(in_chunks(b"x" * 10, (3,)), limits(max_file_bytes=10))) == [Upload(0, "", b"x" * 10)]
 
 
-def test_a_raw_body_past_the_limit_is_refused_and_the_limit_named():
-    async def read_all():
-        yield await read_body(in_chunks(b"x" * 11, (3,)), limits(max_file_bytes=10))
-
-    _, error = collect_until_error(read_all(), FileTooLarge)
+def test_raw_body_past_the_limit_is_refused_and_the_limit_named():
+    _, error = collect_until_error(read_raw(in_chunks(b"x" * 11, (3,)), limits(max_file_bytes=10)), FileTooLarge)
     assert isinstance(error, FileTooLarge)
     assert error.details == {"limit": "max_file_bytes", "value": 10}
 
@@ -270,7 +265,7 @@ async def test_reading_lets_others_have_their_turn():
 
     async def read_beside_another() -> int:
         other = asyncio.create_task(count())
-        uploads = [upload async for upload in read_json(in_chunks(body, (len(body),)), LIMITS)]
+        uploads = [upload async for upload in read_json(in_chunks(body, (len(body),)), LIMITS, ())]
         other.cancel()
         return len(uploads)
 

@@ -1,0 +1,132 @@
+"""JSON bodies with images in base64: the gateway's own, and that of Hugging Face's Inference API.
+
+    {"images": [{"b64": "…", "filename": "cat.jpg"}]}
+    {"inputs": "…", "parameters": {"top_k": 5, "function_to_apply": "softmax"}}
+
+huggingface_hub's InferenceClient.image_classification sends the second as soon as there are parameters, and otherwise
+the raw image.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+
+from gateway.errors import ImageError, InvalidImage, InvalidParameter, UnknownField
+from gateway.ingest.base64_stream import Base64Decoder
+from gateway.ingest.json_source import JsonSource, invalid
+from gateway.ingest.upload import Hold, Parameter, Upload, clean_filename, file_too_large, too_many_files, uncounted
+from gateway.ingest.upload_limits import Limits
+
+EXAMPLE = '{"images": [{"b64": "…"}]}'
+HUGGINGFACE = "huggingface"
+"""The format of the response to a body of Hugging Face; see gateway.api.shapes."""
+HUGGINGFACE_PARAMETERS = ("top_k", "function_to_apply")
+
+
+async def read_json(
+    chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold = uncounted
+) -> AsyncIterator[Upload | Parameter]:
+    """Yield the parameters and the images of a body, in order, each as soon as it is complete.
+
+    `names` are the route's parameters. Base64 is decoded as it arrives, so that at most the bytes of one image are
+    held. Bad base64 and an image beyond `max_file_bytes` are that image's error. Raises InvalidBody, UnknownField,
+    InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the fault.
+    """
+    source = JsonSource(chunks, limits)
+    symbol = await source.symbol()
+    if symbol == b"":
+        raise invalid("it is empty")
+    if symbol != b"{":
+        raise invalid(f"it must be an object, such as {EXAMPLE}")
+    members = source.members(counted=False)
+    name = await anext(members, None)
+    if name is None:
+        raise invalid(f"it has no images; send {EXAMPLE}")
+    if name in ("inputs", "parameters"):
+        if "labels" not in names:
+            raise UnknownField(f"Hugging Face's 'inputs' is for POST /predict: send {EXAMPLE}.")
+        for part in await _read_huggingface(source, name, members, limits, hold):
+            yield part
+        hold(0)
+    elif name in names:
+        raise UnknownField(f'{name!r} goes in the query, such as ?{name}=…; the body has "images" alone.')
+    elif name != "images":
+        raise UnknownField(f"{name[:80]!r} is not a member of the body: send {EXAMPLE}.")
+    else:
+        await source.expect(b"[", "images must be an array")
+        async for index in source.elements("images"):
+            if index == limits.max_files:
+                raise too_many_files(limits)
+            yield await _read_image(source, index, limits, hold)
+            hold(0)
+        async for _ in members:
+            raise UnknownField('The body has nothing beside "images"; parameters go in the query.')
+    await source.expect_end()
+
+
+async def read_base64(source: JsonSource, limits: Limits, hold: Hold = uncounted) -> tuple[bytes, ImageError | None]:
+    """Read an image in base64, after the opening quote of its string: its bytes, or b"" and what is wrong with it."""
+    decoder = Base64Decoder(limits.max_file_bytes)
+    async for piece in source.string_pieces():
+        decoder.write(piece)
+        hold(len(decoder.data))
+    decoder.finish()
+    if decoder.too_large:
+        return b"", file_too_large(limits)
+    if decoder.invalid:
+        return b"", InvalidImage("The image is not base64.")
+    return bytes(decoder.data), None
+
+
+async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold) -> Upload:
+    await source.expect(b"{", 'each image must be an object, such as {"b64": "…"}')
+    image: tuple[bytes, ImageError | None] | None = None
+    filename: str | None = None
+    async for name in source.members(counted=False):
+        if name == "b64" and image is None:
+            await source.expect(b'"', "b64 must be a string")
+            image = await read_base64(source, limits, hold)
+        elif name == "filename" and filename is None:
+            filename = await source.text_or_null()
+        elif name in ("b64", "filename"):
+            raise invalid(f"image {index} has two members {name}")
+        else:
+            raise UnknownField(f'Image {index} has an unknown member: an image has "b64" and "filename".')
+    if image is None:
+        raise invalid(f"image {index} has no b64")
+    return Upload(index, clean_filename(filename or ""), *image)
+
+
+async def _read_huggingface(
+    source: JsonSource, first: str, members: AsyncIterator[str], limits: Limits, hold: Hold
+) -> list[Upload | Parameter]:
+    """Read a body whose first member's name was read; the response has Hugging Face's format, too."""
+    parameters: list[Upload | Parameter] = [Parameter("format", HUGGINGFACE)]
+    upload: Upload | None = None
+    seen: set[str] = set()
+    name: str | None = first
+    while name is not None:
+        if name in seen:
+            raise invalid(f"there are two members {name}")
+        seen.add(name)
+        if name == "inputs":
+            await source.expect(b'"', "inputs must be a string, the image in base64")
+            upload = Upload(0, "", *await read_base64(source, limits, hold))
+        elif name == "parameters":
+            parameters += _huggingface_parameters(await source.value())
+        else:
+            raise UnknownField(f"Beside inputs, the body's only member is parameters, not {name[:80]!r}.")
+        name = await anext(members, None)
+    if upload is None:
+        raise invalid("inputs is missing")
+    return [*parameters, upload]
+
+
+def _huggingface_parameters(value: object) -> list[Parameter]:
+    if value is None:
+        return []
+    if not isinstance(value, dict):
+        raise invalid("parameters must be an object")
+    unknown = value.keys() - set(HUGGINGFACE_PARAMETERS)
+    if unknown:
+        names = " and ".join(HUGGINGFACE_PARAMETERS)
+        raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there are {names}.")
+    return [Parameter(name, str(each)) for name, each in value.items() if each is not None]
