@@ -110,13 +110,16 @@ def test_streamed_results_are_told_as_well(events):
 
 
 def test_a_stream_that_breaks_off_tells_why_although_its_status_was_out(events):
-    broken = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + PNG + b"\r\n--b\r\nnonsense"
+    part = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + PNG + b"\r\n"
     headers = {"Accept": "application/x-ndjson", "Content-Type": "multipart/form-data; boundary=b"}
-    with client_of() as client:
+    # One image may be in flight: the second waits for the first one's result, and what follows it is read later.
+    with client_of(batch_max_images=1, max_images_in_flight=1) as client:
+        broken = part * 2 + b"--b\r\nnonsense"
         answer = client.post("/predict", content=broken, headers=headers)
     (event,) = events
     assert '"invalid_multipart"' in answer.text
-    assert (event["status"], event["code"], event["images_ok"]) == (200, "invalid_multipart", 1)
+    assert (event["status"], event["code"]) == (200, "invalid_multipart")
+    assert event["images_ok"] >= 1
 
 
 def test_a_fault_of_the_service_is_told_with_its_code_and_for_the_operator_alone_its_cause(events):
