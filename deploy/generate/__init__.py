@@ -1,4 +1,4 @@
-"""What under deploy/ is written by code: `make docs` writes it again, and a test holds it to the code."""
+"""Writes the generated files under deploy/; `make docs` runs it, and a test compares the files with the code."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ from deploy.generate import CHART, DEPLOY, dashboards, manifests, values
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Every generated file with its content; the last ones are made from the first ones, so write each as it comes."""
+    """Every generated file with its content. Later files are made from earlier ones, so write each before the next."""
     yield CHART / "values.schema.json", values.schema()
     readme = CHART / "README.md"
     yield readme, values.with_table(readme.read_text())

@@ -1,4 +1,4 @@
-"""The Grafana dashboards, from deploy.generate.panels by Grafana's own library."""
+"""Grafana's JSON of the dashboards, made by Grafana's own library."""
 
 import json
 
@@ -16,7 +16,7 @@ from deploy.generate.panels import Board, Panel, Query
 BOARDS = (OPERATORS, OWNERS)
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 SELECTION = 'namespace=~"$namespace"'
-"""Where there are no namespaces, as with compose, the value for all matches their absence."""
+"""With docker compose there are no namespaces: the value for all also matches series without one."""
 HEIGHT = {"stat": 4, "timeseries": 8, "heatmap": 8}
 AnyPanel = timeseries.Panel | stat.Panel | heatmap.Panel
 

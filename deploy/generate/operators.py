@@ -8,10 +8,12 @@ from deploy.generate.panels import (
     Panel,
     Query,
     Row,
+    increase,
     per_request,
     quantile,
     rate,
     share,
+    total,
 )
 
 _FAILED = rate("gateway_images_total", f'outcome=~"{IMAGE_FAULTS}"')
@@ -20,10 +22,17 @@ _HITS = rate("nv_cache_num_hits_per_model", by="model")
 GLANCE = Row(
     "At a glance",
     (
-        Panel("Images", "Answered, well or not.", (Query(rate("gateway_images_total"), "images"),), "ops", "stat", 4),
+        Panel(
+            "Images",
+            "Results, with or without an error.",
+            (Query(rate("gateway_images_total"), "images"),),
+            "ops",
+            "stat",
+            4,
+        ),
         Panel(
             "Failed through the service",
-            "Share of the images without an answer that are not to blame themselves.",
+            "Share of the images that failed because of a fault of the service.",
             (
                 Query(
                     share(f"({_FAILED} or vector(0))", rate("gateway_images_total")),
@@ -36,7 +45,7 @@ GLANCE = Row(
         ),
         Panel(
             "Request, 95 %",
-            "Nineteen of twenty requests are answered within this time.",
+            "95 % of the requests are answered within this time.",
             (Query(quantile(0.95, "gateway_request_duration_seconds", 'stage="total"'), "p95"),),
             "s",
             "stat",
@@ -44,7 +53,7 @@ GLANCE = Row(
         ),
         Panel(
             "Fullness",
-            "Images in flight and waiting, over those that may be in flight. Above 1 images wait.",
+            "Images in flight and waiting, divided by the limit of images in flight. Above 1, images wait.",
             (Query(FULLNESS, "fullness"),),
             "percentunit",
             "stat",
@@ -52,14 +61,14 @@ GLANCE = Row(
         ),
         Panel(
             "Tritons ready",
-            "Those that have lately classified an image.",
+            "Tritons that answered their last probe.",
             (Query("sum(min by (triton) (gateway_triton_ready{$sel}))", "ready"),),
             kind="stat",
             span=4,
         ),
         Panel(
             "Gateways",
-            "Those that Prometheus reaches.",
+            "Gateways that Prometheus reaches.",
             (Query("count(gateway_build_info{$sel})", "gateways"),),
             kind="stat",
             span=4,
@@ -91,7 +100,7 @@ REQUESTS = Row(
         ),
         Panel(
             "Time of a request",
-            "From its first byte to the last of its answer.",
+            "From the first byte of a request to the last byte of its response.",
             tuple(
                 Query(quantile(part, "gateway_request_duration_seconds", 'stage="total"'), f"p{part * 100:.0f}")
                 for part in (0.5, 0.95, 0.99)
@@ -99,41 +108,41 @@ REQUESTS = Row(
             "s",
         ),
         Panel(
-            "Where the time goes, 95 %",
-            "read: the client sends. prepare: the gateway decodes. wait: too much is in flight. infer: Triton.",
+            "Time of each stage, 95 %",
+            "read: the client sends. prepare: the gateway decodes. wait: too many images are in flight. infer: Triton.",
             (Query(quantile(0.95, "gateway_request_duration_seconds", 'stage!="total"', "stage"), "{{stage}}"),),
             "s",
         ),
         Panel(
-            "Bodies, and clients that leave",
-            "Bytes that arrive; requests whose client went away.",
+            "Received bytes and disconnected clients",
+            "Bytes of request bodies; requests whose client disconnected.",
             (
                 Query(rate("gateway_received_bytes_total"), "bytes/s"),
-                Query(rate("gateway_client_disconnects_total"), "clients gone/s"),
+                Query(rate("gateway_client_disconnects_total"), "disconnected clients/s"),
             ),
             "Bps",
         ),
     ),
 )
 QUEUES = Row(
-    "How full",
+    "Load and limits",
     (
-        Panel("Fullness", "What Tritons are scaled by.", (Query(FULLNESS, "fullness"),), "percentunit"),
+        Panel("Fullness", "The metric by which Tritons are scaled.", (Query(FULLNESS, "fullness"),), "percentunit"),
         Panel(
             "Images in the gateways",
-            "In flight: in Triton. Waiting: until one in flight is done.",
+            "In flight: in Triton. Waiting: for a permit, until an image in flight is done.",
             (
-                Query("sum(gateway_images_in_flight{$sel})", "in flight"),
-                Query("sum(gateway_images_waiting{$sel})", "waiting"),
-                Query("sum(gateway_images_in_flight_limit{$sel})", "in flight, limit"),
+                Query(total("gateway_images_in_flight"), "in flight"),
+                Query(total("gateway_images_waiting"), "waiting"),
+                Query(total("gateway_images_in_flight_limit"), "in flight, limit"),
             ),
         ),
         Panel(
             "Memory for uploads",
-            "Share that is taken; beyond 1, uploads are refused.",
+            "Used share; above 1, uploads are refused.",
             (
-                Query("sum(gateway_waiting_bytes{$sel}) / sum(gateway_waiting_limit_bytes{$sel})", "waiting"),
-                Query("sum(gateway_in_flight_bytes{$sel}) / sum(gateway_in_flight_limit_bytes{$sel})", "in flight"),
+                Query(share(total("gateway_waiting_bytes"), total("gateway_waiting_limit_bytes")), "waiting"),
+                Query(share(total("gateway_in_flight_bytes"), total("gateway_in_flight_limit_bytes")), "in flight"),
             ),
             "percentunit",
         ),
@@ -159,7 +168,7 @@ QUEUES = Row(
         ),
         Panel(
             "Pauses of the gateways",
-            "Longest time for which a gateway's event loop served nobody.",
+            "Longest pause of a gateway's event loop, in which it serves no request.",
             (Query("max by (instance) (gateway_event_loop_pause_seconds{$sel})", "{{instance}}"),),
             "s",
         ),
@@ -170,37 +179,37 @@ TRITONS = Row(
     (
         Panel(
             "Readiness of each",
-            "1 while a real inference has lately succeeded there.",
+            "1 while the last probe, a real inference, succeeded there.",
             (Query("min by (triton) (gateway_triton_ready{$sel})", "{{triton}}"),),
             maximum=1,
         ),
         Panel(
             "Readiness of each model",
-            "1 while some Triton answers for it. Ensembles by Triton's name: flowers.v2 is a version.",
+            "1 while at least one Triton answers for it. The names are Triton's: flowers.v2 is version 2 of flowers.",
             (Query("max by (model) (gateway_model_ready{$sel})", "{{model}}"),),
             maximum=1,
         ),
         Panel(
-            "Healings and retries",
-            "Models that were reloaded, and calls that were made once more.",
+            "Reloads and retries",
+            "Reloads of failing models by outcome, and repeated calls.",
             (
-                Query("sum by (outcome) (increase(gateway_healings_total{$sel}[$window]))", "{{outcome}}"),
-                Query("sum(increase(gateway_retries_total{$sel}[$window]))", "retries"),
+                Query(increase("gateway_healings_total", "outcome"), "{{outcome}}"),
+                Query(increase("gateway_retries_total"), "retries"),
             ),
         ),
         Panel(
-            "What should never happen",
-            "Decoders that died, images that end processes, watches with errors, names that are not found.",
+            "Faults that should not occur",
+            "Decoder processes that died, quarantined images, errors of health checkers, failed DNS lookups.",
             (
-                Query("sum(increase(gateway_decoders_lost_total{$sel}[$window]))", "decoders lost", quiet=True),
-                Query("sum(increase(gateway_images_quarantined_total{$sel}[$window]))", "images quarantined"),
-                Query("sum(increase(gateway_watch_faults_total{$sel}[$window]))", "faults of watches"),
-                Query("sum(increase(gateway_dns_failures_total{$sel}[$window]))", "failed lookups"),
+                Query(increase("gateway_decoders_lost_total"), "decoders lost", quiet=True),
+                Query(increase("gateway_images_quarantined_total"), "images quarantined"),
+                Query(increase("gateway_watch_faults_total"), "errors of health checkers"),
+                Query(increase("gateway_dns_failures_total"), "failed lookups"),
             ),
         ),
         Panel(
             "Decoding in the gateways",
-            "Processor time of one image that the gateway decodes itself, as it does with large ones.",
+            "Processor time of one image that the gateway decodes, such as a large one.",
             (Query(quantile(0.95, "gateway_decode_cpu_seconds"), "p95", quiet=True),),
             "s",
         ),
@@ -218,7 +227,7 @@ TRITONS = Row(
         ),
         Panel(
             "Waiting in Triton, by model",
-            "Mean time in the model's queue. Long here and short beside it: more instances, or more Tritons.",
+            "Mean time in the model's queue. If it exceeds the computing time, add instances or Tritons.",
             (Query(per_request("nv_inference_queue_duration_us"), "{{model}}"),),
             "s",
         ),
@@ -229,20 +238,20 @@ TRITONS = Row(
             "s",
         ),
         Panel(
-            "Requests that wait in Triton",
-            "An ensemble's own never count: look at its steps.",
-            (Query("sum by (model) (nv_inference_pending_request_count{$sel})", "{{model}}"),),
+            "Requests waiting in Triton",
+            "By step: requests to an ensemble are not counted.",
+            (Query(total("nv_inference_pending_request_count", "model"), "{{model}}"),),
         ),
         Panel(
-            "GPUs at work",
-            "Share of the time in which a kernel ran.",
+            "GPU utilisation",
+            "Share of the time in which a kernel was running.",
             (Query("avg by (gpu_uuid) (nv_gpu_utilization{$sel})", "{{gpu_uuid}}", quiet=True),),
             "percentunit",
             maximum=1,
         ),
         Panel(
-            "Memory of the GPUs",
-            "Share that is taken.",
+            "GPU memory",
+            "Used share.",
             (
                 Query(
                     share(
@@ -258,7 +267,7 @@ TRITONS = Row(
         ),
         Panel(
             "Processors and memory of Triton's machines",
-            "Share that is taken, by everything there.",
+            "Used share, by all processes of the machine.",
             (
                 Query("avg by (instance) (nv_cpu_utilization{$sel})", "processors {{instance}}"),
                 Query(
@@ -276,6 +285,6 @@ TRITONS = Row(
 OPERATORS = Board(
     "operators",
     "Image gateway: operation",
-    "Is it up, is it fast, how full is it, and what is slow.",
+    "Readiness, latency, load and faults of the service.",
     (GLANCE, REQUESTS, QUEUES, TRITONS),
 )

@@ -11,21 +11,21 @@ _LEGEND = "{{model}} {{version}}"
 OWNERS = Board(
     "models",
     "Image gateway: models",
-    "For those who make the models: who answers how much, and how sure the answers are.",
+    "For owners of models: the images of each version, and the scores of its answers.",
     (
         Row(
-            "Who answers",
+            "Versions",
             (
                 Panel(
                     "Images by version",
-                    "Those that a version has answered.",
+                    "Images that each version answered.",
                     (Query(rate("gateway_images_total", _ANSWERED, _BY), _LEGEND),),
                     "ops",
                     stacked=True,
                 ),
                 Panel(
                     "Share of each version",
-                    "Of its model's images: what a split asks for, and what came of it.",
+                    "Of the images of its model; with a split, compare it with the configured share.",
                     (
                         Query(
                             f"{rate('gateway_images_total', _ANSWERED, _BY)} / on (model) group_left "
@@ -49,17 +49,17 @@ OWNERS = Board(
             ),
         ),
         Row(
-            "How sure",
+            "Scores",
             (
                 Panel(
-                    "Scores",
-                    "How many answers have which highest score. A band that moves: the data change, or the model does.",
+                    "Highest scores",
+                    "Distribution of the highest score of each answer. It moves if the data or the model change.",
                     (Query(rate("gateway_top_score_bucket", _ANSWERED, "le"), "{{le}}"),),
                     kind="heatmap",
                 ),
                 Panel(
                     "Highest score: median and lowest tenth",
-                    "By version: a new one that is much surer or less sure deserves a look.",
+                    "By version: check a new version whose scores are much higher or lower.",
                     (
                         Query(quantile(0.5, "gateway_top_score", _ANSWERED, _BY), f"median {_LEGEND}"),
                         Query(quantile(0.1, "gateway_top_score", _ANSWERED, _BY), f"tenth {_LEGEND}"),
@@ -67,8 +67,8 @@ OWNERS = Board(
                     maximum=1,
                 ),
                 Panel(
-                    "Unsure answers",
-                    "Share with a highest score of at most one half.",
+                    "Answers with low scores",
+                    "Share of the answers whose highest score is at most 0.5.",
                     (
                         Query(
                             share(
@@ -88,7 +88,7 @@ OWNERS = Board(
             (
                 Panel(
                     "Agreement with the answers",
-                    "Share of images of which a shadow version finds the same class likeliest.",
+                    "Share of the images for which a shadow version has the same best class.",
                     (
                         Query(
                             share(
@@ -104,7 +104,7 @@ OWNERS = Board(
                 ),
                 Panel(
                     "Difference of scores: median and highest hundredth",
-                    "Largest difference between a shadow's scores and the answer's, of each image.",
+                    "Largest difference, for each image, between the scores of a shadow version and of the answer.",
                     (
                         Query(
                             quantile(0.5, "gateway_shadow_difference_score", _SHADOWED, _BY),
@@ -121,7 +121,7 @@ OWNERS = Board(
                 ),
                 Panel(
                     "Images for shadows, by outcome",
-                    "Those compared, those skipped for want of room, and those that failed, which no client noticed.",
+                    "Compared images, skipped ones (no permit was free) and failed ones; clients notice none of it.",
                     (
                         Query(
                             rate("gateway_shadow_images_total", _SHADOWED, "outcome"),
@@ -139,7 +139,7 @@ OWNERS = Board(
             (
                 Panel(
                     "Images without an answer, by code",
-                    "What is wrong with the files, or with the service.",
+                    "The codes of the errors: faults of files, or of the service.",
                     (Query(rate("gateway_images_total", 'outcome!="ok"', "outcome"), "{{outcome}}"),),
                     "ops",
                     stacked=True,
@@ -147,7 +147,7 @@ OWNERS = Board(
                 ),
                 Panel(
                     "Share of bad images",
-                    "Of all that clients send, those that cannot be read.",
+                    "Share of the images that failed because of the file.",
                     (
                         Query(
                             share(_BAD, rate("gateway_images_total")),

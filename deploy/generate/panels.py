@@ -1,4 +1,4 @@
-"""What dashboards are made of, as data: deploy.generate.dashboards makes Grafana's JSON of it, tests ask Prometheus.
+"""Dashboards as data: deploy.generate.dashboards writes Grafana's JSON, tests run the queries in Prometheus.
 
 `$sel` is replaced by the dashboard's variables, `$window` by Grafana's $__rate_interval.
 """
@@ -13,7 +13,7 @@ Kind = Literal["timeseries", "stat", "heatmap"]
 
 @dataclass(frozen=True)
 class Query:
-    """A PromQL expression and the legend of its series. `quiet`: no data while all is well, or without a GPU."""
+    """A PromQL expression and the legend of its series. `quiet`: it has no data without faults, or without a GPU."""
 
     expression: str
     legend: str
@@ -22,7 +22,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel; `span` counts of 24 columns, `unit` is Grafana's id of a unit."""
+    """A panel; `span` is its width in 24ths, `unit` Grafana's id of a unit."""
 
     title: str
     meaning: str
@@ -57,11 +57,7 @@ CLASSIFYING = 'route=~"/predict|/v2/.+/infer"'
 IMAGE_FAULTS = "|".join(
     sorted({error.code for error in ServiceError.__subclasses__()} - {"internal_error", "load_failed"})
 )
-"""The service's own faults, as outcomes of an image; the two left out end a request, or a request to load."""
-FULLNESS = (
-    "(sum(gateway_images_in_flight{$sel}) + sum(gateway_images_waiting{$sel}))"
-    " / sum(gateway_images_in_flight_limit{$sel})"
-)
+"""The outcomes of images that are faults of the service; the two excluded codes never belong to one image."""
 
 
 def rate(metric: str, labels: str = "", by: str = "") -> str:
@@ -71,6 +67,16 @@ def rate(metric: str, labels: str = "", by: str = "") -> str:
     return f"sum{group} (rate({metric}{{{inner}}}[$window]))"
 
 
+def total(metric: str, by: str = "") -> str:
+    """The sum of a gauge."""
+    return f"sum{f' by ({by})' if by else ''}({metric}{{$sel}})"
+
+
+def increase(metric: str, by: str = "") -> str:
+    """The sum of a counter's increases."""
+    return f"sum{f' by ({by})' if by else ''}(increase({metric}{{$sel}}[$window]))"
+
+
 def quantile(share: float, histogram: str, labels: str = "", by: str = "") -> str:
     """A quantile of a histogram, over the fleet."""
     buckets = rate(f"{histogram}_bucket", labels, ", ".join(filter(None, ["le", by])))
@@ -78,10 +84,16 @@ def quantile(share: float, histogram: str, labels: str = "", by: str = "") -> st
 
 
 def per_request(duration: str) -> str:
-    """Seconds that one of Triton's requests to a model spent, of a counter of microseconds."""
+    """Mean seconds for each request to one of Triton's models, from a counter of microseconds."""
     return f"{rate(duration, by='model')} / {rate('nv_inference_request_success', by='model')} / 1e6"
 
 
 def share(part: str, whole: str) -> str:
-    """One expression over another."""
+    """The quotient of two expressions."""
     return f"{part} / {whole}"
+
+
+FULLNESS = share(
+    f"({total('gateway_images_in_flight')} + {total('gateway_images_waiting')})",
+    total("gateway_images_in_flight_limit"),
+)
