@@ -64,6 +64,7 @@ class WebSocketHandler:
         """What the application receives behind the messages; nothing that the client sends is of interest any more."""
         self._changed = asyncio.Event()
         self._accepted = self._close_sent = self._lost = False
+        self._discards = False  # the client's messages, once they took more memory than there is
         self._denial: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._denial_body = b""
         self._heard = True  # since the last ping
@@ -125,7 +126,7 @@ class WebSocketHandler:
     def feed(self, piece: memoryview) -> None:
         """Parse frames, and answer pings."""
         self._heard = True
-        if self._disconnect is not None and self._disconnect["code"] == NO_ROOM:
+        if self._discards:
             return
         protocol = self._protocol
         protocol.receive_data(bytes(piece))
@@ -325,6 +326,7 @@ class WebSocketHandler:
     def _drop_messages(self) -> None:
         """The client's messages take more memory than there is: discard them, and let the application close."""
         self._drop()
+        self._discards = True
         self._protocol = self._new_protocol()  # with nothing of a frame that is not complete
         self._leave(NO_ROOM)
         self._connection.regulate()

@@ -17,6 +17,7 @@ from bench.attack.files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
 from gateway.limits import streams
+from gateway.server import connection
 from gateway.streams import session
 from gateway.streams.session import TEXTS_PER_SECOND
 from tests.gateway.streams.stub import FrameBackend, frame, stream_service
@@ -333,6 +334,7 @@ def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
 
 def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
     monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "CLOSE_SECONDS", 600.0)  # the client's answer to the close ends the connection
     with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
         ask(idle, frame(0))
         ask(busy, frame(0))
